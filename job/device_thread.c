@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * A device's thread. It has the feeder choose the next chunk and pushes it; it pulls the oldest
- * chunk when no more may be under way or nothing is ready, and hands its pieces with their tokens
- * to the sink.
- */
+/* A device's thread: has the feeder choose the next chunk and pushes it, pulls the oldest when no
+ * more may be under way or nothing is ready, and hands its pieces to the sink. */
 #include <math.h>
 #include <string.h>
 
@@ -58,8 +55,8 @@ free_buffer(struct qv_job_device *d)
 
 /* ---- chunks ---------------------------------------------------------------------------------- */
 
-/* Has the feeder choose the next chunk, whose pieces become the buffer's. Returns false if no chunk
- * may go yet. */
+/* Has the feeder choose the next chunk, whose pieces become the buffer's; false: none may go
+ * yet. */
 static bool
 choose(struct qv_job_device *d, struct qv_job_buffer *buffer, double *wait_s)
 {
@@ -92,8 +89,7 @@ choose(struct qv_job_device *d, struct qv_job_buffer *buffer, double *wait_s)
     return true;
 }
 
-/* Hands the pieces of a chunk to the sink: with their tokens, or, if their items have failed,
- * without. */
+/* Hands a chunk's pieces to the sink: with their tokens, unless their items have failed. */
 static void
 hand_over(qv_job *job, struct qv_job_buffer *buffer)
 {
@@ -116,8 +112,7 @@ fail_chunk(qv_job *job, const struct qv_job_buffer *buffer, qv_status status, co
         qv_job_fail_item(job, buffer->pieces[i].item, status, err);
 }
 
-/* Fails the items that the device has begun and not computed; the other devices go on. Without
- * another device the job ends. */
+/* Fails the items that the device has begun and not computed. Without another one the job ends. */
 static void
 lose_device(struct qv_job_device *d, qv_status status, const qv_error *err)
 {
@@ -137,8 +132,7 @@ lose_device(struct qv_job_device *d, qv_status status, const qv_error *err)
     qv_job_wake(job, QV_JOB_DEVICES);
 }
 
-/* Pushes the chunk that was chosen. The lock is held before and after, and released while the
- * device works. */
+/* Pushes the chunk that was chosen. The lock is released while the device works. */
 static void
 push_chunk(struct qv_job_device *d, struct qv_job_buffer *buffer)
 {

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Runs the clips that a cache lacks through a job, and writes their tokens into parts. A clip's
- * failure becomes its record. A failure of the device or the disk ends the run, and so may its
- * caller: what is finished by then is sealed.
- */
+/* Runs the clips that a cache lacks through a job, and writes their tokens into parts. A clip's
+ * failure becomes its record; the device's or the disk's ends the run, as its caller may: what is
+ * finished by then is sealed. */
 #define _POSIX_C_SOURCE 200809L
 #include "qwenvit_clips.h"
 
@@ -90,9 +88,8 @@ look_at(const struct clip *clip, struct identity *id)
     id->source = qv_cache_source_of(clip->memory ? id->path : clip->path, clip->own, id->options);
 }
 
-/* Begins a record. The file may have changed meanwhile, so its identity is that of the file that
- * was read; if it could not be opened, that of the file before the job, so that a file that has
- * appeared since is computed again. */
+/* Begins a record, of the file that was read; if none could be opened, of the one before the job,
+ * so that a file that has appeared since is computed again. */
 static qv_status
 begin(void *user, const qv_job_result *r, void **entry, qv_error *err)
 {
@@ -234,7 +231,7 @@ remember(qv_cache_fill *f, const struct clip *clip, qv_error *err)
     return QV_OK;
 }
 
-/* id is the clip's identity now. A clip that is there is not wanted, even if its file is gone. */
+/* A clip that is there is not wanted, even if its file is gone. */
 static qv_status
 take_clip(qv_cache_fill *f, const struct clip *clip, const struct identity *id, bool *wanted,
           qv_error *err)
@@ -266,8 +263,8 @@ qv_cache_fill_add(qv_cache_fill *f, const char *key, const char *path, const qv_
     return take_clip(f, &clip, &id, wanted, err);
 }
 
-/* Hashes all that a clip in memory is made of. Bytes alone do not tell frames apart: those of 64x32
- * pixels may be those of 32x64, of fewer and larger frames, or of an image. */
+/* Hashes all that a clip in memory is made of. Bytes alone do not tell frames of 64x32 pixels from
+ * those of 32x64, fewer and larger ones, or an image. */
 static uint64_t
 hash_memory(const qv_cache_fill_memory *m)
 {
@@ -388,8 +385,7 @@ open_job(qv_cache_fill *f, qv_model *const *models, size_t n_models, qv_error *e
     return s ? s : qv_cache_fill_begin(f, models[0], err);
 }
 
-/* Checks that frames in memory have the bytes that the job will read. A shape whose size overflows
- * is left to the job, which refuses it. */
+/* Checks that frames have the bytes that the job will read. A shape that overflows it refuses. */
 static qv_status
 check_frames(const qv_cache_fill *f, const struct clip *clip, qv_error *err)
 {
@@ -408,7 +404,7 @@ check_frames(const qv_cache_fill *f, const struct clip *clip, qv_error *err)
                    (unsigned long long)bytes);
 }
 
-/* Frames that are wrong cost themselves. A file is read only later, so a failure to add it has
+/* Frames that are wrong cost themselves. A file is read later, so that failing to add it has
  * another cause, such as a decoder that does not start. */
 static qv_status
 add_to_job(qv_cache_fill *f, struct clip *clip, qv_error *err)
@@ -450,7 +446,7 @@ compute(qv_cache_fill *f, qv_error *err)
     return f->stopped && s == QV_ESTATE ? QV_OK : s;
 }
 
-/* The failure that ended the run is reported rather than the job's, and either rather than the
+/* The failure that ended the run is reported rather than the job's, and either rather than
  * sealing's. */
 static qv_status
 run(qv_cache_fill *f, qv_model *const *models, size_t n_models, bool is_last, qv_error *err)

@@ -5,9 +5,8 @@
 
 #include "qwenvit_cache.h"
 
-/* Writes rows: of bf16 for a cache of bf16, else of f32, and for an f16 cache with each value
- * rounded once. Returns QV_EUNSUPPORTED for a value that f16 cannot hold, which is the clip's
- * failure; all other failures are the cache's. */
+/* Writes rows, bf16 for a cache of bf16, else f32, each value rounded once for an f16 one. Returns
+ * QV_EUNSUPPORTED, the clip's failure, for a value that f16 cannot hold; others are the cache's. */
 qv_status qv_cache_put_rounded(const qv_cache_layout *layout, qv_cache_entry *entry,
                                const qv_tokens *rows, qv_error *err);
 

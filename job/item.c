@@ -155,8 +155,7 @@ qv_job_drop(qv_job *job, uint64_t ticket)
     return n;
 }
 
-/* An item whose data come with each put is a clip: only its grid is known, so that is what the
- * error names. */
+/* An item whose data come with each put is a clip, of which the error names the grid alone. */
 qv_status
 qv_job_feed(qv_job *job, struct qv_job_item *item, const char *name, qv_error *err)
 {
@@ -209,8 +208,7 @@ check_source(const qv_job_source *s, qv_error *err)
                : qv_fail(err, QV_EINVAL, "%s: kind is %d, no qv_source_kind", name, (int)s->kind);
 }
 
-/* Has the processes start that have the devices' GPUs open, all at once, as each takes half a
- * second. */
+/* Starts the devices' GPU processes, all at once, as each takes half a second. */
 static void
 start_gpus(qv_job *job)
 {
@@ -219,8 +217,7 @@ start_gpus(qv_job *job)
     job->gpus_started = true;
 }
 
-/* Sets the clip's options. The decoder is the job's, and is started for the first source that
- * needs one. */
+/* Sets the clip's options, with the job's decoder, which starts for the first that needs it. */
 static qv_status
 set_clip_options(qv_job *job, struct qv_job_item *item, qv_error *err)
 {
@@ -244,7 +241,7 @@ set_clip_options(qv_job *job, struct qv_job_item *item, qv_error *err)
     return status;
 }
 
-/* Returns how many frames a source of frames or patches has, which its caller need not say. */
+/* Returns how many frames a source of them or of patches has, which its caller need not say. */
 static int64_t
 frames_of(const qv_job *job, const qv_job_source *s)
 {
@@ -306,8 +303,7 @@ make_item(qv_job *job, const qv_job_source *s, struct qv_job_item **out, qv_erro
     return status;
 }
 
-/* Returns QV_OK if there is room for a source. One that is too large by itself waits until nothing
- * else is ahead. */
+/* Returns QV_OK if there is room. What is too large by itself waits until nothing else is ahead. */
 static qv_status
 find_place(const qv_job *job, const struct qv_job_item *item, qv_error *why)
 {

@@ -29,8 +29,7 @@ qv_job_wait(qv_job *job, enum qv_job_who who)
     pthread_cond_wait(&job->changed[who], &job->lock);
 }
 
-/* Waits by CLOCK_REALTIME, which every system has for this. That clock may be set meanwhile, so
- * a wait is never long. */
+/* Waits by CLOCK_REALTIME, which every system has for this, and never long, as it may be set. */
 void
 qv_job_wait_for(qv_job *job, enum qv_job_who who, double seconds)
 {
@@ -174,8 +173,8 @@ check_models(qv_job *job, qv_model *const *models, size_t n, qv_error *err)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Notes how many patches packs have, and the tokens of the larger of two chunks that usual frame
- * pairs do not exceed: a pack, and a chunk that a clip by itself fills. */
+/* Notes how many patches packs have, and the tokens that usual chunks do not exceed: a pack, or one
+ * that a clip by itself fills. */
 static void
 set_sizes(qv_job *job, const qv_model *model)
 {
@@ -309,7 +308,7 @@ qv_job_open(qv_model *const *models, size_t n_models, const qv_job_options *opti
 
 /* ---- ending ---------------------------------------------------------------------------------- */
 
-/* Frees the frames of all chunks that the sink has not had. What waits in the feeder goes with its
+/* Frees the frames of chunks that the sink has not had. What waits in the feeder goes with its
  * item. */
 static void
 free_pieces(qv_job *job)
@@ -321,9 +320,9 @@ free_pieces(qv_job *job)
     }
 }
 
-/* Ends all threads, and then tells the sink, from this thread, of each item that is not done, as
- * cancelled. Progress may be asked for meanwhile. So an item is taken from the list, under the
- * lock, before it is told of and freed. */
+/* Ends all threads, and tells the sink, from this one, of each item that is not done, as cancelled.
+ * Progress may be asked for meanwhile, so an item leaves the list before it is told of and
+ * freed. */
 static void
 finish(qv_job *job)
 {

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Declares what the files of a job share. Each source that is added becomes an item. A reader takes
- * the item up and puts its frame pairs into the feeder, a few at a time (read_clips.c). A device
- * has the feeder fill its next chunk (device_thread.c). The sink gets the chunk's pieces with their
- * tokens (sink.c). One lock guards all of a job, except what one thread alone uses: a reader its
- * item's clip, a device what it pushes and pulls.
- */
+/* What the files of a job share. Each source becomes an item. A reader takes it up and puts its
+ * frame pairs into the feeder, a few at a time (read_clips.c). A device has the feeder fill its
+ * next chunk (device_thread.c). The sink gets the chunk's pieces with their tokens (sink.c). One
+ * lock guards all but what one thread alone uses: a reader its item's clip, a device what it pushes
+ * and pulls. */
 #ifndef QV_JOB_JOB_H
 #define QV_JOB_JOB_H
 
@@ -29,8 +27,7 @@ struct qv_job_kind {
 };
 extern const struct qv_job_kind qv_job_kinds[QV_JOB_KINDS];
 
-/* A stage's clock: how long the stage has been busy, readable while it runs. It is used under the
- * job's lock. */
+/* A stage's clock: how long it has been busy, readable while it runs, under the job's lock. */
 struct qv_job_clock {
     double sum_s, since_s; /* since_s: when it was started; 0: it stands still */
 };
@@ -53,7 +50,7 @@ qv_job_clock_stop(struct qv_job_clock *c, double now_s)
     *c = (struct qv_job_clock){ .sum_s = qv_job_clock_read(c, now_s) };
 }
 
-/* A queue with room for a fixed number of entries. It is used under the job's lock. */
+/* A queue with room for a fixed number of entries, under the job's lock. */
 struct qv_job_queue {
     void **at;
     size_t first, n, room;
@@ -93,8 +90,7 @@ struct qv_job_buffer {
     size_t n; /* of these */
 };
 
-/* Says how far an item is. An item goes through these states in their order, and skips
- * QV_JOB_FAILED unless it has failed. */
+/* How far an item is, in this order; QV_JOB_FAILED is skipped unless it has failed. */
 enum qv_job_state {
     QV_JOB_WAITING, /* it waits for a reader */
     QV_JOB_READING, /* a reader makes pieces of it */
@@ -109,7 +105,7 @@ struct qv_job_item {
     qv_job_source source;
     qv_clip_options clip_options;
     qv_clip *clip; /* used by the reader alone */
-    /* the caller's item; or a clip's grid and number of frames, which are zeros until it is open */
+    /* the caller's item; or a clip's grid and number of frames, zeros until it is open */
     qv_item whole;
     int64_t n_tokens, n_computed; /* n_computed: those that came from the device */
     int64_t step; /* frame pairs that a reader puts at a time; the last time fewer */
@@ -147,8 +143,8 @@ struct qv_job_device {
     int index;
     qv_model *model;
     int gpu; /* its number, as decoders count GPUs */
-    /* whether this GPU decodes, or is being opened to decode; why it never does, in words that
-     * follow "since", or "". The lock guards these. */
+    /* whether this GPU decodes, or is being opened to decode; why it never does, to follow "since",
+     * or "". Under the lock. */
     bool decodes, is_opening;
     char not_gpu[sizeof((qv_outcome *)0)->not_gpu];
     struct qv_job_buffer buffers[QV_JOB_BUFFERS];    /* users: under the lock */
@@ -199,8 +195,8 @@ struct qv_job {
     struct qv_job_item *dropped; /* items that wait for a sink's end call, and have no reader */
     int n_lost;                  /* devices */
     int n_reading, n_putting;    /* items with a reader; those of which more frame pairs come */
-    /* with options.ahead, bytes of sources in memory and of results: of all items and results that
-     * were not given back; and of these results alone, of items that were taken up */
+    /* with options.ahead, bytes of sources in memory and results that were not given back, of all
+     * items; and of those that were taken up, results alone */
     int64_t ahead, results;
     int64_t n_handed;        /* chunks that were handed to the sink */
     size_t used;             /* bytes of frames */
@@ -216,7 +212,7 @@ qv_job_may_take_up(const qv_job *job)
     return job->sources.n && (!job->o.ahead || job->results < job->o.ahead);
 }
 
-/* Returns how many clips are decoded at once. The lock must be held. */
+/* Returns how many clips are decoded at once, under the lock. */
 static inline int
 qv_job_decoders(const qv_job *job)
 {
@@ -238,29 +234,26 @@ void qv_job_wait(qv_job *job, enum qv_job_who who);
 void qv_job_wait_for(qv_job *job, enum qv_job_who who, double seconds);
 /* Waits, and asks options.go_on meanwhile, which may cancel the job. */
 void qv_job_wait_asking(qv_job *job, enum qv_job_who who);
-/* With options.ahead: counts bytes that are more (or fewer) of all that is ahead, and of
- * results. */
+/* With options.ahead: counts bytes that are more (or fewer) ahead, and of results. */
 void qv_job_count(qv_job *job, int64_t ahead, int64_t results);
-/* Ends the job. The job keeps the first failure that it is ended with, and tells the sink of it
- * without the lock. */
+/* Ends the job, which keeps the first failure that it is ended with. */
 void qv_job_lose(qv_job *job, qv_status status, const qv_error *err);
 /* Fails the item, if it has not failed before. */
 void qv_job_fail_item(qv_job *job, struct qv_job_item *item, qv_status status, const qv_error *err);
 /* Fails an item that the caller does not hold, and has its end call made once nobody does. It may
  * be freed then. */
 void qv_job_lose_item(qv_job *job, struct qv_job_item *item, qv_status status, const qv_error *err);
-/* Gives back one hold of an item. An item without holders moves on as far as it can without a call
- * of the sink. Returns its state: after QV_JOB_FAILED the caller must have the end call made;
- * after QV_JOB_DONE the item was freed. */
+/* Gives back one hold of an item, which moves on as far as it can without a call of the sink once
+ * it has none. Returns its state: after QV_JOB_FAILED the caller must have the end call made; after
+ * QV_JOB_DONE it was freed. */
 enum qv_job_state qv_job_let_go(qv_job *job, struct qv_job_item *item);
-/* Gives back a hold of frames, which frees them if it was the last, and sets the holder's pointer
- * to NULL. It may be NULL before. */
+/* Gives back a hold of frames, and sets the holder's pointer, which may be NULL, to NULL. */
 void qv_job_free_frames(qv_job *job, struct qv_job_frames **holder);
 
 void qv_job_span(const qv_job *job, const char *stage, int lane, const char *key, double begin_s,
                  double end_s);
 
-/* read_clips.c. Asks which GPUs decode, has their processes started, and takes note of it. */
+/* read_clips.c. Asks which GPUs decode and has their processes started. */
 void qv_job_find_gpus(qv_job *job);
 
 /* The threads' functions. */
@@ -279,8 +272,7 @@ void qv_job_device_close(struct qv_job_device *d);
 /* Returns the bytes of so many tokens, DeepStack's outputs included. */
 int64_t qv_job_token_bytes(const qv_job *job, int64_t tokens);
 
-/* sink.c. Makes the end call for an item that was not done when the job ended. The lock must not
- * be held. */
+/* sink.c. Makes the end call for an item that was not done when the job ended, without the lock. */
 void qv_job_cancel_item(qv_job *job, struct qv_job_item *item);
 
 #endif

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Runs the readers' threads. Each takes up a source, opens it and reads its frames a piece at a
- * time. The memory for the frames of all readers together is limited.
- */
+/* The readers' threads. Each takes up a source, and reads its frames a piece at a time. The memory
+ * for the frames of all together is limited. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,9 +14,8 @@ is_over(const qv_job *job, const struct qv_job_item *item)
     return job->stopping || item->status;
 }
 
-/* Waits for memory. Readers get it in the order in which they ask, so that small pieces do not
- * keep a large one waiting forever. What is above the limit gets its memory once nothing else has
- * any. */
+/* Waits for memory, which readers get in the order in which they ask, so that small pieces do not
+ * keep a large one waiting. One above the limit gets it once nothing else has any. */
 static void
 wait_for_memory(qv_job *job, size_t bytes)
 {
@@ -33,8 +30,7 @@ wait_for_memory(qv_job *job, size_t bytes)
     qv_job_wake(job, QV_JOB_READERS);
 }
 
-/* Waits until frames may be read, and takes their memory. Returns false if the job or the item is
- * over. */
+/* Waits until frames may be read, and takes their memory; false: the job or the item is over. */
 static bool
 take_room(qv_job *job, struct qv_job_item *item, size_t bytes)
 {
@@ -62,8 +58,8 @@ is_all_put(const struct qv_job_item *item)
     return item->put && item->put >= item->whole.grid_thw[0];
 }
 
-/* Puts the item's next frame pairs into the feeder, and waits while too much waits for the same
- * chunks. `frames` has a clip's; else they are NULL. */
+/* Puts the item's next frame pairs into the feeder, once not too much waits for the same chunks.
+ * `frames` has a clip's; else they are NULL. */
 static qv_status
 put(qv_job *job, struct qv_job_item *item, struct qv_job_frames *frames, qv_error *err)
 {
@@ -192,8 +188,8 @@ open_file(const qv_job *job, struct qv_job_item *item, qv_error *err)
                         &item->clip, err);
 }
 
-/* Takes note of what is known of the item's clip by now. If decoding gives no reason why a GPU is
- * not used, the job's stays. */
+/* Notes what is known of the item's clip by now. The job's reason why no GPU decodes stays if
+ * decoding has none. */
 static void
 take_outcome(qv_job *job, struct qv_job_item *item)
 {
@@ -233,8 +229,7 @@ open_clip(const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err
     return qv_job_feed(job, item, name_of(item), err);
 }
 
-/* Reads frames [first, first + n) one at a time, so that the end of a job waits for one frame at
- * most. *more becomes false if the job or the item is over. */
+/* Reads frames one at a time, so that a job's end waits for one at most. *more: it goes on. */
 static qv_status
 read_frames(qv_job *job, struct qv_job_item *item, uint8_t *to, int64_t first, int64_t n,
             bool *more, qv_error *err)
@@ -272,8 +267,7 @@ hold_frames(size_t bytes)
     return frames;
 }
 
-/* Reads the next frame pairs of the clip, from `pair` on, and puts them. *more becomes false if the
- * job or the item is over. */
+/* Reads the clip's next frame pairs from `pair` on, and puts them. *more: it goes on. */
 static qv_status
 read_pairs(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_error *err)
 {
@@ -300,8 +294,7 @@ read_pairs(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_e
     return frames ? put(job, item, frames, err) : status;
 }
 
-/* Reads a clip a few frame pairs at a time, so that little of it is in memory, however long it
- * is. */
+/* Reads a clip a few frame pairs at a time, so that little of it is in memory. */
 static qv_status
 read_clip(const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err)
 {
@@ -360,8 +353,7 @@ take_source(struct qv_job_worker *w)
     return item;
 }
 
-/* Queues the call that tells of a failure. It waits for room, so that no more failures wait
- * than there are readers. */
+/* Queues the call that tells of a failure, of which no more wait than there are readers. */
 static void
 queue_failure(qv_job *job, struct qv_job_item *item)
 {

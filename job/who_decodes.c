@@ -9,10 +9,9 @@ enum {
     GPU_CORES = 2     /* cores for each of these clips, that they do not wait */
 };
 
-/* The CPU converts and resizes the frames of the clips that a GPU decodes, which takes half a core
- * for each. Cores beyond GPU_CORES for each decode further clips themselves. With fewer they would
- * take from the GPU's clips more than they give: an H200 with 16 cores does 66 clips per second
- * alone, and 57 with 4 or 10 such readers. Each device's GPU has as many clips. */
+/* The CPU converts and resizes a GPU's frames, half a core for each clip; cores beyond GPU_CORES
+ * for each decode further clips. With fewer those would take more than they give: an H200 with 16
+ * cores does 66 clips per second alone, and 57 with 4 or 10 such readers. */
 struct qv_job_lanes
 qv_job_lanes_of(int asked, int cores, int n_devices, qv_decode decode, bool may_use_gpu)
 {
@@ -46,9 +45,8 @@ qv_job_wants_gpus(const struct qv_job_lanes *lanes, const char *codec, size_t wa
     return is_decoded_there && waiting >= (size_t)lanes->gpu;
 }
 
-/* By what is asked. A clip that is opened with QV_DECODE_AUTO is decoded by the CPU, and its
- * decoder may have a reason of its own. A GPU that was asked for and is missing or lost fails the
- * clip. */
+/* By what is asked. With QV_DECODE_AUTO the CPU decodes, and may have a reason of its own. A GPU
+ * that was asked for and is missing or lost fails the clip. */
 static const struct qv_job_choice choices[][QV_JOB_CASES] = {
     [QV_DECODE_AUTO] = {
         [QV_JOB_CLIP_ASKS] = { QV_DECODE_AUTO, "" },

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Declares who decodes a job's clips: the CPU or a GPU, and how many clips at once. */
+/* Who decodes a job's clips: the CPU or a GPU, and how many at once. */
 #ifndef QV_JOB_WHO_DECODES_H
 #define QV_JOB_WHO_DECODES_H
 
@@ -17,17 +17,16 @@ struct qv_job_lanes {
 struct qv_job_lanes qv_job_lanes_of(int asked, int cores, int n_devices, qv_decode decode,
                                     bool may_use_gpu);
 
-/* Returns whether a reader may take a source, while n_reading readers are busy. If a GPU decodes,
- * the CPU's readers only take sources while all of the GPU's readers are busy. */
+/* Returns whether a reader may take a source. If a GPU decodes, the CPU's readers wait until all of
+ * the GPU's are busy. */
 bool qv_job_lane_may_read(const struct qv_job_lanes *lanes, int lane, bool on_gpu, int n_reading);
 
-/* Returns how many threads decode a clip, if so many clips are read or wait: 0, which means one per
- * core, if they are few; else 1, because then a clip for each core is decoded at once. */
+/* Returns how many threads decode a clip, if so many are read or wait: 0, one per core, if they are
+ * few; else 1, as then a clip for each core is decoded at once. */
 int qv_job_threads_of(int cores, size_t clips);
 
-/* Returns whether GPUs are worth opening for a job that decides by itself: once a clip came that
- * they can decode and further sources wait for all readers of theirs, as less work is done before
- * they are ready. */
+/* Returns whether GPUs are worth opening unasked: for a clip that they can decode, and if further
+ * sources wait for all of their readers, as less work is done before they are ready. */
 bool qv_job_wants_gpus(const struct qv_job_lanes *lanes, const char *codec, size_t waiting);
 
 /* What a reader knows when it opens a clip. The first case that holds decides. */
@@ -44,7 +43,7 @@ enum qv_job_case {
 
 struct qv_job_choice {
     qv_decode decode; /* what the clip is opened with */
-    /* why it is not the GPU, in words that follow "since"; NULL: the GPU's own words */
+    /* why not the GPU, to follow "since"; NULL: in its own words */
     const char *reason;
 };
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Declares how pixels are resized: as transformers does, and as qwen-vl-utils does. Pure
- * functions. */
+/* Resizes pixels as transformers does, and as qwen-vl-utils does. Pure functions. */
 #ifndef QVM_PIXELS_H
 #define QVM_PIXELS_H
 
@@ -30,9 +29,9 @@ typedef struct qvm_axis {
 
 #define QVM_ROWS 4 /* source rows that one call of `across` resizes */
 
-/* The kernels of a resize. `across` resizes QVM_ROWS rows of RGB horizontally, src[r] to dst[r]; it
- * may read 4 bytes past a row of src and write 16 past a row of dst. `down` resizes vertically: it
- * writes n bytes (a multiple of 64), which are the weighted sum of `taps` rows (an even number). */
+/* The kernels of a resize. `across` resizes QVM_ROWS rows of RGB; it may read 4 bytes past a row of
+ * src and write 16 past one of dst. `down` writes n bytes (a multiple of 64), which are the
+ * weighted sum of `taps` rows (an even number). */
 typedef struct qvm_resize_ops {
     int multiple; /* `across` wants a number of taps that is a multiple of this */
     bool packed;  /* `across` wants packed weights */
@@ -54,7 +53,7 @@ void qvm_resizer_free(qvm_resizer **resizer);
 void qvm_resizer_run(qvm_resizer *resizer, const uint8_t *src, int64_t src_stride, uint8_t *dst);
 
 /* Puts into `ops` (resize_x86.c) the kernels, up to `level`, that this CPU has and that are faster
- * for rows of `in` pixels that become `out`, each from `taps` pixels. */
+ * for rows of `in` pixels that become `out`, each of `taps`. */
 void qvm_resize_x86(qvm_resize_ops *ops, qvm_level level, int in, int out, int taps);
 
 /* ---- resample.c: as qwen-vl-utils resizes ---------------------------------------------------- */

@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * The two bicubic resizes that qwen-vl-utils ends in, exact to the bit. Clips take torchvision's of
- * float32 images, which rounds to bytes once, at the end. Images take PIL's, in integers with 22
- * bits behind the point, which rounds to bytes between the passes too. transformers' resize is in
- * resize.c.
- *
- * The order of torch's sums is what gcc makes of its loop on AVX2 and AVX-512: the first product,
- * then, four at a time, products that are rounded before they are added, then fused ones for the
- * rest.
- */
+/* The two bicubic resizes of qwen-vl-utils, exact to the bit. Clips take torchvision's of float32
+ * images, rounded to bytes once, at the end; images PIL's, in integers with 22 bits behind the
+ * point, rounded between the passes too. The order of torch's sums is what gcc makes of its loop on
+ * AVX2 and AVX-512: the first product, then, four at a time, products that are rounded before they
+ * are added, then fused ones for the rest. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -158,8 +153,7 @@ axis_close(axis *a)
 
 /* ---- kernels: a row across, n bytes (a multiple of LANES) down ------------------------------- */
 
-/* Returns how many of so many taps, after the first, have products that are rounded before they are
- * added. */
+/* Returns how many taps after the first have products that are rounded before they are added. */
 static inline int
 rounded_taps(int taps)
 {

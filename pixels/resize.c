@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Bicubic resize of RGB bytes with torch's uint8 arithmetic: 16-bit weights with one precision per
- * axis; first across, rounded to bytes, then down. Rows flow through a small ring between the two
- * passes, so the image between them never leaves the cache.
- */
+/* Bicubic resize of RGB bytes with torch's uint8 arithmetic: 16-bit weights with one precision per
+ * axis; first across, rounded to bytes, then down, through a small ring of rows that stays in the
+ * cache. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

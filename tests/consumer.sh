@@ -89,19 +89,31 @@ cp shared.cmake "$shared"
 pc=$(find "$prefix" -name pkgconfig)
 export PKG_CONFIG_PATH="$pc"
 libs=${pc%/pkgconfig}
+# builds OUT LINE: as that line of docs/c.md says
+cp "$consumer/main.c" mine.c
+builds() {
+    line=$(sed -n 's/^    cc \(mine.c \)/\1/p' "$source/docs/c.md" | sed -n "$2p")
+    eval "$cc -std=c11 -Wall -Werror -o $1 $line" || fail "docs/c.md: cc $line"
+}
 # only the shared libraries, as on a machine without the packages they were built on
-PKG_CONFIG_LIBDIR=$pc $cc -std=c11 -Wall -Werror "$consumer/main.c" -o pc_shared \
-    $(PKG_CONFIG_LIBDIR=$pc pkg-config --cflags --libs qwenvit_clips) -Wl,-rpath,"$libs"
+(export PKG_CONFIG_LIBDIR="$pc"; builds pc_loader 1; builds pc_shared 2)
 uses ./pc_shared shared
+! ./pc_loader "$model" > said.txt 2>&1 || fail 'the loader needs not be told of the libraries'
+LD_LIBRARY_PATH=$libs uses ./pc_loader shared
+# ldconfig knows them by the names that programs ask for
+echo "$libs" > ld.conf
+PATH=$PATH:/sbin:/usr/sbin ldconfig -X -f ld.conf -C ld.cache && PATH=$PATH:/sbin ldconfig -p -C ld.cache > said.txt
+for name in $(readelf -d pc_loader | sed -n 's/.*NEEDED.*\[\(libqwenvit.*\)\]/\1/p'); do
+    grep -q "$name " said.txt || fail "ldconfig does not find $name"
+done
 # a relative path to the libraries finds the decoder too
-LD_LIBRARY_PATH=${libs#"$work"/} ./pc_shared "$model" > said.txt && grep -q '^QV_OK' said.txt || fail 'a relative LD_LIBRARY_PATH'
+LD_LIBRARY_PATH=${libs#"$work"/} ./pc_loader "$model" > said.txt && grep -q '^QV_OK' said.txt || fail 'a relative LD_LIBRARY_PATH'
 # the environment names another decoder, and a wrong one is told of
 decoder=$prefix/libexec/qwenvit/qwenvit-decoder
 QWENVIT_DECODER=$decoder moved/bin/qwenvit info image.ppm > said.txt || fail 'QWENVIT_DECODER'
 ! QWENVIT_DECODER=/nowhere moved/bin/qwenvit info image.ppm > said.txt 2>&1 || fail 'a QWENVIT_DECODER that is missing'
 grep -q /nowhere said.txt || { cat said.txt; fail 'no word of QWENVIT_DECODER'; }
-$cc -std=c11 -Wall -Werror "$consumer/main.c" -o pc_static $(pkg-config --cflags --libs --static \
-    qwenvit_clips | sed 's/-l\(qwenvit[a-z_]*\)/-l:lib\1.a/g')
+builds pc_static 3
 uses ./pc_static static "$(pkg-config --variable=libexecdir qwenvit_clips)/qwenvit-decoder" \
     "$(pkg-config --variable=backendsdir qwenvit)"
 

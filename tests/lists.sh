@@ -45,7 +45,6 @@ src/outcome.inc python/qwenvit/_cache.py    gives fields of a record as properti
 src/outcome.inc python/qwenvit/adapters/parquet.py has the columns of the index in Parquet
 src/outcome.inc python/qwenvit/_model.py    gives properties of Tokens, of which some are None if unset
 src/outcome.inc python/qwenvit/adapters/rows.py has the columns of tables of tokens
-src/outcome.inc python/qwenvit/_sources.py  accepts the name that images had in 0.2
 src/outcome.inc python/qwenvit/adapters/engines.py second_per_grid_ts is a field of processors
 '
 # words that other things are called by

@@ -60,6 +60,11 @@ void test_main(int (*first)(int argc, char **argv));
             fail_msg("%s", test_error.text);                                                       \
     } while (0)
 
+#define LENGTH(array) (sizeof(array) / sizeof *(array))
+/* EACH(one, array) { ... } is done with `one` at each element of the array. */
+#define EACH(one, array)                                                                           \
+    for (const __typeof__(*(array)) *one = (array); one < (array) + LENGTH(array); one++)
+
 /* The next number of a sequence that *seed begins, of which the upper bits look random. */
 static inline uint32_t
 test_random(uint32_t *seed)

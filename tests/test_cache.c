@@ -36,11 +36,11 @@ TEST(test_round_trip)
         { .dtype = QV_F32, .width = 1, .n_deepstack = 8 },
         { .dtype = QV_F32, .width = 16, .n_deepstack = 8, .packed = true },
     };
-    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+    EACH (one, layouts) {
         const char *dir = temp_path("cache");
-        qv_cache_writer *w = open_writer(dir, &layouts[i], 1);
+        qv_cache_writer *w = open_writer(dir, one, 1);
         for (int k = 0; k < 40; k++)
-            write_key(w, &layouts[i], key_name(k), key_rows(k));
+            write_key(w, one, key_name(k), key_rows(k));
         close_writer(&w);
         qv_cache *c = open_cache(dir);
         const qv_cache_info info = cache_info(c);
@@ -415,16 +415,16 @@ TEST(test_source_of)
     const struct timespec times[2] = { { .tv_sec = 3 },
                                        { .tv_sec = 1234567890, .tv_nsec = 987654321 } };
     assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    EACH (c, cases) {
         char text[QV_CACHE_OPTIONS_BYTES], wanted[QV_CACHE_OPTIONS_BYTES];
-        const qv_cache_source s = qv_cache_source_of(path, &cases[i].own, text);
+        const qv_cache_source s = qv_cache_source_of(path, &c->own, text);
         assert_ptr_equal(s.path, path);
         assert_int_equal(s.bytes, 5);
         assert_int_equal(s.mtime_ns, 1234567890987654321);
-        assert_true(s.start_s == cases[i].own.start_s && s.end_s == cases[i].own.end_s);
-        assert_ptr_equal(s.options, cases[i].options ? text : NULL);
-        if (cases[i].options) {
-            snprintf(wanted, sizeof wanted, "{\"%s}", cases[i].options);
+        assert_true(s.start_s == c->own.start_s && s.end_s == c->own.end_s);
+        assert_ptr_equal(s.options, c->options ? text : NULL);
+        if (c->options) {
+            snprintf(wanted, sizeof wanted, "{\"%s}", c->options);
             assert_string_equal(s.options, wanted);
         }
     }
@@ -509,11 +509,11 @@ TEST(test_other_caches)
     };
     char path[600];
     snprintf(path, sizeof path, "%s/%s", dir, "qwenvit-cache.json");
-    for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) {
+    EACH (one, foreign) {
         qv_cache *c = NULL;
-        put_file(path, foreign[i].text, strlen(foreign[i].text));
-        expect_refused(dir, &tiny, mine, QV_EFORMAT, foreign[i].words);
-        expect_error(QV_EFORMAT, foreign[i].words, qv_cache_open(dir, &c, ERR));
+        put_file(path, one->text, strlen(one->text));
+        expect_refused(dir, &tiny, mine, QV_EFORMAT, one->words);
+        expect_error(QV_EFORMAT, one->words, qv_cache_open(dir, &c, ERR));
         assert_null(c);
     }
     qv_cache *c = NULL;
@@ -792,16 +792,16 @@ TEST(test_contradictions)
     write_key(w, &tiny, "k", 3);
     close_writer(&w);
     struct file good = read_part(dir, path);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    EACH (one, cases) {
         qv_error err = { 0 };
-        put_altered(path, &good, cases[i].from, cases[i].to);
+        put_altered(path, &good, one->from, one->to);
         qv_cache *c = open_cache(dir);
         const qv_cache_info info = cache_info(c);
         assert_int_equal(info.n_ok, 1);
         if (qv_cache_verify(c, 0, &err) != QV_EFORMAT)
-            fail_msg("%s: believed", cases[i].to);
-        if (!strchr(cases[i].words, '|') && !strstr(err.text, cases[i].words))
-            fail_msg("\"%s\" is not in \"%s\"", cases[i].words, err.text);
+            fail_msg("%s: believed", one->to);
+        if (!strchr(one->words, '|') && !strstr(err.text, one->words))
+            fail_msg("\"%s\" is not in \"%s\"", one->words, err.text);
         qv_cache_close(&c);
     }
     free(good.data);

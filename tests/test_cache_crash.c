@@ -1136,19 +1136,19 @@ TEST(test_lock_errors)
         { ENOLCK, true }, { ENOSYS, true }, { EOPNOTSUPP, true }, { EINVAL, true },
         { EIO, false },   { EINTR, false }, { ESTALE, false },    { 0, true },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    EACH (c, cases) {
         const char *dir = fresh();
         const qv_cache_writer_options o = { .layout = layout, .told = warn, .user = warnings };
         qv_cache_writer *w = NULL;
         qv_error err = { 0 };
-        lock_errno = cases[i].error;
+        lock_errno = c->error;
         *warnings = 0;
         const qv_status s = qv_cache_writer_open(dir, &o, &w, &err);
-        if (s != (cases[i].goes_on ? QV_OK : QV_EIO))
-            fail_msg("%s: %s", strerror(cases[i].error), s ? err.text : "it goes on");
+        if (s != (c->goes_on ? QV_OK : QV_EIO))
+            fail_msg("%s: %s", strerror(c->error), s ? err.text : "it goes on");
         if (s)
             expect_failure("lock", QV_EIO, "qwenvit-cache.json cannot be locked", s, &err);
-        else if (cases[i].error)
+        else if (c->error)
             assert_non_null(strstr(warnings, "files cannot be locked here"));
         else
             assert_string_equal(warnings, "");
@@ -1164,17 +1164,17 @@ TEST(test_no_descriptors)
     static const int errors[] = { EMFILE, ENFILE, ENOMEM };
     const char *dir = fresh();
     run_undisturbed(dir);
-    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++) {
+    EACH (one, errors) {
         const qv_cache_writer_options o = { .layout = layout };
         qv_cache_writer *w = NULL;
         qv_cache *c = NULL;
-        not_opened_errno = errors[i];
+        not_opened_errno = *one;
         not_opened = "qwenvit-cache.json";
-        expect_error(QV_ENOMEM, strerror(errors[i]), qv_cache_writer_open(dir, &o, &w, ERR));
+        expect_error(QV_ENOMEM, strerror(*one), qv_cache_writer_open(dir, &o, &w, ERR));
         not_opened = "part-";
-        expect_error(QV_ENOMEM, strerror(errors[i]), qv_cache_open(dir, &c, ERR));
+        expect_error(QV_ENOMEM, strerror(*one), qv_cache_open(dir, &c, ERR));
         not_listed = true;
-        expect_error(QV_ENOMEM, strerror(errors[i]), qv_cache_open(dir, &c, ERR));
+        expect_error(QV_ENOMEM, strerror(*one), qv_cache_open(dir, &c, ERR));
         not_listed = false;
         not_opened = NULL;
     }
@@ -1187,18 +1187,18 @@ TEST(test_server_is_gone)
     static const int errors[] = { ESTALE, ENOTCONN, ETIMEDOUT, EHOSTDOWN };
     const char *dir = fresh();
     run_undisturbed(dir);
-    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++) {
+    EACH (one, errors) {
         qv_cache *c = NULL;
-        not_opened_errno = read_errno = errors[i];
+        not_opened_errno = read_errno = *one;
         not_opened = "part-";
-        expect_error(QV_EBACKEND, strerror(errors[i]), qv_cache_open(dir, &c, ERR));
+        expect_error(QV_EBACKEND, strerror(*one), qv_cache_open(dir, &c, ERR));
         not_listed = true;
-        expect_error(QV_EBACKEND, strerror(errors[i]), qv_cache_open(dir, &c, ERR));
+        expect_error(QV_EBACKEND, strerror(*one), qv_cache_open(dir, &c, ERR));
         not_listed = false;
         not_opened = NULL;
         n_reads = 0;
         read_at = 1;
-        expect_error(QV_EBACKEND, strerror(errors[i]), qv_cache_open(dir, &c, ERR));
+        expect_error(QV_EBACKEND, strerror(*one), qv_cache_open(dir, &c, ERR));
         read_at = 0;
     }
     read_errno = EIO;

@@ -660,12 +660,12 @@ TEST(test_trust)
     };
     const char *dir = make_cache();
     qv_cache *c = open_cache(dir);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const qv_cache_source s = { .path = cases[i].path,
-                                    .bytes = cases[i].bytes,
-                                    .mtime_ns = cases[i].mtime_ns,
-                                    .options = cases[i].options };
-        const qv_cache_state wanted[] = { cases[i].nothing, cases[i].times, cases[i].keys };
+    EACH (one, cases) {
+        const qv_cache_source s = { .path = one->path,
+                                    .bytes = one->bytes,
+                                    .mtime_ns = one->mtime_ns,
+                                    .options = one->options };
+        const qv_cache_state wanted[] = { one->nothing, one->times, one->keys };
         for (int t = 0; t < 3; t++)
             assert_int_equal(qv_cache_compare(c, key_name(0), &s, (qv_cache_trust)t), wanted[t]);
         assert_int_equal(qv_cache_compare(c, key_name(0), &s, QV_CACHE_TRUST_NOTHING), wanted[0]);
@@ -742,14 +742,14 @@ TEST(test_resolved)
         { "{\"fps\":2.000000}", false },
     };
     qv_cache *c = open_cache(dir);
-    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++)
+    EACH (one, asked)
         for (int k = 0; k < 2; k++) {
             const qv_cache_source s = {
-                .path = "a", .bytes = 1, .mtime_ns = 1, .options = asked[i].options
+                .path = "a", .bytes = 1, .mtime_ns = 1, .options = one->options
             };
             if (qv_cache_compare(c, k ? "asks" : "plain", &s, QV_CACHE_TRUST_NOTHING) !=
-                (asked[i].same ? QV_CACHE_DONE : QV_CACHE_CHANGED))
-                fail_msg("%s of a key that %s", asked[i].options ? asked[i].options : "nothing",
+                (one->same ? QV_CACHE_DONE : QV_CACHE_CHANGED))
+                fail_msg("%s of a key that %s", one->options ? one->options : "nothing",
                          k ? "asked" : "asked for nothing");
         }
     qv_cache_close(&c);

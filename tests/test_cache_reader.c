@@ -399,8 +399,8 @@ TEST(test_fields)
     static const uint64_t wrong[] = { UINT64_MAX, 0x7fffffffffffffff, 0x7fefffff, 0x55, 3 };
     const char *dir = make_folder();
     write_part(dir, 0, 0);
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
-        const struct field *field = &fields[i];
+    EACH (c, fields) {
+        const struct field *field = c;
         const struct file good = make_part(1);
         const uint64_t value =
             get_number(&good, 64 + (field->is_of_head ? 0 : QV_INDEX_ROW) + (size_t)field->at,
@@ -457,21 +457,21 @@ TEST(test_two_rows)
     struct file good = read_part(dir, path);
     write_part(dir, 0, 0);
     assert_int_equal(unlink(path), 0);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    EACH (c, cases) {
         struct file f = { malloc(good.bytes), good.bytes };
         assert_non_null(f.data);
         memcpy(f.data, good.data, good.bytes);
         const size_t row = header_bytes(&f) + (size_t)2 * QV_INDEX_ROW;
-        if (cases[i].at == 1000)
-            put_number(&f, row + QV_INDEX_ROW + 4, 1, cases[i].value);
-        else if (!cases[i].at)
+        if (c->at == 1000)
+            put_number(&f, row + QV_INDEX_ROW + 4, 1, c->value);
+        else if (!c->at)
             put_number(&f, row, 8, get_number(&f, row - QV_INDEX_ROW, 8));
         else
-            put_number(&f, row + cases[i].at, cases[i].bytes, cases[i].value);
+            put_number(&f, row + c->at, c->bytes, c->value);
         mend_index(&f);
         put_file(part_path(dir, 1), f.data, f.bytes);
         free(f.data);
-        expect_one_damaged(dir, cases[i].words);
+        expect_one_damaged(dir, c->words);
     }
     free(good.data);
 }
@@ -482,9 +482,9 @@ TEST(test_odd_parts)
     static const char *const keys[] = { "__Y00001", "KE\0Y0001", "\xffKEY0001", "KEY0000\xc3" };
     const char *dir = make_folder();
     write_part(dir, 0, 0);
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+    EACH (c, keys) {
         const struct file f = make_part(1);
-        memcpy(f.data + 64 + (size_t)2 * QV_INDEX_ROW, keys[i], 8);
+        memcpy(f.data + 64 + (size_t)2 * QV_INDEX_ROW, *c, 8);
         mend_index(&f);
         put_file(part_path(dir, 1), f.data, f.bytes);
         expect_one_damaged(dir, "key_bytes: a key is empty");

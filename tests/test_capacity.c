@@ -295,8 +295,8 @@ TEST(free_segments_fill_chunks)
     costly.free_segments = false;
     for (size_t family = 0; family < 2; family++) {
         const struct qv_config *c = family ? &windowed : &plain;
-        for (size_t size = 0; size < sizeof grids / sizeof *grids; size++) {
-            const int64_t g[3] = { 1, grids[size][0], grids[size][1] }, rows = g[1] * g[2];
+        EACH (one, grids) {
+            const int64_t g[3] = { 1, (*one)[0], (*one)[1] }, rows = g[1] * g[2];
             const struct qv_capacity pair = qv_capacity_of(c, g);
             const struct qv_capacity pack = qv_capacity_for_pairs(free, c, &same, 0, &pair);
             assert_int_equal(pack.patches,
@@ -384,12 +384,12 @@ TEST(parts_are_few_where_plans_are_slow)
                                         { 8160, 12288, 8192 },   { 11000, 12288, 11008 },
                                         { 11059, 12288, 11264 }, { 11060, 12288, 12288 },
                                         { 12288, 12288, 12288 } };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const struct qv_capacity used = { .patches = cases[i][0], .segments = 1 };
+    EACH (c, cases) {
+        const struct qv_capacity used = { .patches = (*c)[0], .segments = 1 };
         for (int more = 0; more < 2; more++) {
             const struct qv_capacity fill =
                 qv_capacity_for_chunk(caps, &plain, &same, &pack, &used, more, 99);
-            if (fill.patches != cases[i][1 + more])
+            if (fill.patches != (*c)[1 + more])
                 fail_msg("%lld patches take %lld", (long long)used.patches,
                          (long long)fill.patches);
             assert_int_equal(
@@ -418,26 +418,25 @@ TEST(chunks_that_are_alike_are_dense)
                   { 4, 99, &all_differ, false }, { 4, 99, NULL, true },
                   { 6, 0, &same, false },        { 6, 1, &same, true },
                   { 6, 1, &all_differ, false } };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct qv_caps caps = devices[cases[i].device];
-        caps.quick_plans = cases[i].device == 6;
+    EACH (c, cases) {
+        struct qv_caps caps = devices[c->device];
+        caps.quick_plans = c->device == 6;
         const struct qv_capacity pack = qv_capacity_pack(&caps, &plain, 0);
         const int64_t rows = pack.patches / 4 - 4;
         struct qv_capacity used = { .patches = 4 * rows, .segments = 4, .segment_rows = rows };
-        const struct qv_capacity fill = qv_capacity_for_chunk(&caps, &plain, cases[i].bits, &pack,
-                                                              &used, true, cases[i].repeats);
-        assert_int_equal(qv_capacity_equal(&fill, &used), cases[i].dense);
+        const struct qv_capacity fill =
+            qv_capacity_for_chunk(&caps, &plain, c->bits, &pack, &used, true, c->repeats);
+        assert_int_equal(qv_capacity_equal(&fill, &used), c->dense);
         used.segment_rows = 0; /* of several sizes */
-        assert_int_equal(qv_capacity_for_chunk(&caps, &plain, cases[i].bits, &pack, &used, true,
-                                               cases[i].repeats)
+        assert_int_equal(qv_capacity_for_chunk(&caps, &plain, c->bits, &pack, &used, true,
+                                               c->repeats)
                              .segment_rows,
                          0);
         used =
             /* it asks for nothing, gets the smallest there is, and ends */
             (struct qv_capacity){ .patches = 0 };
-        assert_true(
-            qv_capacity_for_chunk(&caps, &plain, cases[i].bits, &pack, &used, false, 0).patches <=
-            pack.patches);
+        assert_true(qv_capacity_for_chunk(&caps, &plain, c->bits, &pack, &used, false, 0).patches <=
+                    pack.patches);
     }
 }
 
@@ -457,13 +456,13 @@ TEST(large_pairs_have_room_for_few)
                   { 4, { .patches = 8160, .segments = 1 }, 8192, 21, true },
                   { 1, { .patches = 640, .segments = 2 }, 640, 8, false },
                   { 6, { .patches = 640, .segments = 2 }, 640, 160, false } };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const struct qv_caps *caps = &devices[cases[i].device];
+    EACH (c, cases) {
+        const struct qv_caps *caps = &devices[c->device];
         const struct qv_capacity pack = qv_capacity_pack(caps, &plain, 0);
         const struct qv_capacity chunk =
-            qv_capacity_for_chunk(caps, &plain, &same, &pack, &cases[i].used, cases[i].more, 2);
-        assert_int_equal(chunk.patches, cases[i].rows);
-        assert_int_equal(chunk.segments, cases[i].segments);
+            qv_capacity_for_chunk(caps, &plain, &same, &pack, &c->used, c->more, 2);
+        assert_int_equal(chunk.patches, c->rows);
+        assert_int_equal(chunk.segments, c->segments);
         assert_true(qv_capacity_same_bits(&same, &chunk, &pack));
     }
 }
@@ -504,14 +503,14 @@ TEST(windows_bound_a_chunk)
         int64_t grid_thw[3], windows;
     } grids[] = { { { 1, 8, 8 }, 1 },   { { 1, 2, 2 }, 1 },  { { 8, 20, 38 }, 8 * 3 * 5 },
                   { { 1, 10, 16 }, 4 }, { { 3, 2, 18 }, 9 }, { { 1, 64, 64 }, 64 } };
-    for (size_t i = 0; i < sizeof grids / sizeof *grids; i++) {
-        const int64_t *g = grids[i].grid_thw;
-        assert_int_equal(qv_capacity_of(&c, g).windows, grids[i].windows);
+    EACH (one, grids) {
+        const int64_t *g = one->grid_thw;
+        assert_int_equal(qv_capacity_of(&c, g).windows, one->windows);
         assert_int_equal(qv_capacity_of(&plain, g).windows, 0);
         for (int d = 0; d < N_DEVICES; d++) {
             struct qv_capacity alone = qv_capacity_alone(&devices[d], &c, &same, g);
             const int64_t pairs = alone.segment_rows ? alone.segments : g[0];
-            assert_true(alone.windows >= grids[i].windows / g[0] * pairs);
+            assert_true(alone.windows >= one->windows / g[0] * pairs);
             assert_int_equal(qv_capacity_alone(&devices[d], &plain, &same, g).windows, 0);
         }
     }

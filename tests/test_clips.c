@@ -19,8 +19,6 @@
 #include "make_clips.h"
 #include "wrap.h"
 
-#define LENGTH(array) (sizeof(array) / sizeof *(array))
-
 /* ---- what a clip gives ----------------------------------------------------------------------- */
 
 enum { MAX_FRAMES = 512 };
@@ -435,25 +433,25 @@ flip_bits(clip_bytes bytes, size_t first, double rate, uint64_t seed)
 TEST(test_bit_flips)
 {
     enum { SEEDS = 4 };
-    for (size_t c = 0; c < LENGTH(whole); c++) {
-        if (!clip_is_possible(whole[c]))
+    EACH (one, whole) {
+        if (!clip_is_possible(*one))
             continue;
-        const clip_bytes bytes = clip_make(whole[c]);
+        const clip_bytes bytes = clip_make(*one);
         clip_bytes copy = { malloc(bytes.n), bytes.n };
         int64_t damaged = 0;
         for (int round = 0; round < 5 * SEEDS; round++) {
             outcome o;
             memcpy(copy.data, bytes.data, bytes.n);
             flip_bits(copy, bytes.n / 4, pow(10, -2 - round % 5), (uint64_t)round);
-            clip_write_bytes(whole[c], copy);
-            read_clip_each_way(whole[c], &o);
+            clip_write_bytes(*one, copy);
+            read_clip_each_way(*one, &o);
             assert_true(o.status == QV_OK || o.status == QV_EFORMAT);
             damaged += o.status || o.info.damaged_frames;
         }
         assert_true(damaged > SEEDS / 2); /* of those with hundreds of flips at least */
         free(copy.data);
         free(bytes.data);
-        unlink(whole[c]);
+        unlink(*one);
     }
 }
 
@@ -553,8 +551,8 @@ TEST(test_bombs)
         { .name = "streams-1000.mkv", .error = "1000 streams; at most 100 are read" },
         { .name = "billions.mp4", .error = "no frame in the 'mpeg4' video" },
     };
-    for (size_t i = 0; i < LENGTH(bombs); i++)
-        check_bomb(&bombs[i]);
+    EACH (c, bombs)
+        check_bomb(c);
 }
 
 /* ---- what cannot be read --------------------------------------------------------------------- */
@@ -568,9 +566,9 @@ TEST(test_no_files)
     assert_int_equal(bind(listener, (const struct sockaddr *)&address, sizeof address), 0);
     static const char *const names[] = { "fifo.mp4", "folder.mp4", "socket.mp4", "/dev/zero",
                                          "/dev/null" };
-    for (size_t i = 0; i < LENGTH(names); i++) {
+    EACH (c, names) {
         outcome o;
-        read_clip(names[i], 1, &o);
+        read_clip(*c, 1, &o);
         assert_int_equal(o.status, QV_EIO);
         if (!strstr(o.error.text, "not a regular file"))
             fail_msg("%s", o.error.text);
@@ -693,16 +691,16 @@ TEST(test_changing_files)
 {
     static void (*const changes[])(void) = { shrink, vanish, grow };
     const clip_bytes bytes = clip_make("long.avi");
-    for (size_t c = 0; c < LENGTH(changes); c++)
+    EACH (one, changes)
         for (int until = 1; until < 24; until++) {
             outcome o;
             clip_write_bytes("long.avi", bytes);
-            read_meddled("long.avi", until, changes[c], &o);
+            read_meddled("long.avi", until, *one, &o);
             assert_true(o.status == QV_OK || o.status == QV_EFORMAT || o.status == QV_EIO);
             assert_true(o.status || o.n == o.info.n_frames);
             const bool told =
                 o.status == QV_EFORMAT && strstr(o.error.text, "changed while it was read") != NULL;
-            if (changes[c] == grow) /* the last reads may come when all frames are there */
+            if (*one == grow) /* the last reads may come when all frames are there */
                 assert_true(told || (until > 1 && o.n == 300));
         }
     free(bytes.data);

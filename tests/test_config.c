@@ -13,6 +13,19 @@
 #define OF(family, fields) "{\"model_type\":\"" family "\",\"vision_config\":{" fields "}}"
 #define VISION(fields) "{\"model_type\":\"qwen3_vl\",\"vision_config\":{" fields "}}"
 
+/* are({ value, what it must be }, ...) */
+#define are(...)                                                                                   \
+    are_equal(#__VA_ARGS__, (const int64_t[][2]){ __VA_ARGS__ },                                   \
+              sizeof((const int64_t[][2]){ __VA_ARGS__ }) / sizeof(int64_t[2]))
+
+static void
+are_equal(const char *text, const int64_t (*pairs)[2], size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (pairs[i][0] != pairs[i][1])
+            fail_msg("value %zu is %lld: %s", i, (long long)pairs[i][0], text);
+}
+
 static struct qv_config
 read_ok(void)
 {
@@ -47,21 +60,10 @@ TEST(keys_left_out_take_class_defaults)
 {
     const struct qv_config c = read_text(VISION(""));
     assert_string_equal(c.model_type, "qwen3_vl");
-    assert_int_equal(c.depth, 27);
-    assert_int_equal(c.hidden, 1152);
-    assert_int_equal(c.heads, 16);
-    assert_int_equal(c.intermediate, 4304);
-    assert_int_equal(c.out_hidden, 3584);
-    assert_int_equal(c.in_channels, 3);
-    assert_int_equal(c.patch, 16);
-    assert_int_equal(c.temporal, 2);
-    assert_int_equal(c.merge, 2);
-    assert_int_equal(c.n_positions, 2304);
-    assert_int_equal(c.n_deepstack, 3);
-    assert_int_equal(c.deepstack[0], 8);
-    assert_int_equal(c.deepstack[1], 16);
-    assert_int_equal(c.deepstack[2], 24);
-    assert_int_equal(c.act, QV_ACT_GELU_TANH);
+    are({ c.depth, 27 }, { c.hidden, 1152 }, { c.heads, 16 }, { c.intermediate, 4304 },
+        { c.out_hidden, 3584 }, { c.in_channels, 3 }, { c.patch, 16 }, { c.temporal, 2 },
+        { c.merge, 2 }, { c.n_positions, 2304 }, { c.n_deepstack, 3 }, { c.deepstack[0], 8 },
+        { c.deepstack[1], 16 }, { c.deepstack[2], 24 }, { c.act, QV_ACT_GELU_TANH });
     assert_true(c.rope_theta == 10000.0 && c.norm_eps == 1e-6);
     assert_int_equal(qv_config_head_dim(&c), 72);
     assert_int_equal(qv_config_row_dim(&c), 1536);
@@ -69,14 +71,11 @@ TEST(keys_left_out_take_class_defaults)
     assert_int_equal(c.image.min_pixels, 56 * 56);
     assert_int_equal(c.image.max_pixels, 28 * 28 * 1280);
     assert_true(c.image.mean[0] == 0.48145466 && c.image.std[2] == 0.27577711);
-    assert_int_equal(c.image.patch_size, 16);
-    assert_int_equal(c.video.min_pixels, 128 * 32 * 32);
-    assert_int_equal(c.video.max_pixels, 768 * 32 * 32);
+    are({ c.image.patch_size, 16 }, { c.video.min_pixels, 128 * 32 * 32 },
+        { c.video.max_pixels, 768 * 32 * 32 });
     assert_true(c.video.mean[0] == 0.5 && c.video.std[2] == 0.5 && c.video.fps == 2.0);
-    assert_int_equal(c.video.min_frames, 4);
-    assert_int_equal(c.video.max_frames, 768);
-    assert_int_equal(c.video.temporal_patch_size, 2);
-    assert_int_equal(c.video.merge_size, 2);
+    are({ c.video.min_frames, 4 }, { c.video.max_frames, 768 }, { c.video.temporal_patch_size, 2 },
+        { c.video.merge_size, 2 });
 }
 
 TEST(every_key_is_read)
@@ -87,21 +86,11 @@ TEST(every_key_is_read)
         "\"spatial_merge_size\":1,\"num_position_embeddings\":49,\"hidden_act\":\"gelu\","
         "\"deepstack_visual_indexes\":[3,0,1],"
         "\"rope_parameters\":{\"rope_type\":\"axial\",\"rope_theta\":500.5}"));
-    assert_int_equal(c.depth, 4);
-    assert_int_equal(c.hidden, 64);
-    assert_int_equal(c.heads, 2);
-    assert_int_equal(c.intermediate, 96);
-    assert_int_equal(c.out_hidden, 48);
-    assert_int_equal(c.in_channels, 1);
-    assert_int_equal(c.patch, 8);
-    assert_int_equal(c.temporal, 4);
-    assert_int_equal(c.merge, 1);
-    assert_int_equal(c.n_positions, 49);
-    assert_int_equal(c.act, QV_ACT_GELU_ERF);
-    assert_int_equal(c.n_deepstack, 3); /* In the order given, not sorted. */
-    assert_int_equal(c.deepstack[0], 3);
-    assert_int_equal(c.deepstack[1], 0);
-    assert_int_equal(c.deepstack[2], 1);
+    are({ c.depth, 4 }, { c.hidden, 64 }, { c.heads, 2 }, { c.intermediate, 96 },
+        { c.out_hidden, 48 }, { c.in_channels, 1 }, { c.patch, 8 }, { c.temporal, 4 },
+        { c.merge, 1 }, { c.n_positions, 49 }, { c.act, QV_ACT_GELU_ERF },
+        { c.n_deepstack, 3 }, /* In the order given, not sorted. */
+        { c.deepstack[0], 3 }, { c.deepstack[1], 0 }, { c.deepstack[2], 1 });
     assert_true(c.rope_theta == 500.5);
     assert_int_equal(c.video.patch_size, 8);
     assert_int_equal(c.image.temporal_patch_size, 4);
@@ -112,23 +101,15 @@ TEST(every_key_is_read)
 TEST(families_have_their_own_defaults)
 {
     struct qv_config c = read_text(OF("qwen2_vl", ""));
-    assert_int_equal(c.depth, 32);
-    assert_int_equal(c.hidden, 1280);
-    assert_int_equal(c.intermediate, 5120); /* This is mlp_ratio times hidden. */
-    assert_int_equal(c.out_hidden, 3584);   /* It is called hidden_size there. */
-    assert_int_equal(c.patch, 14);
-    assert_int_equal(c.n_positions, 0);
-    assert_int_equal(c.window, 0);
-    assert_int_equal(c.act, QV_ACT_GELU_QUICK);
+    are({ c.depth, 32 }, { c.hidden, 1280 },
+        { c.intermediate, 5120 } /* This is mlp_ratio times hidden. */);
+    assert_int_equal(c.out_hidden, 3584); /* It is called hidden_size there. */
+    are({ c.patch, 14 }, { c.n_positions, 0 }, { c.window, 0 }, { c.act, QV_ACT_GELU_QUICK });
     c = read_text(OF("qwen2_vl", "\"embed_dim\":64,\"hidden_size\":48,\"mlp_ratio\":3"));
-    assert_int_equal(c.hidden, 64);
-    assert_int_equal(c.out_hidden, 48);
-    assert_int_equal(c.intermediate, 192);
+    are({ c.hidden, 64 }, { c.out_hidden, 48 }, { c.intermediate, 192 });
 
     c = read_text(OF("qwen2_5_vl", "\"hidden_size\":1280"));
-    assert_int_equal(c.intermediate, 3420);
-    assert_int_equal(qv_config_window_cells(&c), 4);
-    assert_int_equal(c.act, QV_ACT_SILU);
+    are({ c.intermediate, 3420 }, { qv_config_window_cells(&c), 4 }, { c.act, QV_ACT_SILU });
     for (int64_t i = 0; i < c.depth; i++)
         assert_int_equal(c.full_attention[i], i % 8 == 7);
     c = read_text(OF("qwen2_5_vl", "\"fullatt_block_indexes\":[],\"window_size\":56"));
@@ -138,11 +119,10 @@ TEST(families_have_their_own_defaults)
 
     c = read_text(OF("glm4v_moe", ""));
     assert_string_equal(c.model_type, "glm4v_moe");
-    assert_int_equal(c.hidden, 1536);
-    assert_int_equal(c.intermediate, 4096); /* As wide as the tokens. */
-    assert_int_equal(c.out_hidden, 4096);
-    assert_int_equal(c.merger_intermediate, 13696); /* intermediate_size belongs to the merger. */
-    assert_int_equal(c.n_positions, 24 * 24);
+    are({ c.hidden, 1536 }, { c.intermediate, 4096 }, /* As wide as the tokens. */
+        { c.out_hidden, 4096 },
+        { c.merger_intermediate, 13696 }, /* intermediate_size belongs to the merger. */
+        { c.n_positions, 24 * 24 });
     assert_true(c.norm_eps == 1e-5);
     c = read_text("{\"model_type\":\"glm4v_vision\",\"depth\":2,\"patch_size\":[14,14],"
                   "\"image_size\":100,\"rms_norm_eps\":1e-6,\"attention_bias\":false}");
@@ -507,27 +487,23 @@ TEST(processors_differ_by_family)
     struct qv_config c = { .family = &family, .patch = 14, .temporal = 2, .merge = 2 };
     qv_error err;
     assert_ok(qv_preprocess_read(temp_path(""), &c, ERR));
-    assert_int_equal(c.video.processor, QV_PROCESSOR_QWEN2_VL);
-    assert_int_equal(c.video.min_pixels, 128 * 28 * 28);
-    assert_int_equal(c.video.max_pixels, 768 * 28 * 28);
-    assert_int_equal(c.image.max_pixels, 1280 * 28 * 28);
+    are({ c.video.processor, QV_PROCESSOR_QWEN2_VL }, { c.video.min_pixels, 128 * 28 * 28 },
+        { c.video.max_pixels, 768 * 28 * 28 }, { c.image.max_pixels, 1280 * 28 * 28 });
     assert_true(c.video.mean[0] == 0.48145466 && c.video.std[2] == 0.27577711);
     assert_true(c.video.fps == 2.0 && c.video.min_frames == 4 && c.video.max_frames == 768);
     assert_int_equal(c.video.patch_size, 14);
 
     temp_text(IMAGE, "{\"min_pixels\":3136,\"max_pixels\":12845056,\"patch_size\":14}");
     assert_ok(qv_preprocess_read(temp_path(""), &c, ERR));
-    assert_int_equal(c.image.max_pixels, 12845056);
-    assert_int_equal(c.video.min_pixels, 3136);
-    assert_int_equal(c.video.max_pixels, 12845056);
+    are({ c.image.max_pixels, 12845056 }, { c.video.min_pixels, 3136 },
+        { c.video.max_pixels, 12845056 });
 
     static const struct qv_family omni = { .processor = QV_PROCESSOR_QWEN2_VL,
                                            .own_clip_sizes = true };
     c.family = &omni;
     assert_ok(qv_preprocess_read(temp_path(""), &c, ERR));
-    assert_int_equal(c.image.max_pixels, 12845056);
-    assert_int_equal(c.video.min_pixels, 128 * 28 * 28);
-    assert_int_equal(c.video.max_pixels, 768 * 28 * 28);
+    are({ c.image.max_pixels, 12845056 }, { c.video.min_pixels, 128 * 28 * 28 },
+        { c.video.max_pixels, 768 * 28 * 28 });
     c.family = &family;
 
     temp_text(VIDEO, "{\"do_sample_frames\":false,\"fps\":null,\"image_mean\":[0,0,0]}");
@@ -550,12 +526,9 @@ TEST(glm_processors_are_read)
 {
     const char *glm = OF("glm4v", "");
     struct qv_config c = read_text(glm);
-    assert_int_equal(c.image.processor, QV_PROCESSOR_GLM4V);
-    assert_int_equal(c.image.min_pixels, 112 * 112);
-    assert_int_equal(c.image.max_pixels, 15000 * 28 * 28);
-    assert_int_equal(c.video.processor, QV_PROCESSOR_GLM4V);
-    assert_int_equal(c.video.min_pixels, 112 * 112);
-    assert_int_equal(c.video.max_pixels, 60000 * 28 * 28);
+    are({ c.image.processor, QV_PROCESSOR_GLM4V }, { c.image.min_pixels, 112 * 112 },
+        { c.image.max_pixels, 15000 * 28 * 28 }, { c.video.processor, QV_PROCESSOR_GLM4V },
+        { c.video.min_pixels, 112 * 112 }, { c.video.max_pixels, 60000 * 28 * 28 });
     assert_true(c.video.fps == 2.0 && c.video.max_duration == 300.0);
     assert_true(c.video.mean[0] == 0.48145466 && c.image.std[2] == 0.27577711);
 

@@ -17,53 +17,30 @@
 static const struct qv_caps right_caps = { .conv3d = THRESHOLDS },
                             wrong_caps = { .wrong_sparse_bf16 = true, .conv3d = THRESHOLDS };
 
+static qv_conv3d_desc
+parsed(const char *text, qv_dtype dtype)
+{
+    qv_conv3d_desc d;
+    assert_ok(qv_conv3d_parse(text, &d, ERR));
+    return qv_conv3d_defaults(&d, dtype);
+}
+
 /* The patch embedding of tower M for one 20x38 frame pair. */
 static qv_conv3d_desc
 patch_embed(void)
 {
-    return (qv_conv3d_desc){
-        .n = 1,
-        .d = 2,
-        .h = 320,
-        .w = 608,
-        .c = 3,
-        .o = 1024,
-        .kernel = { 2, 16, 16 },
-        .stride = { 2, 16, 16 },
-        .dilation = { 1, 1, 1 },
-        .groups = 1,
-        .merge = 2,
-        .alpha = 1,
-        .pixel_scale = { 2, 2, 2 },
-        .pixel_shift = { -255, -255, -255 },
-        .layout = QV_LAYOUT_CHANNELS_FIRST,
-        .dtype = QV_BF16,
-        .bias = true,
-    };
+    return parsed("d=2 h=320 w=608 c=3 o=1024 kernel=2,16,16 stride=2,16,16 merge=2 bias=1 "
+                  "pixel_scale=2,2,2 pixel_shift=-255,-255,-255 layout=channels_first",
+                  QV_BF16);
 }
 
 /* A causal 3x3x3 convolution of a video VAE. */
 static qv_conv3d_desc
 vae(void)
 {
-    return (qv_conv3d_desc){
-        .n = 1,
-        .d = 21,
-        .h = 60,
-        .w = 104,
-        .c = 96,
-        .o = 96,
-        .kernel = { 3, 3, 3 },
-        .stride = { 1, 1, 1 },
-        .dilation = { 1, 1, 1 },
-        .pad_front = { 2, 1, 1 },
-        .pad_back = { 0, 1, 1 },
-        .groups = 1,
-        .alpha = 1,
-        .layout = QV_LAYOUT_CHANNELS_LAST,
-        .causal = QV_CAUSAL_ZEROS,
-        .dtype = QV_F32,
-    };
+    return parsed("d=21 h=60 w=104 c=96 o=96 kernel=3,3,3 pad_front=2,1,1 pad_back=0,1,1 "
+                  "layout=channels_last causal=zeros",
+                  QV_F32);
 }
 
 static qv_conv3d_desc

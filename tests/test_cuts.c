@@ -15,8 +15,6 @@
 #include "h264_writer.h"
 #include "make_clips.h"
 
-#define LENGTH(array) (sizeof(array) / sizeof *(array))
-
 enum { MOST_FRAMES = 512 };
 
 struct frames {
@@ -95,19 +93,19 @@ TEST(cuts_are_of_the_whole)
         "formats.mov",      "sizes.avi",
     };
     static struct frames whole;
-    for (size_t i = 0; i < LENGTH(names); i++) {
+    EACH (one, names) {
         qv_error err = { QV_OK, "" };
-        if (!clip_is_possible(names[i]))
+        if (!clip_is_possible(*one))
             continue;
-        clip_write(names[i]);
-        if (read_cut(names[i], 0, 0, 1, &whole, &err))
-            fail_msg("%s: %s", names[i], err.text);
+        clip_write(*one);
+        if (read_cut(*one, 0, 0, 1, &whole, &err))
+            fail_msg("%s: %s", *one, err.text);
         const int64_t last = whole.n - 1;
         const int64_t cuts[][2] = { { 1, 1 },        { 4, 3 },        { 5, 1 },   { 6, 5 },
                                     { last / 2, 2 }, { last - 4, 5 }, { last, 1 } };
         for (size_t c = 0; c < LENGTH(cuts); c++)
-            check_cut(names[i], &whole, cuts[c][0], cuts[c][1], c % 2 ? 2 : 1);
-        unlink(names[i]);
+            check_cut(*one, &whole, cuts[c][0], cuts[c][1], c % 2 ? 2 : 1);
+        unlink(*one);
     }
 }
 
@@ -130,23 +128,22 @@ hash_of(const uint8_t *rgb, size_t bytes)
 
 struct sampled {
     qv_outcome info;
-    int64_t n_opening; /* packets that were read to open it, */
-    int64_t n_read;    /* and since then */
+    int64_t n_read;    /* packets that were read, */
+    int64_t n_opening; /* and those of them to open it */
     int64_t n_given;   /* packets to decoders, */
     int64_t n_counted; /* without those that frames were counted by */
-    int64_t n_damaged;
-    char why[64]; /* nothing was left out; "": it was */
     uint64_t hash[MOST_FRAMES];
 };
 
-/* Reads frames[n] of a clip and no others, in the clip's own size; with n 0 it reads all, one after
- * another. An index that another reader made is used; without one it is made. */
+/* Reads frames[n] of a clip and no others, in the clip's own size. An index that another reader
+ * made is used; without one it is made. */
 static void
 read_frames(const char *name, const int64_t *frames, int64_t n, int threads, qvm_index **index,
             struct sampled *f)
 {
     atomic_bool stop;
     atomic_init(&stop, false);
+    memset(f, 0, sizeof *f);
     const qvm_watch watch = {
         .stop = &stop, .alive = count, .user = &f->n_read, .asked.threads = threads, .index = *index
     };
@@ -161,97 +158,28 @@ read_frames(const char *name, const int64_t *frames, int64_t n, int threads, qvm
     assert_non_null(rgb);
     f->n_counted = qvm_reader_decoded(&reader) - reader.source.n_given;
     f->n_opening = f->n_read;
-    f->n_read = 0;
     if (!*index && !status) {
         *index = qvm_index_make(&reader);
         assert_true(*index &&
                     qvm_index_is_whole(*index, (int64_t)qvm_index_bytes((*index)->n_entries)));
     }
-    if (!status && n)
+    if (!status)
         status = qvm_reader_start(&reader, frames, n, &err);
-    const int64_t all = f->info.source_frames < MOST_FRAMES ? f->info.source_frames : MOST_FRAMES;
-    for (int64_t i = 0; !status && i < (n ? n : all); i++) {
-        status = qvm_reader_read(&reader, n ? frames[i] : i, height, width, rgb, &err);
+    for (int64_t i = 0; !status && i < n; i++) {
+        status = qvm_reader_read(&reader, frames[i], height, width, rgb, &err);
         f->hash[i] = hash_of(rgb, bytes);
     }
     if (status)
         fail_msg("%s: %s", name, err.text);
     f->n_given = qvm_reader_decoded(&reader) - f->n_counted;
-    f->n_damaged = qvm_reader_damaged(&reader);
-    snprintf(f->why, sizeof f->why, "%s", reader.why ? reader.why : "");
     qvm_reader_close(&reader);
     free(rgb);
     close(fd);
 }
 
-/* Chooses n of a clip's frames, spread over it evenly or unevenly. */
-static int64_t
-choose(int64_t *frames, int64_t of, int64_t n, bool evenly)
-{
-    int64_t k = 0;
-    for (int64_t i = 0; i < n && i < of; i++) {
-        const double part = n > 1 ? (double)i / (double)(n - 1) : 0.5;
-        frames[k++] = evenly && n > 1 ? (of - 1) * i / (n - 1)
-                                      : (int64_t)((double)(of - 1) * part * part * part);
-    }
-    return k;
-}
-
-static void
-check_sampling(const char *name, const struct sampled *whole, int64_t n, bool evenly, int threads,
-               qvm_index *index)
-{
-    static struct sampled some;
-    int64_t frames[MOST_FRAMES] = { 0 };
-    n = choose(frames, whole->info.source_frames, n, evenly);
-    const bool given = index;
-    memset(&some, 0, sizeof some);
-    read_frames(name, frames, n, threads, &index, &some);
-    assert_memory_equal(&some.info, &whole->info, sizeof some.info);
-    if (!given)
-        free(index);
-    else if (some.n_counted || some.n_opening > whole->n_opening)
-        fail_msg("%s: an index, but %d packets to open it", name, (int)some.n_opening);
-    assert_int_equal(some.n_damaged <= whole->n_damaged, 1);
-    for (int64_t i = 0; i < n; i++)
-        if (some.hash[i] != whole->hash[frames[i]])
-            fail_msg("%s, %d frames%s, %d threads: frame %d has other bytes (%s)", name, (int)n,
-                     evenly ? "" : " unevenly", threads, (int)frames[i], some.why);
-    print_message("%-22s %3d of %3d frames: %3d packets decoded%s%s\n", name, (int)n,
-                  (int)whole->info.source_frames, (int)some.n_given, *some.why ? ", since " : "",
-                  some.why);
-}
-
-/* Whatever is left out, the frames that are asked for are those of the whole clip. */
-TEST(samplings_are_of_the_whole)
-{
-    static struct sampled whole;
-    for (size_t i = 0; clip_name(i); i++) {
-        const char *name = clip_name(i);
-        qv_error err;
-        static struct frames readable;
-        if (!clip_is_possible(name))
-            continue;
-        clip_write(name);
-        if (!read_cut(name, 0, 0, 1, &readable, &err) && !readable.info.is_image) {
-            const int64_t *all = &whole.info.source_frames;
-            qvm_index *index = NULL;
-            memset(&whole, 0, sizeof whole);
-            read_frames(name, NULL, 0, 1, &index, &whole);
-            for (int64_t n = 1; n <= 3; n++)
-                check_sampling(name, &whole, n, true, 1, n % 2 ? NULL : index);
-            check_sampling(name, &whole, 8, true, 2, NULL);
-            check_sampling(name, &whole, 8, false, 1, index);
-            check_sampling(name, &whole, *all / 2, true, 2, index);
-            check_sampling(name, &whole, *all, true, 1, NULL);
-            free(index);
-        }
-        unlink(name);
-    }
-}
-
 /* The number of packets that are decoded, and that are decoded to count the frames, follows from
- * what each codec and container tells. */
+ * what each codec and container tells. With the index of a reader before it, none are decoded to
+ * count them, and the frames are the same. */
 TEST(decodes_what_is_needed)
 {
     static const struct {
@@ -285,22 +213,27 @@ TEST(decodes_what_is_needed)
         { "av1.mkv", 3, 60, 31, 60, false },
         { "whole.ts", 3, 40, 10, 40, true }, /* MPEG-2, in groups that may be open */
     };
-    for (size_t i = 0; i < LENGTH(clips); i++) {
-        static struct sampled f;
+    EACH (c, clips) {
+        static struct sampled f, again;
         int64_t frames[MOST_FRAMES] = { 293 };
-        if (!clip_is_possible(clips[i].name))
+        if (!clip_is_possible(c->name))
             continue;
-        clip_write(clips[i].name);
-        if (clips[i].n > 1)
-            choose(frames, clips[i].of, clips[i].n, true);
+        clip_write(c->name);
+        for (int64_t i = 0; c->n > 1 && i < c->n; i++)
+            frames[i] = (c->of - 1) * i / (c->n - 1);
         qvm_index *index = NULL;
-        read_frames(clips[i].name, frames, clips[i].n, 1, &index, &f);
+        read_frames(c->name, frames, c->n, 1, &index, &f);
+        read_frames(c->name, frames, c->n, 2, &index, &again);
         free(index);
-        unlink(clips[i].name);
-        if (f.n_given < clips[i].least || f.n_given > clips[i].most)
-            fail_msg("%s: %d packets", clips[i].name, (int)f.n_given);
-        if (clips[i].is_counted_whole != (f.n_counted > 0))
-            fail_msg("%s: %d packets to count", clips[i].name, (int)f.n_counted);
+        unlink(c->name);
+        if (again.n_counted || again.n_opening > f.n_opening)
+            fail_msg("%s: an index, but %d packets to open it", c->name, (int)again.n_opening);
+        assert_memory_equal(&again.info, &f.info, sizeof f.info);
+        assert_memory_equal(again.hash, f.hash, (size_t)c->n * sizeof *f.hash);
+        if (f.n_given < c->least || f.n_given > c->most)
+            fail_msg("%s: %d packets", c->name, (int)f.n_given);
+        if (c->is_counted_whole != (f.n_counted > 0))
+            fail_msg("%s: %d packets to count", c->name, (int)f.n_counted);
     }
 }
 
@@ -316,16 +249,16 @@ TEST(fields_are_told)
                   { false, true, false },
                   { true, true, false } };
     const AVCodecParameters par = { .codec_id = AV_CODEC_ID_H264 };
-    for (size_t i = 0; i < LENGTH(pairs); i++) {
+    EACH (c, pairs) {
         uint8_t bytes[3 * H264_MOST_BYTES];
-        h264_picture field = { .shows = 1, .is_field = true, .referred = pairs[i].first };
+        h264_picture field = { .shows = 1, .is_field = true, .referred = c->first };
         size_t n = h264_write_picture(bytes, &field);
         field.is_bottom = true;
-        field.referred = pairs[i].second;
+        field.referred = c->second;
         n += h264_write_picture(bytes + n, &field);
         const AVPacket packet = { .data = bytes, .size = (int)n };
         const qvm_packet p = qvm_look_at_packet(&par, &packet);
-        assert_int_equal(p.spare, pairs[i].spare);
+        assert_int_equal(p.spare, c->spare);
         assert_false(p.start || p.parameters);
         assert_int_equal(p.shown, 2);
     }
@@ -353,23 +286,23 @@ TEST(decoders_differ_in_threads)
     atomic_bool stop;
     int64_t n_read = 0;
     atomic_init(&stop, false);
-    for (size_t i = 0; i < LENGTH(cases); i++) {
+    EACH (c, cases) {
         const qvm_watch watch = { .stop = &stop, .alive = count, .user = &n_read };
         qvm_source source;
         qv_error err = { QV_OK, "" };
-        if (!clip_is_possible(cases[i].name))
+        if (!clip_is_possible(c->name))
             continue;
-        clip_write(cases[i].name);
-        const int fd = open(cases[i].name, O_RDONLY);
+        clip_write(c->name);
+        const int fd = open(c->name, O_RDONLY);
         if (qvm_source_open(&source, fd, &watch, &err) ||
-            qvm_source_open_decoder(&source, cases[i].asked, &err))
-            fail_msg("%s: %s", cases[i].name, err.text);
+            qvm_source_open_decoder(&source, c->asked, &err))
+            fail_msg("%s: %s", c->name, err.text);
         const int n = source.codec.av->thread_count;
-        if (n < cases[i].least || n > cases[i].most)
-            fail_msg("%s: %d threads where %d were asked for", cases[i].name, n, cases[i].asked);
+        if (n < c->least || n > c->most)
+            fail_msg("%s: %d threads where %d were asked for", c->name, n, c->asked);
         qvm_source_close(&source);
         close(fd);
-        unlink(cases[i].name);
+        unlink(c->name);
     }
 }
 
@@ -406,10 +339,10 @@ TEST(bounds_are_timestamps)
 {
     static const double rates[] = { 25.0, 30000.0 / 1001, 29.97, 24000.0 / 1001, 10.0, 7.3, 1e-3 };
     static const qvm_rules *const rules[] = { &qvm_qwen3_vl, &qvm_qwen2_vl };
-    for (size_t r = 0; r < LENGTH(rates); r++) {
-        const qv_outcome info = { .source_frames = 1000, .source_fps = rates[r] };
+    EACH (one, rates) {
+        const qv_outcome info = { .source_frames = 1000, .source_fps = *one };
         for (int64_t i = 0; i < 1000; i++) {
-            const double at = (double)i / rates[r];
+            const double at = (double)i / *one;
             const qv_clip_options cuts[] = { { .start_s = at },
                                              { .start_s = nextafter(at, INFINITY) },
                                              { .end_s = at },
@@ -419,8 +352,8 @@ TEST(bounds_are_timestamps)
                 int64_t from = -1, frames = -1;
                 rules[i % 2]->cut(&info, &cuts[c], &from, &frames);
                 if (from != first[c] || frames != n[c])
-                    fail_msg("frame %d at %g: cut %d has %d frames from %d", (int)i, rates[r],
-                             (int)c, (int)frames, (int)from);
+                    fail_msg("frame %d at %g: cut %d has %d frames from %d", (int)i, *one, (int)c,
+                             (int)frames, (int)from);
             }
         }
     }

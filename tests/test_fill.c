@@ -22,10 +22,10 @@ TEST(only_the_device_and_memory_end_a_run)
 {
     static const qv_status clips[] = { QV_OK, QV_EINVAL, QV_EIO, QV_EFORMAT, QV_EUNSUPPORTED };
     static const qv_status ours[] = { QV_ENOMEM, QV_ENODEVICE, QV_EBACKEND, QV_ESTATE };
-    for (size_t i = 0; i < sizeof clips / sizeof *clips; i++)
-        assert_false(qv_ends_all(clips[i]));
-    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
-        assert_true(qv_ends_all(ours[i]));
+    EACH (c, clips)
+        assert_false(qv_ends_all(*c));
+    EACH (c, ours)
+        assert_true(qv_ends_all(*c));
 }
 
 /* ---- f16 ------------------------------------------------------------------------------------- */
@@ -296,17 +296,17 @@ TEST(a_record_is_of_the_clips_own_failure)
                   { EHOSTDOWN, QV_EBACKEND },
                   { ENODEV, QV_EBACKEND },
                   { EHOSTUNREACH, QV_EBACKEND } };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    EACH (c, cases) {
         struct filler f = { .enough = 0 };
         qv_error err = { 0 };
         image(0);
-        open_errno = cases[i].error;
+        open_errno = c->error;
         const qv_status s = fill_with(&f, QV_GOLDEN "/qwen3_vl", 1, &err);
         open_errno = 0;
-        if (s != cases[i].ends_with)
-            fail_msg("%s: %s", strerror(cases[i].error), qv_status_name(s));
+        if (s != c->ends_with)
+            fail_msg("%s: %s", strerror(c->error), qv_status_name(s));
         if (s)
-            assert_non_null(strstr(err.text, strerror(cases[i].error)));
+            assert_non_null(strstr(err.text, strerror(c->error)));
         else
             assert_int_equal(f.counts.failed, 2); /* the image, and one that does not exist */
         assert_int_equal(f.counts.done, 0);
@@ -536,7 +536,7 @@ TEST(frames_of_a_wrong_size_cost_themselves)
     struct in_memory m = { .ctx = NULL };
     qv_cache *c = NULL;
     qv_cache_item item;
-    char keys[WRONG][8], *record = NULL;
+    char keys[WRONG][12], *record = NULL;
     open_in_memory(&m);
     uint8_t *cut = malloc(sizeof m.frames / 2);
     assert_non_null(cut);

@@ -13,8 +13,6 @@
 #include "make_clips.h"
 #include "make_streams.h"
 
-#define LENGTH(array) (sizeof(array) / sizeof *(array))
-
 /* What is known of a clip beside its frames. */
 typedef enum expectation {
     ANY,
@@ -512,14 +510,14 @@ TEST(palettes)
                   { "smc", "mov avi mkv" },
                   { "zmbv", "avi mkv" },
                   { "qtrle", "mov" } };
-    for (size_t i = 0; i < LENGTH(kinds); i++) {
+    EACH (c, kinds) {
         char name[32];
-        stream *s = stream_encode(&(stream_recipe){
-            .encoder = kinds[i].encoder, .frames = 40, .format = AV_PIX_FMT_PAL8 });
+        stream *s = stream_encode(
+            &(stream_recipe){ .encoder = c->encoder, .frames = 40, .format = AV_PIX_FMT_PAL8 });
         if (!s)
             continue;
-        snprintf(name, sizeof name, "palette-%s", kinds[i].encoder);
-        check_in(s, name, kinds[i].endings, ANY);
+        snprintf(name, sizeof name, "palette-%s", c->encoder);
+        check_in(s, name, c->endings, ANY);
         stream_free(&s);
     }
 }
@@ -784,14 +782,14 @@ TEST(concatenations)
           { { .encoder = "ffvhuff", .format = AV_PIX_FMT_YUV420P },
             { .encoder = "ffvhuff", .format = AV_PIX_FMT_YUV420P } } },
     };
-    for (size_t i = 0; i < LENGTH(joins); i++) {
+    EACH (c, joins) {
         stream *all = NULL;
         for (int k = 0; k < 4; k++) {
             char name[64];
-            stream_recipe r = joins[i].parts[k % 2];
+            stream_recipe r = c->parts[k % 2];
             r.frames = 10;
             r.first = 10 * k;
-            r.headers_in_packets = strncmp(joins[i].name, "av1", 3) != 0; /* they are in both */
+            r.headers_in_packets = strncmp(c->name, "av1", 3) != 0; /* they are in both */
             stream *s = stream_encode(&r);
             if (!s)
                 break;
@@ -804,9 +802,9 @@ TEST(concatenations)
             }
             stream_append(all, s, 0, s->n, 14 * k); /* room for other delays */
             stream_free(&s);
-            snprintf(name, sizeof name, "joined-%s-%d", joins[i].name, k);
+            snprintf(name, sizeof name, "joined-%s-%d", c->name, k);
             if (k % 2)
-                check_in(all, name, joins[i].endings, ANY);
+                check_in(all, name, c->endings, ANY);
         }
         stream_free(&all);
     }

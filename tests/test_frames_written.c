@@ -9,8 +9,6 @@
 #include "make_clips.h"
 #include "make_streams.h"
 
-#define LENGTH(array) (sizeof(array) / sizeof *(array))
-
 /* Pairs of a codec, in a pixel format, and a container, below which something is missing in the
  * test or in FFmpeg. */
 enum { LEAST_PAIRS = 300, FRAMES = 8 };
@@ -50,9 +48,9 @@ static const struct {
 static const char *
 find_options(const char *encoder)
 {
-    for (size_t i = 0; i < LENGTH(with); i++)
-        if (!strcmp(with[i].encoder, encoder))
-            return with[i].options;
+    EACH (c, with)
+        if (!strcmp(c->encoder, encoder))
+            return c->options;
     return NULL;
 }
 
@@ -63,8 +61,8 @@ is_usable(const AVCodec *codec)
     static const char *const not_alone[] = { "_nvenc",   "_qsv",          "_vaapi",
                                              "_v4l2m2m", "_omx",          "_amf",
                                              "_mf",      "_videotoolbox", "wrapped_avframe" };
-    for (size_t i = 0; i < LENGTH(not_alone); i++)
-        if (strstr(codec->name, not_alone[i]))
+    EACH (c, not_alone)
+        if (strstr(codec->name, *c))
             return false;
     return av_codec_is_encoder(codec) && codec->type == AVMEDIA_TYPE_VIDEO &&
            avcodec_find_decoder(codec->id);
@@ -95,8 +93,8 @@ is_of_mpeg(enum AVCodecID codec)
     static const enum AVCodecID known[] = { AV_CODEC_ID_MPEG1VIDEO, AV_CODEC_ID_MPEG2VIDEO,
                                             AV_CODEC_ID_MPEG4,      AV_CODEC_ID_H264,
                                             AV_CODEC_ID_HEVC,       AV_CODEC_ID_DIRAC };
-    for (size_t i = 0; i < LENGTH(known); i++)
-        if (known[i] == codec)
+    EACH (c, known)
+        if (*c == codec)
             return true;
     return false;
 }

@@ -19,6 +19,7 @@
 #include "decoder_thread.h"
 #include "engine/context.h"
 #include "make_clips.h"
+#include "processes.h"
 #include "qwenvit_clips.h"
 #include "start_decoder.h"
 #include "tempdir.h"
@@ -105,18 +106,18 @@ TEST(test_bytes)
         { "vp9.webm", "its codec is neither H.264 nor HEVC" },
     };
     qv_clip_options options = { .decoder = start_gpu("") };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        if (!clip_is_possible(cases[i].clip))
+    EACH (c, cases) {
+        if (!clip_is_possible(c->clip))
             continue;
-        clip_write(cases[i].clip);
+        clip_write(c->clip);
         for (int fps = 1; fps <= 10; fps += 9) { /* few frames, and all of them */
             options.fps = fps;
-            expect(cases[i].clip, &options, cases[i].why);
+            expect(c->clip, &options, c->why);
         }
         options.start_s = 1.5; /* which leaps over what comes before, where the clip allows it */
-        expect(cases[i].clip, &options, cases[i].why);
+        expect(c->clip, &options, c->why);
         options.start_s = 0;
-        unlink(cases[i].clip);
+        unlink(c->clip);
     }
     qv_decoder_stop(&options.decoder);
 }
@@ -201,12 +202,11 @@ TEST(test_faults)
         { "long", "its groups of pictures are too long" },
     };
     clip_write("x264-pyramid.mkv");
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        qv_clip_options options = { .decoder = start_gpu(cases[i].fault),
-                                    .decode_seconds =
-                                        !strncmp(cases[i].fault, "silent", 6) ? 1.5 : 0,
+    EACH (c, cases) {
+        qv_clip_options options = { .decoder = start_gpu(c->fault),
+                                    .decode_seconds = !strncmp(c->fault, "silent", 6) ? 1.5 : 0,
                                     .fps = 3 };
-        expect("x264-pyramid.mkv", &options, cases[i].why);
+        expect("x264-pyramid.mkv", &options, c->why);
         qv_decoder_stop(&options.decoder);
         assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
         assert_int_equal(errno, ECHILD);
@@ -226,10 +226,10 @@ TEST(test_replaced)
     };
     qv_clip_options options = { .fps = 5 };
     clip_write("x264.mp4");
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        options.decoder = start_gpu(cases[i].fault);
+    EACH (c, cases) {
+        options.decoder = start_gpu(c->fault);
         for (int k = 0; k <= QVM_MOST_DOUBTS / QVM_GPU_DOUBT; k++)
-            expect("x264.mp4", &options, cases[i].why);
+            expect("x264.mp4", &options, c->why);
         expect("x264.mp4", &options, "the GPU's processes failed again and again");
         qv_error err;
         assert_int_equal(qv_decoder_gpu(options.decoder, 0, true, &err), QV_EBACKEND);
@@ -296,21 +296,12 @@ TEST(test_momentary)
     qv_decoder_stop(&decoder);
 }
 
-static int
-count_descriptors(void)
-{
-    int n = 0;
-    for (int fd = 0; fd < 256; fd++)
-        n += fcntl(fd, F_GETFD) >= 0;
-    return n;
-}
-
 /* A process that was forked off closes what it has of a decoder: of the program, and of a GPU's
  * processes, past, present and next. The decoder is as it was. */
 TEST(test_forked)
 {
     int how = -1;
-    const int n = count_descriptors();
+    const int n = count_descriptors(getpid());
     qv_decoder *decoder = start_gpu("");
     struct qvm_gpu *gpu = &decoder->gpus->at[0];
     for (int i = 0; i < 3; i++) {
@@ -320,14 +311,14 @@ TEST(test_forked)
     const pid_t child = fork();
     if (!child) {
         qv_decoder_stop(&decoder);
-        _exit(count_descriptors() != n);
+        _exit(count_descriptors(getpid()) != n);
     }
     assert_int_equal(waitpid(child, &how, 0), child);
     assert_int_equal(how, 0);
     assert_true(gpu->next.child.pid > 0);
     assert_int_equal(qv_decoder_gpu(decoder, 0, true, NULL), QV_OK);
     qv_decoder_stop(&decoder);
-    assert_int_equal(count_descriptors(), n);
+    assert_int_equal(count_descriptors(getpid()), n);
 }
 
 /* A GPU that is not there is tried again as well, each time after twice as long. */

@@ -19,6 +19,7 @@
 #include "lock_pages.h"
 #include "model/feeder.h"
 #include "model/plan.h"
+#include "processes.h"
 #include "qwenvit_clips.h"
 #include "tempdir.h"
 #include "tiny.h"
@@ -40,6 +41,10 @@ is_tried(const char *backend)
     return backend_is_here(backend);
 #endif
 }
+
+/* What most tests have: a model, and who collects what its jobs give. */
+static struct tiny usual;
+static struct collector *kept;
 
 static struct asker asker = { .pause_us = 500 }; /* of the job that is open */
 
@@ -71,6 +76,15 @@ job_end(qv_job **job)
     assert_int_equal(p.frame_bytes, 0);
     job_close(job);
     return p;
+}
+
+/* One frame pair of 4x4 patches. */
+static qv_job_source
+small_source(const char *key, const uint8_t *frames)
+{
+    return (qv_job_source){ .key = key,
+                            .kind = QV_SOURCE_FRAMES,
+                            .item = { .data = frames, .grid_thw = { 1, 4, 4 } } };
 }
 
 /* ---- frames and patches ---------------------------------------------------------------------- */
@@ -278,13 +292,13 @@ TEST(several_devices_share_the_work)
                                      { "cpu", "cpu" }
 #endif
     };
-    for (size_t on = 0; on < sizeof pairs / sizeof *pairs; on++) {
+    EACH (it, pairs) {
         struct tiny t[2];
         struct mixed *m[2];
-        if (!is_tried(pairs[on][0]) || !is_tried(pairs[on][1]))
+        if (!is_tried((*it)[0]) || !is_tried((*it)[1]))
             continue;
         for (int i = 0; i < 2; i++) {
-            t[i] = tiny_open_family(QV_GOLDEN "/qwen3_vl_moe", pairs[on][i], QV_F32, 1);
+            t[i] = tiny_open_family(QV_GOLDEN "/qwen3_vl_moe", (*it)[i], QV_F32, 1);
             m[i] = mixed_make(&t[i], QV_F32);
         }
         struct collector *c = collector_make(t);
@@ -628,9 +642,9 @@ open_large_windows(void)
     assert_non_null(side);
     memcpy(side, "\"window_size\":16", 16);
     temp_text("config.json", config);
-    for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
-        snprintf(path, sizeof path, QV_GOLDEN "/qwen2_5_vl/%s", same[i]);
-        assert_int_equal(symlink(path, temp_path(same[i])), 0);
+    EACH (c, same) {
+        snprintf(path, sizeof path, QV_GOLDEN "/qwen2_5_vl/%s", *c);
+        assert_int_equal(symlink(path, temp_path(*c)), 0);
     }
     return tiny_open_family(tempdir, "ref", QV_F32, 1);
 }
@@ -739,21 +753,21 @@ TEST(few_plans_are_made)
         int under_way;
         int64_t chunks, rest;
     } cases[] = { { 1, 5, 16 }, { 2, 5, 16 }, { 1, 11, 16 }, { 1, 12, ROWS }, { 2, 12, ROWS } };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const int64_t pairs = 4 * cases[i].chunks + 1;
+    EACH (one, cases) {
+        const int64_t pairs = 4 * one->chunks + 1;
         struct tiny t = tiny_open("ref", QV_F32, 1);
         t.ctx->caps.quick_plans = false;
-        t.ctx->caps.chunks = cases[i].under_way;
+        t.ctx->caps.chunks = one->under_way;
         uint8_t *frames = tiny_frames(&t, 2 * pairs, 4, 4, 1);
         struct collector *c = collector_make(&t);
         const qv_item item = { .data = frames, .grid_thw = { pairs, 4, 4 } };
         qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS }, c);
         job_add(job, &(qv_job_source){ .key = "a", .kind = QV_SOURCE_FRAMES, .item = item });
         const qv_job_progress p = job_end(&job);
-        assert_int_equal(p.chunks, cases[i].chunks + 1);
-        assert_int_equal(p.capacity_rows, cases[i].chunks * ROWS + cases[i].rest);
-        if (cases[i].chunks == 5)
-            assert_int_equal(has_dense_plan(t.model, 4, 16), cases[i].under_way == 2);
+        assert_int_equal(p.chunks, one->chunks + 1);
+        assert_int_equal(p.capacity_rows, one->chunks * ROWS + one->rest);
+        if (one->chunks == 5)
+            assert_int_equal(has_dense_plan(t.model, 4, 16), one->under_way == 2);
         collector_free(c);
         free(frames);
         tiny_close(&t);
@@ -767,11 +781,9 @@ TEST(few_plans_are_made)
 TEST(what_is_dropped_is_not_computed)
 {
     enum { MANY = 400, GONE = MANY / 2, UNDER_WAY = 3 * ROWS / 16 };
-    struct tiny t = tiny_open("ref", QV_F32, 1);
-    struct collector *c = collector_make(&t);
-    uint8_t *frames = tiny_frames(&t, 2, 4, 4, 1);
-    qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS, .queue = MANY }, c);
-    pthread_mutex_lock(&c->lock); /* calls of the sink wait for it */
+    uint8_t *frames = tiny_frames(&usual, 2, 4, 4, 1);
+    qv_job *job = job_open(&usual, 1, (qv_job_options){ .chunk_rows = ROWS, .queue = MANY }, kept);
+    pthread_mutex_lock(&kept->lock); /* calls of the sink wait for it */
     for (int i = 0; i < MANY; i++) {
         char key[16];
         snprintf(key, sizeof key, "%d", i);
@@ -788,15 +800,15 @@ TEST(what_is_dropped_is_not_computed)
     assert_in_range(qv_job_drop(job, 7), GONE - 1, GONE);
     assert_int_equal(qv_job_drop(job, 7), 0);
     assert_int_equal(qv_job_drop(job, 8 + MANY - 2), 1);
-    pthread_mutex_unlock(&c->lock);
+    pthread_mutex_unlock(&kept->lock);
     p = job_end(&job);
     assert_in_range(p.failed, GONE, GONE + 1);
     assert_true(p.rows <= (MANY - GONE + UNDER_WAY) * 16);
-    assert_int_equal(c->n, MANY);
+    assert_int_equal(kept->n, MANY);
     for (int i = 0; i < MANY; i++) {
         char key[16];
         snprintf(key, sizeof key, "%d", i);
-        const struct got *g = find(c, key);
+        const struct got *g = find(kept, key);
         assert_int_equal(g->lasts, 1);
         assert_true(i == 1 || g->cancelled == (i % 2 == 1 || i == MANY - 2));
         assert_int_equal(g->status, g->cancelled ? QV_ESTATE : QV_OK);
@@ -805,21 +817,15 @@ TEST(what_is_dropped_is_not_computed)
             assert_non_null(strstr(g->error, "it was dropped"));
     }
     free(frames);
-    collector_free(c);
-    tiny_close(&t);
 }
 
 /* ---- sources that are wrong ------------------------------------------------------------------ */
 
 TEST(sources_are_checked_when_they_are_added)
 {
-    struct tiny t = tiny_open("ref", QV_F32, 1);
-    struct collector *c = collector_make(&t);
-    qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS, .decoders = 1 }, c);
-    uint8_t *frames = tiny_frames(&t, 2, 4, 4, 1);
-    const qv_job_source good = { .key = "good",
-                                 .kind = QV_SOURCE_FRAMES,
-                                 .item = { .data = frames, .grid_thw = { 1, 4, 4 } } };
+    qv_job *job = job_open(&usual, 1, (qv_job_options){ .chunk_rows = ROWS, .decoders = 1 }, kept);
+    uint8_t *frames = tiny_frames(&usual, 2, 4, 4, 1);
+    const qv_job_source good = small_source("good", frames);
     qv_job_source odd = good, grid = good, count = good, data = good, kind = good, none = good,
                   spare = good, bytes = good, path = good, large = good;
     odd.item.grid_thw[1] = 3;
@@ -844,20 +850,18 @@ TEST(sources_are_checked_when_they_are_added)
         { &spare, "reserved" },      { &bytes, "bytes" },
         { &path, "path is NULL" },   { &large, "good: n_bytes is 18446744073709551615" }
     };
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    EACH (one, wrong) {
         qv_error err = { 0 };
-        qv_status status = qv_job_add(job, wrong[i].source, &err);
-        expect_failure(wrong[i].words, QV_EINVAL, wrong[i].words, status, &err);
+        qv_status status = qv_job_add(job, one->source, &err);
+        expect_failure(one->words, QV_EINVAL, one->words, status, &err);
     }
     job_add(job, &good);
     assert_ok(qv_job_end(job, ERR));
     expect_error(QV_ESTATE, "good|ended", qv_job_add(job, &good, ERR));
     job_close(&job);
-    assert_int_equal(c->n, 1);
-    assert_int_equal(c->got[0].status, QV_OK);
+    assert_int_equal(kept->n, 1);
+    assert_int_equal(kept->got[0].status, QV_OK);
     free(frames);
-    collector_free(c);
-    tiny_close(&t);
 }
 
 TEST(options_are_checked)
@@ -887,11 +891,11 @@ TEST(options_are_checked)
         { one, 1, { .chunk_rows = INT32_MAX }, "patches is 2147483648; must be" },
         { one, 1, { .reserved = { 1 } }, "reserved" },
     };
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    EACH (c, wrong) {
         qv_job *job = NULL;
         qv_error err = { 0 };
-        qv_status status = qv_job_open(wrong[i].models, wrong[i].n, &wrong[i].o, &job, &err);
-        expect_failure(wrong[i].words, QV_EINVAL, wrong[i].words, status, &err);
+        qv_status status = qv_job_open(c->models, c->n, &c->o, &job, &err);
+        expect_failure(c->words, QV_EINVAL, c->words, status, &err);
         assert_null(job);
     }
     tiny_close(&moe);
@@ -934,9 +938,7 @@ TEST(a_sink_refuses_one)
 /* A source that failed before it was added comes to its end in its turn, without an entry. */
 TEST(a_source_that_has_failed_is_told_of)
 {
-    struct tiny t = tiny_open("ref", QV_F32, 1);
-    struct collector *c = collector_make(&t);
-    qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS }, c);
+    qv_job *job = job_open(&usual, 1, (qv_job_options){ .chunk_rows = ROWS }, kept);
     qv_job_source s = { .key = "row 3", .status = QV_EFORMAT, .error = "row 3 is no row" };
     s.path = (const char *)(uintptr_t)16; /* as all other fields, it is not used */
     s.bytes = s.path;
@@ -947,26 +949,21 @@ TEST(a_source_that_has_failed_is_told_of)
     const qv_job_progress p = job_end(&job);
     assert_int_equal(p.done, 1);
     assert_int_equal(p.failed, 1);
-    const struct got *g = find(c, "row 3");
+    const struct got *g = find(kept, "row 3");
     assert_int_equal(g->lasts, 1);
     assert_int_equal(g->begins + g->calls, 0);
     assert_int_equal(g->status, QV_EFORMAT);
     assert_string_equal(g->error, "row 3 is no row");
-    collector_free(c);
-    tiny_close(&t);
 }
 
 /* A sink without functions discards tokens. */
 TEST(a_sink_of_zeros_discards)
 {
-    struct tiny t = tiny_open("ref", QV_F32, 1);
-    uint8_t *frames = tiny_frames(&t, 2, 4, 4, 1);
+    uint8_t *frames = tiny_frames(&usual, 2, 4, 4, 1);
     qv_job *job = NULL;
     const qv_job_options o = { .chunk_rows = ROWS };
-    const qv_job_source good = { .key = "good",
-                                 .kind = QV_SOURCE_FRAMES,
-                                 .item = { .data = frames, .grid_thw = { 1, 4, 4 } } };
-    assert_ok(qv_job_open(&t.model, 1, &o, &job, ERR));
+    const qv_job_source good = small_source("good", frames);
+    assert_ok(qv_job_open(&usual.model, 1, &o, &job, ERR));
     job_add(job, &good);
     job_add(job, &(qv_job_source){ .key = "bad", .path = "missing.mp4" });
     const qv_job_progress p = job_end(&job);
@@ -974,7 +971,6 @@ TEST(a_sink_of_zeros_discards)
     assert_int_equal(p.failed, 1);
     assert_int_equal(p.tokens, 4);
     free(frames);
-    tiny_close(&t);
 }
 
 /* Every source is told of once, those that were not done as cancelled. */
@@ -1079,16 +1075,12 @@ TEST(a_job_is_closed_early)
 /* An item does not wait for a chunk that does not fill, though another is still being read. */
 TEST(nothing_waits_for_ever)
 {
-    struct tiny t = tiny_open("ref", QV_F32, 1);
-    struct collector *c = collector_make(&t);
-    uint8_t *frames = tiny_frames(&t, 2, 4, 4, 1);
-    qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS }, c);
+    uint8_t *frames = tiny_frames(&usual, 2, 4, 4, 1);
+    qv_job *job = job_open(&usual, 1, (qv_job_options){ .chunk_rows = ROWS }, kept);
     for (int i = 0; i < 20; i++) {
         char key[16];
         snprintf(key, sizeof key, "%d", i);
-        const qv_job_source s = { .key = key,
-                                  .kind = QV_SOURCE_FRAMES,
-                                  .item = { .data = frames, .grid_thw = { 1, 4, 4 } } };
+        const qv_job_source s = small_source(key, frames);
         job_add(job, &s);
         for (int waited = 0;; waited++) {
             qv_job_progress p;
@@ -1101,8 +1093,6 @@ TEST(nothing_waits_for_ever)
     }
     job_end(&job);
     free(frames);
-    collector_free(c);
-    tiny_close(&t);
 }
 
 /* ---- clips ----------------------------------------------------------------------------------- */
@@ -1258,17 +1248,14 @@ TEST(clips_in_any_order_are_the_same_bits)
 TEST(a_clip_is_read_in_parts_of_a_chunk)
 {
     enum { K = 10 };
-    struct tiny t = tiny_open("ref", QV_F32, 1);
-    struct collector *alone = clips_alone(&t), *c = collector_make(&t);
-    qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = 24 * 24, .memory = 1 }, c);
+    struct collector *alone = clips_alone(&usual);
+    qv_job *job = job_open(&usual, 1, (qv_job_options){ .chunk_rows = 24 * 24, .memory = 1 }, kept);
     add_clip(job, clips[K].name, K);
     const qv_job_progress p = job_end(&job);
     const int64_t whole = (int64_t)clips[K].sampled * clips[K].width * clips[K].height * 3;
     assert_in_range(p.most_frame_bytes, 1, whole / 8);
-    expect_same(&t, c, alone, clips[K].name, clips[K].name);
-    collector_free(c);
+    expect_same(&usual, kept, alone, clips[K].name, clips[K].name);
     collector_free(alone);
-    tiny_close(&t);
 }
 
 static qv_status
@@ -1284,17 +1271,15 @@ keep_device_s(void *user, void *entry, const qv_job_result *r, qv_error *err)
 TEST(a_chunk_is_waited_for_once)
 {
     enum { K = 10 };
-    struct tiny t = tiny_open("ref", QV_F32, 1);
     double device_s = 0;
     qv_job *job = NULL;
     const qv_job_options o = { .chunk_rows = 24 * 24,
                                .sink = { .end = keep_device_s, .user = &device_s },
                                .clip.decoder = decoder };
-    assert_ok(qv_job_open(&t.model, 1, &o, &job, ERR));
+    assert_ok(qv_job_open(&usual.model, 1, &o, &job, ERR));
     add_clip(job, clips[K].name, K);
     const qv_job_progress p = job_end(&job);
     assert_true(device_s > 0 && device_s <= p.device_s * 1.001);
-    tiny_close(&t);
 }
 
 /* Calls of qv_clip_read: how many there were, and which one waits (0: none). */
@@ -1313,13 +1298,11 @@ WRAPPED(qv_status, qv_clip_read,
 TEST(a_clip_is_dropped_while_it_is_read)
 {
     enum { K = 5 };
-    struct tiny t = tiny_open("ref", QV_F32, 1);
-    struct collector *c = collector_make(&t);
     const qv_clip_options o = clip_options(K);
     const int last = clips[K].sampled;
     atomic_store(&n_reads, 0);
     atomic_store(&held_read, last - 1);
-    qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS, .decoders = 1 }, c);
+    qv_job *job = job_open(&usual, 1, (qv_job_options){ .chunk_rows = ROWS, .decoders = 1 }, kept);
     job_add(job, &(qv_job_source){
                      .key = "k", .path = clip_paths[K], .clip = &o, .ticket = UINT64_MAX });
     qv_job_progress p;
@@ -1329,21 +1312,18 @@ TEST(a_clip_is_dropped_while_it_is_read)
     assert_int_equal(qv_job_drop(job, UINT64_MAX), 1);
     atomic_store(&held_read, 0);
     assert_int_equal(job_end(&job).failed, 1);
-    const struct got *g = find(c, "k");
+    const struct got *g = find(kept, "k");
     assert_true(g->cancelled && g->lasts == 1);
     assert_int_equal(atomic_load(&n_reads), last - 1);
     assert_true(g->n < g->n_tokens);
-    collector_free(c);
-    tiny_close(&t);
 }
 
 /* The bytes of a file give what the file gives. */
 TEST(a_file_in_memory)
 {
-    struct tiny t = tiny_open("ref", QV_F32, 1);
-    struct collector *alone = clips_alone(&t), *c = collector_make(&t);
+    struct collector *alone = clips_alone(&usual);
     qv_job *job =
-        job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS, .clip.decoder = decoder }, c);
+        job_open(&usual, 1, (qv_job_options){ .chunk_rows = ROWS, .clip.decoder = decoder }, kept);
     char *bytes[CLIPS];
     for (int i = 0; i < CLIPS; i++) {
         FILE *f = fopen(clip_paths[i], "rb");
@@ -1359,18 +1339,15 @@ TEST(a_file_in_memory)
     }
     job_end(&job);
     for (int i = 0; i < CLIPS; i++) {
-        expect_same(&t, c, alone, clips[i].name, clips[i].name);
+        expect_same(&usual, kept, alone, clips[i].name, clips[i].name);
         free(bytes[i]);
     }
-    collector_free(c);
     collector_free(alone);
-    tiny_close(&t);
 }
 
 TEST(a_source_that_is_wrong_costs_itself)
 {
-    struct tiny t = tiny_open("ref", QV_F32, 1);
-    struct collector *alone = clips_alone(&t), *c = collector_make(&t);
+    struct collector *alone = clips_alone(&usual);
     assert_int_equal(mkfifo(temp_path("pipe"), 0600), 0);
     const struct {
         const char *key, *path, *words;
@@ -1381,8 +1358,9 @@ TEST(a_source_that_is_wrong_costs_itself)
                   { "text", temp_text("text.mp4", "this is no clip"), "not a clip", QV_EFORMAT } };
     enum { WRONG = sizeof wrong / sizeof *wrong };
     qv_job *job =
-        job_open(&t, 1,
-                 (qv_job_options){ .chunk_rows = ROWS, .decoders = 3, .clip.decoder = decoder }, c);
+        job_open(&usual, 1,
+                 (qv_job_options){ .chunk_rows = ROWS, .decoders = 3, .clip.decoder = decoder },
+                 kept);
     for (int i = 0; i < CLIPS; i++) {
         add_clip(job, clips[i].name, i);
         if (i < WRONG)
@@ -1395,19 +1373,17 @@ TEST(a_source_that_is_wrong_costs_itself)
     const qv_job_progress p = job_end(&job);
     assert_int_equal(p.failed, WRONG + 1);
     for (int i = 0; i < CLIPS; i++)
-        expect_same(&t, c, alone, clips[i].name, clips[i].name);
+        expect_same(&usual, kept, alone, clips[i].name, clips[i].name);
     for (int i = 0; i < WRONG; i++) {
-        const struct got *g = find(c, wrong[i].key);
+        const struct got *g = find(kept, wrong[i].key);
         assert_int_equal(g->lasts, 1);
         assert_int_equal(g->begins + g->calls, 0);
         assert_int_equal(g->status, wrong[i].status);
         assert_non_null(strstr(g->error, wrong[i].words));
         assert_non_null(strstr(g->error, wrong[i].path));
     }
-    assert_int_equal(find(c, "odd")->status, QV_EINVAL);
-    collector_free(c);
+    assert_int_equal(find(kept, "odd")->status, QV_EINVAL);
     collector_free(alone);
-    tiny_close(&t);
 }
 
 /* ---- what is ahead --------------------------------------------------------------------------- */
@@ -1496,15 +1472,14 @@ held_options(struct holder *h, int64_t ahead, int decoders)
  * order gets the next one; what is held is at most the bound and what was under way. */
 TEST(results_are_taken_in_order_below_a_bound)
 {
-    struct tiny t = tiny_open("ref", QV_F32, 1);
-    uint8_t *frames = tiny_frames(&t, 14, 4, 4, 1);
+    uint8_t *frames = tiny_frames(&usual, 14, 4, 4, 1);
     for (int turn = 0; turn < 4; turn++) {
         struct holder h = { .held = 0 };
         const int decoders = 1 + turn;
         const int64_t ahead = turn ? turn * 20000 : 1;
         const qv_job_options o = held_options(&h, ahead, decoders);
         pthread_t taker;
-        assert_ok(qv_job_open(&t.model, 1, &o, &h.job, ERR));
+        assert_ok(qv_job_open(&usual.model, 1, &o, &h.job, ERR));
         assert_int_equal(pthread_create(&taker, NULL, take_all, &h), 0);
         for (int i = 0; i < HELD; i++)
             add_held(&h, i, frames);
@@ -1515,7 +1490,6 @@ TEST(results_are_taken_in_order_below_a_bound)
         assert_int_equal(job_end(&h.job).done, HELD);
     }
     free(frames);
-    tiny_close(&t);
 }
 
 /* Waits until so many sources are done, and sees that no other is being read a moment later. */
@@ -1557,13 +1531,12 @@ open_with_three(const struct tiny *t, qv_job_options o, struct holder *h)
 
 TEST(nothing_is_taken_up_until_results_are_given_back)
 {
-    struct tiny t = tiny_open("ref", QV_F32, 1);
-    uint8_t *frames = tiny_frames(&t, 14, 4, 4, 1);
+    uint8_t *frames = tiny_frames(&usual, 14, 4, 4, 1);
     struct holder h = { .held = 0 };
     qv_job_options o = held_options(&h, 1, 1);
     o.queue = 4;
     o.refuse_when_full = true;
-    assert_ok(qv_job_open(&t.model, 1, &o, &h.job, ERR));
+    assert_ok(qv_job_open(&usual.model, 1, &o, &h.job, ERR));
     add_held(&h, 0, frames);
     expect_done(h.job, 1);
     const qv_job_source next = { .key = "next", .path = clip_paths[0], .user = &h.bytes[1] };
@@ -1580,7 +1553,7 @@ TEST(nothing_is_taken_up_until_results_are_given_back)
     const double began_s = qv_seconds();
     h = (struct holder){ .held = 0 };
     o = held_options(&h, 7000, 1);
-    open_with_three(&t, o, &h);
+    open_with_three(&usual, o, &h);
     for (int i = 0; i < 3; i++) {
         expect_done(h.job, i + 1);
         assert_true(h.bytes[i] > 7000);
@@ -1591,13 +1564,12 @@ TEST(nothing_is_taken_up_until_results_are_given_back)
     /* without a bound nothing counts */
     h = (struct holder){ .held = 0 };
     o = held_options(&h, 0, 1);
-    assert_ok(qv_job_open(&t.model, 1, &o, &h.job, ERR));
+    assert_ok(qv_job_open(&usual.model, 1, &o, &h.job, ERR));
     for (int i = 0; i < 8; i++)
         add_held(&h, i, frames);
     job_end(&h.job);
     assert_int_equal(h.held, 0);
     free(frames);
-    tiny_close(&t);
 }
 
 /* ---- going on -------------------------------------------------------------------------------- */
@@ -1624,8 +1596,7 @@ ask_thrice(void *user, qv_job *job)
 /* A job that waits, for room or for its end, asks whether it goes on. */
 TEST(a_job_that_waits_asks_whether_it_goes_on)
 {
-    struct tiny t = tiny_open("ref", QV_F32, 1);
-    uint8_t *frames = tiny_frames(&t, 2, 4, 4, 1);
+    uint8_t *frames = tiny_frames(&usual, 2, 4, 4, 1);
     for (int adding = 0; adding < 2; adding++) {
         int asked = 0;
         qv_job *job = NULL;
@@ -1633,10 +1604,8 @@ TEST(a_job_that_waits_asks_whether_it_goes_on)
                                    .go_on = ask_thrice,
                                    .chunk_rows = ROWS,
                                    .ahead = adding };
-        const qv_job_source s = { .key = "k",
-                                  .kind = QV_SOURCE_FRAMES,
-                                  .item = { .data = frames, .grid_thw = { 1, 4, 4 } } };
-        assert_ok(qv_job_open(&t.model, 1, &o, &job, ERR));
+        const qv_job_source s = small_source("k", frames);
+        assert_ok(qv_job_open(&usual.model, 1, &o, &job, ERR));
         job_add(job, &s);
         if (adding)
             expect_error(QV_ESTATE, "the job was ended", qv_job_add(job, &s, ERR));
@@ -1645,7 +1614,6 @@ TEST(a_job_that_waits_asks_whether_it_goes_on)
         qv_job_close(&job);
     }
     free(frames);
-    tiny_close(&t);
 }
 
 /* ---- many, and decoders that are killed ------------------------------------------------------ */
@@ -1655,23 +1623,10 @@ static int
 decoder_children(int kill_nth)
 {
     int n = 0;
-    DIR *dir = opendir("/proc");
-    for (const struct dirent *e; dir && (e = readdir(dir)) != NULL;) {
-        char path[300], line[300];
-        int pid, parent;
-        char how;
-        snprintf(path, sizeof path, "/proc/%s/stat", e->d_name);
-        FILE *f = e->d_name[0] >= '0' && e->d_name[0] <= '9' ? fopen(path, "r") : NULL;
-        if (!f)
-            continue;
-        if (fgets(line, sizeof line, f) &&
-            sscanf(line, "%d (%*[^)]) %c %d", &pid, &how, &parent) == 3 &&
-            parent == decoder->child.pid && how != 'Z' && n++ == kill_nth)
-            kill(pid, SIGKILL);
-        fclose(f);
-    }
-    if (dir)
-        closedir(dir);
+    struct child c = { 0 };
+    while (next_child(decoder->child.pid, &c))
+        if (c.state != 'Z' && n++ == kill_nth)
+            kill(c.pid, SIGKILL);
     return n;
 }
 
@@ -1693,13 +1648,13 @@ kill_some(void *user)
 TEST(decoders_are_killed_at_random)
 {
     enum { MANY = 120 };
-    struct tiny t = tiny_open("ref", QV_F32, 1);
-    struct collector *alone = clips_alone(&t), *c = collector_make(&t);
+    struct collector *alone = clips_alone(&usual);
     static struct killer k; /* goes on if this fails */
     pthread_t thread;
     qv_job *job =
-        job_open(&t, 1,
-                 (qv_job_options){ .chunk_rows = ROWS, .decoders = 4, .clip.decoder = decoder }, c);
+        job_open(&usual, 1,
+                 (qv_job_options){ .chunk_rows = ROWS, .decoders = 4, .clip.decoder = decoder },
+                 kept);
     assert_int_equal(pthread_create(&thread, NULL, kill_some, &k), 0);
     for (int i = 0; i < MANY; i++) {
         char key[16];
@@ -1713,30 +1668,17 @@ TEST(decoders_are_killed_at_random)
     for (int i = 0; i < MANY; i++) {
         char key[16];
         snprintf(key, sizeof key, "%d", i);
-        const struct got *g = find(c, key);
+        const struct got *g = find(kept, key);
         failed += g->status != QV_OK;
         if (g->status)
             assert_non_null(strstr(g->error, "signal 9"));
         else
-            expect_same(&t, c, alone, key, clips[i % CLIPS].name);
+            expect_same(&usual, kept, alone, key, clips[i % CLIPS].name);
     }
     assert_int_equal(p.failed, failed);
     print_message("%d killed, %d of %d clips failed\n", k.killed, failed, MANY);
     assert_true(failed > 0 && failed < MANY);
-    collector_free(c);
     collector_free(alone);
-    tiny_close(&t);
-}
-
-static int
-open_files(void)
-{
-    int n = 0;
-    DIR *dir = opendir("/proc/self/fd");
-    for (; dir && readdir(dir); n++)
-        ;
-    closedir(dir);
-    return n;
 }
 
 static int64_t
@@ -1763,15 +1705,14 @@ TEST(a_soak_leaves_nothing_behind)
 {
     const char *asked = getenv("QV_SOAK");
     const int many = asked ? atoi(asked) : 300, warm = many / 3;
-    struct tiny t = tiny_open("ref", QV_F32, 1);
     int done = 0;
     const qv_job_options o = { .sink = { .end = count, .user = &done },
                                .decoders = 3,
                                .chunk_rows = ROWS,
                                .clip.decoder = decoder };
     qv_job *job = NULL;
-    const int files = open_files(), processes = decoder_children(-1);
-    assert_ok(qv_job_open(&t.model, 1, &o, &job, ERR));
+    const int files = count_descriptors(getpid()), processes = decoder_children(-1);
+    assert_ok(qv_job_open(&usual.model, 1, &o, &job, ERR));
     int64_t before = 0;
     for (int i = 0; i < many; i++) {
         char key[16];
@@ -1784,7 +1725,7 @@ TEST(a_soak_leaves_nothing_behind)
     const int64_t grew = resident_bytes() - before;
     qv_job_close(&job);
     assert_int_equal(done, many);
-    assert_int_equal(open_files(), files);
+    assert_int_equal(count_descriptors(getpid()), files);
     for (int waited = 0; decoder_children(-1) > processes + 1; waited++) {
         assert_true(waited < 5000); /* those that were dropped are waited for by and by */
         usleep(1000);
@@ -1793,7 +1734,6 @@ TEST(a_soak_leaves_nothing_behind)
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* which keep what is freed */
     assert_true(grew < (int64_t)16 << 20);
 #endif
-    tiny_close(&t);
 }
 
 /* The capacity that a model says before there is a job is the one that a job packs in. */
@@ -1813,4 +1753,21 @@ TEST(packs_are_as_large_as_a_model_says)
     }
 }
 
+static int
+set_up(void)
+{
+    usual = tiny_open("ref", QV_F32, 1);
+    kept = collector_make(&usual);
+    return 0;
+}
+
+static int
+tear_down(void)
+{
+    collector_free(kept);
+    tiny_close(&usual);
+    return 0;
+}
+
+TEST_EACH(set_up, tear_down);
 TEST_GROUP(make_files, remove_files);

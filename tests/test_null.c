@@ -559,8 +559,8 @@ static void
 fail_alone(void)
 {
     static const int signals[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT };
-    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
-        signal(signals[i], SIG_DFL);
+    EACH (c, signals)
+        signal(*c, SIG_DFL);
     setenv("CMOCKA_TEST_ABORT", "1", 1);
 }
 
@@ -641,9 +641,9 @@ TEST(every_function_is_in_the_table)
 {
     static const char *const headers[] = { "qwenvit_cache.h", "qwenvit_clips.h" };
     int n = 0;
-    for (size_t h = 0; h < sizeof headers / sizeof *headers; h++) {
+    EACH (c, headers) {
         char path[600];
-        snprintf(path, sizeof path, "%s/%s", QV_INCLUDE, headers[h]);
+        snprintf(path, sizeof path, "%s/%s", QV_INCLUDE, *c);
         struct file f = read_file(path);
         f.data[f.bytes - 1] = 0;
         for (const char *at = f.data; (at = strstr(at, "\nQV_API ")) != NULL; n++) {
@@ -655,7 +655,7 @@ TEST(every_function_is_in_the_table)
                 found = strlen(calls[i].name) == (size_t)(open - name) &&
                         !strncmp(calls[i].name, name, (size_t)(open - name));
             if (!found)
-                fail_msg("%s: %.*s is not in the table", headers[h], (int)(open - name), name);
+                fail_msg("%s: %.*s is not in the table", *c, (int)(open - name), name);
         }
         free(f.data);
     }

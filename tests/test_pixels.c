@@ -120,14 +120,13 @@ TEST(a_clips_range_is_what_it_says)
                   { " XCOLORRANGE=LIMITED", 235, 255 },
                   { " XCOLORRANGE=FULL", 16, 16 },
                   { " XCOLORRANGE=FULL", 235, 235 } };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    EACH (c, cases) {
         qv_outcome info;
-        write_grey("grey.y4m", cases[i].words, cases[i].level);
+        write_grey("grey.y4m", c->words, c->level);
         uint8_t *rgb = first_frame(temp_path("grey.y4m"), (qv_clip_options){ 0 }, &info);
         for (int k = 0; k < SIDE * SIDE * 3; k++)
-            if (rgb[k] != cases[i].rgb)
-                fail_msg("%s, level %d: %d, not %d", cases[i].words, cases[i].level, rgb[k],
-                         cases[i].rgb);
+            if (rgb[k] != c->rgb)
+                fail_msg("%s, level %d: %d, not %d", c->words, c->level, rgb[k], c->rgb);
         free(rgb);
     }
 }

@@ -18,6 +18,7 @@
 #include "command/tool.h"
 #include "collector.h"
 #include "faulty_decoder.h"
+#include "processes.h"
 #include "start_decoder.h"
 #include "tempdir.h"
 #include "tiny.h"
@@ -392,21 +393,8 @@ static pid_t
 find_child(pid_t but)
 {
     pid_t found = 0;
-    DIR *dir = opendir("/proc");
-    assert_non_null(dir);
-    for (const struct dirent *e; (e = readdir(dir)) != NULL;) {
-        char path[300], line[300];
-        int pid, parent;
-        snprintf(path, sizeof path, "/proc/%s/stat", e->d_name);
-        FILE *f = e->d_name[0] >= '0' && e->d_name[0] <= '9' ? fopen(path, "r") : NULL;
-        if (!f)
-            continue;
-        if (fgets(line, sizeof line, f) && sscanf(line, "%d (%*[^)]) %*c %d", &pid, &parent) == 2 &&
-            parent == getpid() && pid != but)
-            found = pid;
-        fclose(f);
-    }
-    closedir(dir);
+    for (struct child c = { 0 }; next_child(getpid(), &c);)
+        found = c.pid != but ? c.pid : found;
     return found;
 }
 
@@ -428,15 +416,15 @@ TEST(nobody_outlives_the_caller)
     int bad = 0;
     /* Orphans become our children. */
     assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), 0);
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+    EACH (c, kinds)
         for (int with_heir = 0; with_heir < 2; with_heir++) {
             pid_t heir;
-            char *path = plant(kinds[i]);
+            char *path = plant(*c);
             const pid_t caller = start_caller(path, with_heir, &heir);
             kill(caller, SIGKILL);
             const bool left = is_left(heir, 30);
             if (left)
-                print_error("%s%s: a process outlives the one that it decodes for\n", kinds[i],
+                print_error("%s%s: a process outlives the one that it decodes for\n", *c,
                             with_heir ? ", with an heir" : "");
             bad += left;
             for (pid_t pid; (pid = find_child(0)) != 0; waitpid(pid, NULL, 0))

@@ -70,13 +70,12 @@ TEST(test_sample_frames)
         /* int(175 / 30.0 * 2.4), not int(175 * 2.4 / 30.0) */
         { 175, 30.0, 2.4, 0, 4, 768, 13, 414787989 },
     };
-    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+    EACH (one, cases) {
         int64_t indices[1024];
-        const int64_t n =
-            qv_sample_frames(cases[c].total, cases[c].source_fps, cases[c].fps, cases[c].num_frames,
-                             cases[c].least, cases[c].most, indices);
-        assert_int_equal(n, cases[c].n);
-        assert_int_equal(hash_numbers(indices, n), cases[c].hash);
+        const int64_t n = qv_sample_frames(one->total, one->source_fps, one->fps, one->num_frames,
+                                           one->least, one->most, indices);
+        assert_int_equal(n, one->n);
+        assert_int_equal(hash_numbers(indices, n), one->hash);
     }
     int64_t half[4]; /* 0, 1.5, 3 and 0, 0.5, 1: halves are rounded to even numbers */
     qv_sample_frames(4, 1, 0, 3, 4, 768, half);
@@ -149,13 +148,13 @@ TEST(test_sample_by_seconds_refuses)
         { { .cap_pixels = true }, 2, "cap_pixels 1;" },
         { { .fps = 1001 }, 1001, "fps 1001; at most 1000" },
     };
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    EACH (c, bad) {
         const qv_outcome info = { .cut_frames = 11, .source_fps = 25 };
-        const qv_preprocess p = { .fps = bad[i].fps, .max_duration = 300 };
+        const qv_preprocess p = { .fps = c->fps, .max_duration = 300 };
         int64_t n = 7;
         qv_error err;
-        assert_int_equal(qvm_glm4v.count(&info, &p, &bad[i].o, &n, &err), QV_EINVAL);
-        assert_non_null(strstr(err.text, bad[i].words));
+        assert_int_equal(qvm_glm4v.count(&info, &p, &c->o, &n, &err), QV_EINVAL);
+        assert_non_null(strstr(err.text, c->words));
         assert_int_equal(n, 7);
     }
 }
@@ -170,16 +169,16 @@ TEST(test_sample_pairs_refuses)
         { 11, 768, "num_frames 11 becomes 12, as this model takes frames in pairs; 2 to 10 of" },
         { 0, 1, "max_frames 1 leave less than a pair of 11 frames" },
     };
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    EACH (c, bad) {
         const qv_outcome info = { .cut_frames = 11, .source_fps = 25 };
-        const qv_clip_options o = { .num_frames = bad[i].num_frames };
+        const qv_clip_options o = { .num_frames = c->num_frames };
         qv_preprocess p = qv_preprocess_default(false);
         p.min_frames = 1;
-        p.max_frames = bad[i].most;
+        p.max_frames = c->most;
         int64_t n = 0;
         qv_error err;
         assert_int_equal(qvm_qwen2_vl.count(&info, &p, &o, &n, &err), QV_EINVAL);
-        assert_non_null(strstr(err.text, bad[i].words));
+        assert_non_null(strstr(err.text, c->words));
     }
 }
 
@@ -291,21 +290,21 @@ TEST(test_cap_pixels)
         { QV_PROCESSOR_QWEN2_VL, 14, 100352, 602112, 768, true, 336, 644 },
         { QV_PROCESSOR_QWEN2_VL, 14, 250000, 602112, 768, true, 364, 672 },
     };
-    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
-        const qv_outcome info = { .n_frames = cases[c].frames,
+    EACH (one, cases) {
+        const qv_outcome info = { .n_frames = one->frames,
                                   .source_height = 1080,
                                   .source_width = 1920 };
-        const qv_preprocess p = { .min_pixels = cases[c].least,
-                                  .max_pixels = cases[c].most,
-                                  .patch_size = cases[c].patch,
+        const qv_preprocess p = { .min_pixels = one->least,
+                                  .max_pixels = one->most,
+                                  .patch_size = one->patch,
                                   .temporal_patch_size = 2,
                                   .merge_size = 2,
-                                  .processor = cases[c].processor };
-        const qv_clip_options o = { .cap_pixels = cases[c].cap };
+                                  .processor = one->processor };
+        const qv_clip_options o = { .cap_pixels = one->cap };
         int64_t height = 0, width = 0;
         assert_int_equal(qvm_qwen3_vl.size(&info, &p, &o, &height, &width, NULL), QV_OK);
-        assert_int_equal(height, cases[c].height);
-        assert_int_equal(width, cases[c].width);
+        assert_int_equal(height, one->height);
+        assert_int_equal(width, one->width);
     }
 }
 
@@ -376,14 +375,14 @@ TEST(test_resize)
         { 200, 300, 9, 7, 0xfb501154e2097435 },  { 64, 64, 64, 64, 0x9fb6c6c1cf946b73 },
         { 2, 130, 32, 32, 0xaef2bbfb43eeba75 },  { 40, 41, 17, 203, 0xde885d1e65633ec5 },
     };
-    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
-        const int h = cases[c].h, w = cases[c].w, oh = cases[c].out_h, ow = cases[c].out_w;
+    EACH (one, cases) {
+        const int h = one->h, w = one->w, oh = one->out_h, ow = one->out_w;
         const size_t n = 3 * (size_t)oh * (size_t)ow;
         uint8_t *src = noise(3 * h * w), *dst = malloc(n + 64);
         assert_non_null(dst);
         memset(dst, 0x99, n + 64);
         assert_int_equal(qv_resize_bicubic(src, h, w, 3 * w, dst, oh, ow, NULL), QV_OK);
-        assert_int_equal(hash_bytes(dst, n), cases[c].hash);
+        assert_int_equal(hash_bytes(dst, n), one->hash);
         for (size_t i = n; i < n + 64; i++)
             assert_int_equal(dst[i], 0x99);
         free(src);
@@ -503,26 +502,26 @@ TEST(test_clip)
     } cases[] = { { "one.mp4", 1, 1 },        { "two.mp4", 2, 2 }, { "odd.mp4", 3, 3 },
                   { "long.mp4", 37, 7 },      { "a.avi", 37, 7 },  { "a.mkv", 37, 7 },
                   { "with:colon.mp4", 12, 4 } };
-    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
-        qv_clip *clip = open_clip(make_clip(cases[c].name, cases[c].frames), NULL);
+    EACH (one, cases) {
+        qv_clip *clip = open_clip(make_clip(one->name, one->frames), NULL);
         qv_outcome info;
         qv_clip_get_info(clip, &info);
         assert_false(info.is_image);
         assert_string_equal(info.codec, "mpeg4");
-        assert_int_equal(info.source_frames, cases[c].frames);
-        assert_int_equal(info.n_frames, cases[c].sampled);
+        assert_int_equal(info.source_frames, one->frames);
+        assert_int_equal(info.n_frames, one->sampled);
         assert_true(info.source_fps == 10.0);
         assert_int_equal(info.width, CLIP_WIDTH);
         assert_int_equal(info.height, CLIP_HEIGHT);
-        assert_int_equal(info.grid_thw[0], (cases[c].sampled + 1) / 2);
+        assert_int_equal(info.grid_thw[0], (one->sampled + 1) / 2);
         assert_int_equal(info.grid_thw[1], CLIP_HEIGHT / 16);
         assert_int_equal(info.grid_thw[2], CLIP_WIDTH / 16);
         int64_t total, indices[64];
         double times[64];
         read_all(clip, 3, &total, times);
-        assert_int_equal(total, cases[c].sampled);
+        assert_int_equal(total, one->sampled);
         assert_int_equal(damaged_of(clip), 0);
-        qv_sample_frames(cases[c].frames, 10, 2, 0, 4, 768, indices);
+        qv_sample_frames(one->frames, 10, 2, 0, 4, 768, indices);
         for (int64_t i = 0; i < total; i++)
             assert_true(times[i] == (double)indices[i] / 10.0);
         qv_clip_close(&clip);
@@ -570,8 +569,8 @@ TEST(test_clip_options)
         { .like = QV_LIKE_QWEN_VL_UTILS, .total_pixels = -1 },
         { .total_pixels = 1000000 },
     };
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        assert_int_equal(try_clip(path, &bad[i], &clip, &err), QV_EINVAL);
+    EACH (c, bad) {
+        assert_int_equal(try_clip(path, c, &clip, &err), QV_EINVAL);
         assert_non_null(strstr(err.text, path));
         assert_null(clip);
     }
@@ -657,18 +656,17 @@ TEST(test_transparent_image)
     memcpy(bytes, header, sizeof header - 1);
     memset(bytes + sizeof header - 1, 64, sizeof bytes - (sizeof header - 1));
     temp_file("clear.pam", bytes, sizeof bytes);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        qv_clip *clip =
-            open_clip(temp_path("clear.pam"), &(qv_clip_options){ .like = cases[i].like });
+    EACH (c, cases) {
+        qv_clip *clip = open_clip(temp_path("clear.pam"), &(qv_clip_options){ .like = c->like });
         static uint8_t frame[256 * 256 * 3];
         qv_outcome info;
         int64_t n = 0;
         qv_clip_get_info(clip, &info);
-        assert_true(info.is_image && info.width == cases[i].side && info.height == cases[i].side);
+        assert_true(info.is_image && info.width == c->side && info.height == c->side);
         assert_true(info.sampled_fps == 0.0);
         assert_int_equal(qv_clip_read(clip, frame, 1, &n, NULL, NULL), QV_OK);
-        for (int j = 0; j < 3 * cases[i].side * cases[i].side; j++)
-            assert_int_equal(frame[j], cases[i].value);
+        for (int j = 0; j < 3 * c->side * c->side; j++)
+            assert_int_equal(frame[j], c->value);
         qv_clip_close(&clip);
     }
 }
@@ -727,7 +725,7 @@ TEST(test_file_changes)
         { leave, false }, { append, true }, { touch, true }, { cut, true }, { replace, false }
     };
     static uint8_t frame[3 * CLIP_WIDTH * CLIP_HEIGHT];
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    EACH (c, cases) {
         const char *path = make_clip("changes.mp4", 60);
         struct stat before;
         set_time(path, 1234567890123456789);
@@ -739,16 +737,16 @@ TEST(test_file_changes)
         qv_status status = QV_OK;
         for (; !status && n; total += status ? 0 : n) {
             if (total == 3)
-                cases[i].change(path);
+                c->change(path);
             status = qv_clip_read(clip, frame, 1, &n, NULL, &err);
         }
         qv_clip_get_info(clip, &info);
         assert_int_equal(info.file_bytes, before.st_size);
         assert_int_equal(info.file_mtime_ns, 1234567890123456789);
-        assert_int_equal(status, cases[i].fails ? QV_EFORMAT : QV_OK);
-        if (cases[i].fails)
+        assert_int_equal(status, c->fails ? QV_EFORMAT : QV_OK);
+        if (c->fails)
             assert_non_null(strstr(err.text, "changes.mp4: the file changed while it was read"));
-        assert_true(cases[i].fails ? total < 60 : total == 60);
+        assert_true(c->fails ? total < 60 : total == 60);
         /* and the error stays */
         assert_int_equal(qv_clip_read(clip, frame, 1, &n, NULL, &err), status);
         qv_clip_close(&clip);

@@ -55,7 +55,6 @@ def prompt(
     is_image: bool | None = None,
     timestamps: Any = None,
     model_type: str | None = None,
-    picture: bool | None = None,
 ) -> str:
     """Returns a chat's text around vision tokens, as transformers' processors of Qwen2-VL,
     Qwen2.5-VL, Qwen3-VL, Qwen3.5 and Qwen4-exp make it.
@@ -69,12 +68,11 @@ def prompt(
         or are removed (4.57).
     is_image, timestamps, model_type: for one result that does not know them: forward() does not
         know what is an image, and frames have no seconds.
-    picture: the name of is_image in 0.2.
 
     Raises Error for a family whose prompts are unknown, a Qwen3 clip without timestamps, or
     placeholders that do not match.
     """
-    is_image = said(is_image, picture)
+    is_image = is_image if is_image is None else _check.flag(is_image, "is_image")
     if text is not None and not isinstance(text, str):
         raise _check.wrong("text", text, "a text, or None")
     outer = _check.flag(outer, "outer")
@@ -88,18 +86,10 @@ def prompt(
     return _fill(text, order, outer)
 
 
-def said(is_image: bool | None, picture: bool | None) -> bool | None:
-    """Returns is_image, which was called picture in 0.2."""
-    if is_image is not None and picture is not None:
-        raise error("QV_EINVAL", "picture is the old name of is_image: give only one of them")
-    is_image = picture if is_image is None else is_image
-    return is_image if is_image is None else _check.flag(is_image, "is_image")
-
-
 def as_list(results: Any, *of_one: Any) -> list[Any]:
     results = [results] if hasattr(results, "grid_thw") else _check.items(results, "results")
     for result in results:
-        if not all(hasattr(result, name) for name in ("grid_thw", "key", "model_type", "timestamps", "__len__")):
+        if not all(hasattr(result, name) for name in ("grid_thw", "key", "model_type", "timestamps", "is_image", "__len__")):
             raise _check.wrong("a result", result, "Tokens, or an Entry of a Cache")
     if len(results) != 1 and any(about is not None for about in of_one):
         raise error("QV_EINVAL", f"is_image and timestamps describe one result, and there are {len(results)}")
@@ -117,8 +107,7 @@ def items_of(result: Any, is_image: bool | None = None, timestamps: Any = None) 
     if len(grids) > 1 and timestamps is not None:
         raise wrong(result, f"timestamps belong to one clip; this result has {len(grids)} items")
     seconds = result.timestamps if timestamps is None else timestamps
-    if is_image is None:  # objects made for 0.2 have picture
-        is_image = result.is_image if hasattr(result, "is_image") else result.picture
+    is_image = result.is_image if is_image is None else is_image
     items, first = [], 0
     for grid in grids:
         n_tokens = math.prod(grid) // per_token

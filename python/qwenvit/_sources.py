@@ -97,7 +97,7 @@ def _plain(source: Any) -> Any:
 
 
 def _kinds_of(source: Options) -> list[str]:
-    return [k for k in (*KINDS, "picture") if k in source]  # image was called picture in 0.2
+    return [k for k in KINDS if k in source]
 
 
 def is_of_a_file(source: object) -> bool:
@@ -254,7 +254,8 @@ def _take_dict(source: Options, place: int) -> tuple[Any, str, Options]:
     kinds = _kinds_of(own)
     if len(kinds) != 1:
         raise error("QV_EINVAL", f"source {place}: a dict has one of {', '.join(KINDS)}")
-    inner, kind = own.pop(kinds[0]), {"picture": "image"}.get(kinds[0], kinds[0])
+    [kind] = kinds
+    inner = own.pop(kind)
     if kind == "bytes" and not (_is_bytes(inner) or _is_file(inner)):
         raise _check.wrong(f"source {place}: bytes", _check.kind_of(inner), "bytes, or a file that is open")
     if kind == "path":

@@ -176,8 +176,7 @@ class Model
     void forward_at(nb::object rows, const std::vector<int64_t> &grid_thw, nb::callable allocate,
                     const std::string &dtype);
     /* Returns the device and the weights, for a call or a job. Throws after a fork, if the model
-     * was closed, and within a forward() of this thread, which a signal's handler has interrupted:
-     * that may have a turn at the device, for which the call would wait for ever. */
+     * was closed, and within a forward() of this thread. */
     std::shared_ptr<const Tower> tower() const;
 
     const pid_t owner = getpid();
@@ -191,6 +190,12 @@ class Model
     void encode(const Patches &x, const std::string &dtype,
                 const std::function<char *(int64_t, qv_dtype)> &allocate) const;
 };
+
+/* Within a forward() of this thread, from a signal's handler or the destructor of an object, nobody
+ * may wait for a device: forward() may have a turn at it. So calls throw, and a job that is closed
+ * there is cancelled, and ends once forward() returns; closes_later then returns true. */
+void must_not_compute();
+bool closes_later(const std::shared_ptr<Results> &job);
 
 nb::dict progress_of(const qv_job_progress &p);
 qv_dtype parse_dtype(const std::string &name, bool or_auto);

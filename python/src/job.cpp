@@ -43,8 +43,8 @@ class Job
         results->facts = first.facts;
         results->origin = first.origin;
         for (nb::handle model : models) {
-            towers.push_back(nb::cast<const Model &>(model).tower());
-            all.push_back(towers.back()->model);
+            results->towers.push_back(nb::cast<const Model &>(model).tower());
+            all.push_back(results->towers.back()->model);
         }
         o.sink = results->sink();
         o.lost = Results::lose;
@@ -148,6 +148,7 @@ class Job
     end()
     {
         must_be_ours(owner);
+        must_not_compute();
         qv_error err = {};
         const Released released;
         const Use use(*results);
@@ -167,6 +168,7 @@ class Job
     next(double seconds)
     {
         must_be_ours(owner);
+        must_not_compute();
         Results &from = *results;
         using clock = std::chrono::steady_clock;
         const auto until = clock::now() + std::chrono::duration<double>(seconds);
@@ -196,6 +198,8 @@ class Job
         if (owner != getpid())
             return;
         job_closed(results.get());
+        if (closes_later(results))
+            return;
         const Released released;
         results->close();
     }
@@ -220,7 +224,6 @@ class Job
     }
 
   private:
-    std::vector<std::shared_ptr<const Tower>> towers;
     nb::object decoder;
     bool owns;
     pid_t owner = getpid();

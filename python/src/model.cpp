@@ -98,7 +98,27 @@ must_be_ours(pid_t owner)
              (int)owner);
 }
 
-static thread_local const Tower *computing; /* on which this thread is in a forward() */
+static thread_local bool computing; /* this thread is in a forward() */
+static thread_local std::vector<std::shared_ptr<Results>>
+    left; /* jobs that were closed meanwhile */
+
+void
+must_not_compute()
+{
+    if (computing)
+        fail(QV_ESTATE, "a model is at work in a forward() that this call has interrupted, from a "
+                        "signal's handler; let that return first");
+}
+
+bool
+closes_later(const std::shared_ptr<Results> &job)
+{
+    if (!computing)
+        return false;
+    left.push_back(job);
+    job->cancel();
+    return true;
+}
 
 std::shared_ptr<const Tower>
 Model::tower() const
@@ -106,9 +126,7 @@ Model::tower() const
     must_be_ours(owner);
     if (!held)
         fail(QV_ESTATE, "this model was closed");
-    if (computing == held.get())
-        fail(QV_ESTATE, "this model is at work in a forward() that this call has interrupted, from "
-                        "a signal's handler; let that return first");
+    must_not_compute();
     return held;
 }
 
@@ -342,15 +360,19 @@ Model::encode(const Patches &x, const std::string &dtype,
         return to;
     };
     const struct Computing {
-        explicit Computing(const Tower *tower) : before(std::exchange(computing, tower))
+        Computing()
         {
+            computing = true;
         }
         ~Computing()
         {
-            computing = before;
+            computing = false;
+            for (const auto &job : std::exchange(left, {})) {
+                const Released released;
+                job->close();
+            }
         }
-        const Tower *before;
-    } scope(on.get());
+    } scope;
     const Released released;
     const int64_t *g = x.items[0].grid_thw;
     std::copy(g, g + 3, bucket.grid_thw);

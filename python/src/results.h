@@ -35,9 +35,10 @@ struct Results {
     /* keyed by place if results are ordered, else by the order in which they came */
     std::map<int64_t, std::unique_ptr<Tokens>> ready;
     int64_t came = 0, turn = 0;
-    qv_status lost = QV_OK;   /* the failure that has ended the job, */
-    std::string why;          /* and its text */
-    qv_model_info facts = {}; /* of the model */
+    qv_status lost = QV_OK;                           /* the failure that has ended the job, */
+    std::string why;                                  /* and its text */
+    std::vector<std::shared_ptr<const Tower>> towers; /* that the job works with */
+    qv_model_info facts = {};                         /* of the model */
     std::shared_ptr<const Origin> origin;
 
     /* The job's sink; its sources have Sources as users, and belong to it once they were added. */

@@ -55,7 +55,7 @@ def calls(t):
         with qwenvit.CacheWriter(**given):
             pass
 
-    engine = {"results": tokens, "is_image": None, "timestamps": None, "second_per_grid_ts": None, "picture": None}
+    engine = {"results": tokens, "is_image": None, "timestamps": None, "second_per_grid_ts": None}
     return {
         "load": (lambda **given: qwenvit.load(**{"threads": 1, **given}).close(),
                  {"path": t["golden"], "backend": "cpu", "dtype": "f32", "device": "cpu", "threads": 1, "stream": None,
@@ -74,7 +74,7 @@ def calls(t):
         "save": (tokens.save, {"path": "tokens", "metadata": None, "dtype": None}),
         "Model": (qwenvit.Model, {"core": None}),
         "prompt": (qwenvit.prompt, {"results": tokens, "text": None, "outer": True, "is_image": None,
-                                    "timestamps": None, "model_type": None, "picture": None}),
+                                    "timestamps": None, "model_type": None}),
         "patch": (qwenvit.patch, {"model": None}),
         "unpatch": (qwenvit.unpatch, {"model": None}),
         "Cache": (qwenvit.Cache, {"folder": "cache"}),

@@ -35,9 +35,9 @@ def clip(seconds=(0.0, 0.5, 1.0), grid=(2, 4, 4), **changes):
     return Result(**{**facts, **changes})
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c['model_type']}-{c['picture']}-{c['timestamps']}")
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c['model_type']}-{c['is_image']}-{c['timestamps']}")
 def test_it_is_what_transformers_makes(case):
-    kind = "image" if case["picture"] else "video"
+    kind = "image" if case["is_image"] else "video"
     assert qwenvit.prompt(result_of(case), TEXT.format(kind)) == pads(case["text"])
     before, _, after = TEXT.format(kind).partition(f"<|vision_start|><|{kind}_pad|><|vision_end|>")
     assert before + qwenvit.prompt(result_of(case)) + after == pads(case["text"])
@@ -46,7 +46,7 @@ def test_it_is_what_transformers_makes(case):
 def test_the_table_has_every_trap():
     clips = [c for c in CASES if c["timestamps"]]
     assert {c["model_type"] for c in clips} == {"qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5"}
-    assert any(len(c["timestamps"]) % 2 for c in clips) and any(c["picture"] for c in CASES)
+    assert any(len(c["timestamps"]) % 2 for c in clips) and any(c["is_image"] for c in CASES)
     halves = [a + b for c in clips for a, b in zip(c["timestamps"][::2], c["timestamps"][1::2])]
     assert any(h * 10 % 1 == 0.5 for h in halves)  # between two tenths
 
@@ -108,17 +108,3 @@ def test_of_a_model_and_a_cache(model, expected, clip, frames, tmp_path):
     with pytest.raises(qwenvit.Error, match="Say is_image=True"):
         qwenvit.prompt(rows)
     assert rows.is_image is None and image.is_image and not tokens.is_image
-
-
-def test_names_of_before(model, frames):
-    """is_image, and a source's image, were called picture in 0.2."""
-    tokens = model.encode({"picture": frames[:1]})
-    assert tokens.picture is True and tokens.is_image is True
-    unsure = clip(None, (1, 4, 8), is_image=None)
-    assert qwenvit.prompt(unsure, picture=True) == qwenvit.prompt(unsure, is_image=True)
-    assert "video" in qwenvit.prompt(unsure, picture=False, timestamps=[0, 1])
-    with pytest.raises(qwenvit.Error, match="the old name of is_image"):
-        qwenvit.prompt(unsure, picture=True, is_image=True)
-    of_before = clip(None, (1, 4, 8), picture=True)
-    del of_before.is_image
-    assert qwenvit.prompt(of_before) == qwenvit.prompt(unsure, is_image=True)

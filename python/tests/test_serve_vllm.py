@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import qwenvit
-from conftest import GOLDEN, Values, read_safetensors
+from conftest import Values, read_safetensors
 from serving import Server, message
 
 for needed in ("starlette", "uvicorn", "prometheus_client", "blake3"):
@@ -18,7 +18,7 @@ for needed in ("starlette", "uvicorn", "prometheus_client", "blake3"):
 from qwenvit.serve.vllm import image_key  # noqa: E402
 from qwenvit.serve.items import Refused  # noqa: E402
 
-with open(os.path.join(GOLDEN, "vllm_requests.json"), encoding="utf-8") as f:
+with open(os.path.join(os.path.dirname(__file__), "vllm_requests.json"), encoding="utf-8") as f:
     GIVEN = json.load(f)
 CHAT = "/v1/chat/completions"
 

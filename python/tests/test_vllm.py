@@ -107,7 +107,7 @@ def test_frames_come_at_the_processors_size(loader, torn):
     assert loader.load(data, fps=2.75)[0].shape == (11, 240, 320, 3)
 
 
-def test_frames_are_those_that_vllm_samples(loader, torn):
+def test_frames_are_those_that_vllm_samples(loader, torn, monkeypatch):
     with open(torn[0], "rb") as f:
         data = f.read()
     every, about = loader.load(data, fps=1000, min_frames=4, resize=False)  # vLLM takes at most 30 of a second
@@ -118,6 +118,10 @@ def test_frames_are_those_that_vllm_samples(loader, torn):
             types.SimpleNamespace(total=100, rate=about["fps"]), types.SimpleNamespace(fps=how.get("fps", 2)),
             **{k: v for k, v in how.items() if k == "max_frames"})
         assert known["frames_indices"] == wanted and (some == every[wanted]).all()
+    seven = np.linspace(0, 99, 7).round().astype(int).tolist()  # as many as only vLLM's function knows
+    monkeypatch.setattr(Theirs, "compute_frames_index_to_sample", lambda *a, **k: seven)
+    some, known = loader.load(data, resize=False)
+    assert known["frames_indices"] == seven and (some == every[seven]).all()
 
 
 def test_what_the_loader_refuses(loader, torn, monkeypatch):

@@ -2,8 +2,12 @@
 """What the scripts that try engines share: a tiny whole model with random weights around a golden
 tower, as a checkpoint folder with tokenizer and processors, and a chat with clips and images."""
 import argparse
+import contextlib
 import json
 import os
+import subprocess
+import sys
+import tempfile
 
 import numpy as np
 
@@ -40,9 +44,6 @@ def make_folder(golden, folder):
 
 def make_cache(golden, files, folder, tokens="f32"):
     """Makes a cache of files, by the command."""
-    import subprocess
-    import sys
-
     listed = os.path.join(folder, "list")
     with open(listed, "w", encoding="utf-8") as f:
         f.writelines(json.dumps({"path": path}) + "\n" for path in files)
@@ -50,6 +51,17 @@ def make_cache(golden, files, folder, tokens="f32"):
     subprocess.run([sys.executable, "-m", "qwenvit", "cache", "fill", "--model", golden, "--list", listed, "-o", out,
                     "--backend", "cpu", "--dtype", "f32", "--tokens", tokens], check=True, capture_output=True)
     return qwenvit.Cache(out)
+
+
+@contextlib.contextmanager
+def setting(args):
+    """Gives (folder, its checkpoint without weights, config, processor, entries of a cache of the clips and an image)."""
+    with tempfile.TemporaryDirectory() as folder:
+        model = os.path.join(folder, "model")
+        config, processor = make_folder(args.golden, model)
+        paths = [args.clips[0], write_image(folder), *args.clips[1:]]
+        cache = make_cache(args.golden, paths, folder)
+        yield folder, model, config, processor, [cache[path] for path in paths]
 
 
 def write_image(folder):

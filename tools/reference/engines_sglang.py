@@ -7,9 +7,7 @@
 sglang and the wheel must be installed; its compiled parts are not needed. Exit 1: something differs.
 """
 import asyncio
-import os
 import sys
-import tempfile
 import types
 
 import sglang
@@ -43,11 +41,7 @@ def processor_of(config, processor):
 
 def main():
     args = engine_models.arguments(__doc__)
-    with tempfile.TemporaryDirectory() as folder:
-        config, processor = engine_models.make_folder(args.golden, os.path.join(folder, "model"))
-        paths = [args.clips[0], engine_models.write_image(folder), *args.clips[1:]]
-        cache = engine_models.make_cache(args.golden, paths, folder)
-        entries = [cache[path] for path in paths]
+    with engine_models.setting(args) as (_, _, config, processor, entries):
         ids = processor.tokenizer(qwenvit.prompt(entries, engine_models.chat(entries)))["input_ids"]
         data = engines.to_sglang(entries)
         request = types.SimpleNamespace(video_data=data["video_data"], audio_data=None)

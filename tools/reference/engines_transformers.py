@@ -7,9 +7,7 @@ and images themselves, through its own processor, and the same text written.
 
 The wheel must be installed. Exit 1: logits are more than 1e-4 apart, or prompts differ.
 """
-import os
 import sys
-import tempfile
 
 import torch
 import transformers
@@ -49,12 +47,8 @@ def their_inputs(processor, text, entries):
 @torch.no_grad()
 def main():
     args = engine_models.arguments(__doc__)
-    with tempfile.TemporaryDirectory() as folder:
-        config, processor = engine_models.make_folder(args.golden, os.path.join(folder, "model"))
+    with engine_models.setting(args) as (_, _, config, processor, entries):
         whole = load_whole(args.golden, config)
-        paths = [args.clips[0], engine_models.write_image(folder), *args.clips[1:]]
-        cache = engine_models.make_cache(args.golden, paths, folder)
-        entries = [cache[path] for path in paths]
         text = engine_models.chat(entries)
         theirs = their_inputs(processor, text, entries)
         ids = processor.tokenizer(qwenvit.prompt(entries, text, outer=prompts.OUTER), return_tensors="pt")["input_ids"]

@@ -1,45 +1,45 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """vLLM's own code on what qwenvit gives it, without a GPU: its parser and processor of Qwen3-VL (prompt
-ids, placeholders), the model's splitting of tokens and DeepStack, and the example EC connector.
+ids, placeholders), and the model's splitting of tokens and DeepStack. vllm_proxy.py tries the EC connector.
 
     engines_vllm.py CLIP CLIP [--golden tests/golden/qwen3_vl]
 
 vllm, transformers in a version that it takes, and the wheel must be installed; vllm's compiled parts are
 not needed. Exit 1: something differs.
 """
-import os
 import sys
-import tempfile
 import types
 
 import torch
 import vllm
 import vllm.platforms.cpu
 
+vllm.platforms._current_platform = vllm.platforms.cpu.CpuPlatform()  # before anything asks for it
+from vllm.config import ModelConfig
+from vllm.multimodal import MULTIMODAL_REGISTRY
+from vllm.multimodal.processing import ProcessorInputs
+from vllm.multimodal.processing.context import TimingContext
+
 import engine_models
 import qwenvit
 from qwenvit.adapters import engines
 
 
-def apply(folder, ids, data, uuids=None, **config):
-    """Returns (prompt ids, placeholders, kwargs, hashes) that vLLM's processor makes."""
-    from vllm.config import ModelConfig
-    from vllm.multimodal import MULTIMODAL_REGISTRY
-    from vllm.multimodal.processing import ProcessorInputs
-    from vllm.multimodal.processing.context import TimingContext
+def config_of(folder):
+    return ModelConfig(model=folder, dtype="float32", enforce_eager=True, enable_mm_embeds=True)
 
-    model_config = ModelConfig(model=folder, dtype="float32", enforce_eager=True, enable_mm_embeds=True, **config)
-    processor = MULTIMODAL_REGISTRY.create_processor(model_config)
-    items = processor.info.parse_mm_data(data)
-    inputs = ProcessorInputs(prompt=ids, mm_data_items=items, mm_uuid_items=uuids)
-    out = processor.apply(inputs, TimingContext(enabled=False))
-    return out
+
+def apply(config, ids, data, uuids=None):
+    """Returns (prompt ids, placeholders, kwargs, hashes) that vLLM's processor makes."""
+    processor = MULTIMODAL_REGISTRY.create_processor(config)
+    inputs = ProcessorInputs(prompt=ids, mm_data_items=processor.info.parse_mm_data(data), mm_uuid_items=uuids)
+    return processor.apply(inputs, TimingContext(enabled=False))
 
 
 def check_processor(folder, tokenizer, entries):
     text = engine_models.chat(entries)
-    out = apply(folder, tokenizer(text)["input_ids"], engines.to_vllm(entries))
+    out = apply(config_of(folder), tokenizer(text)["input_ids"], engines.to_vllm(entries))
     wanted = tokenizer(qwenvit.prompt(entries, text))["input_ids"]
     assert out["prompt_token_ids"] == wanted, "the prompt's ids"
     counts = {k: [p.get_num_embeds() for p in places] for k, places in out["mm_placeholders"].items()}
@@ -95,39 +95,9 @@ def check_model(out, entries):
     print(f"model: tokens and {n_deepstack} DeepStack outputs are where they belong")
 
 
-def check_connector(folder, tokenizer, entry, storage):
-    """Tests that a consumer finds and loads the file of the uuid that the request names."""
-    from vllm.distributed.ec_transfer.ec_connector import example_connector as ec
-    from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorRole
-
-    vllm.platforms._current_platform = vllm.platforms.cpu.CpuPlatform()  # the device to load to
-    entry.save_ec(storage, "clip-1")
-    kind = "image" if entry.is_image else "video"
-    ids = tokenizer(engine_models.chat([entry]))["input_ids"]
-    out = apply(folder, ids, entry.to_vllm(), {kind: ["clip-1"]})
-    (found,) = out["mm_hashes"][kind]
-    transfer = types.SimpleNamespace(
-        is_ec_producer=False, is_ec_consumer=True, get_from_extra_config=lambda name, default: storage)
-    config = types.SimpleNamespace(ec_transfer_config=transfer, model_config=None)
-    connector = ec.ECExampleConnector(config, ECConnectorRole.WORKER)
-    assert connector.has_cache_item(found) and not connector.has_cache_item("clip-2"), found
-    metadata, cache = ec.ECExampleConnectorMetadata(), {}
-    metadata.add_mm_data(ec.MMMeta.make_meta(found, len(entry)))
-    connector.bind_connector_metadata(metadata)
-    connector.start_load_caches(cache)
-    tokens, deepstack = entry.torch()
-    assert torch.equal(cache[found], torch.cat([tokens, *deepstack], 1))
-    print(f"EC connector: {list(cache[found].shape)} {cache[found].dtype} of {found!r} loaded")
-
-
 def main():
     args = engine_models.arguments(__doc__)
-    with tempfile.TemporaryDirectory() as folder:
-        model = os.path.join(folder, "model")
-        config, processor = engine_models.make_folder(args.golden, model)
-        paths = [args.clips[0], engine_models.write_image(folder), *args.clips[1:]]
-        cache = engine_models.make_cache(args.golden, paths, folder)
-        entries = [cache[path] for path in paths]
+    with engine_models.setting(args) as (_, model, config, processor, entries):
         out = check_processor(model, processor.tokenizer, entries)
         if config.model_type == "qwen2_5_vl":
             found = [float(item["second_per_grid_ts"].data) for item in out["mm_kwargs"]["video"]]
@@ -136,8 +106,6 @@ def main():
             return
         check_parser(entries)
         check_model(out, entries)
-        for entry in entries[:2]:
-            check_connector(model, processor.tokenizer, entry, folder)
     print(f"vllm {vllm.__version__}, torch {torch.__version__}")
 
 

@@ -22,7 +22,7 @@ def main():
     parser.add_argument("model", metavar="MODEL_DIR", help="checkpoint folder")
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--clip", metavar="FILE")
-    source.add_argument("--image", "--picture", metavar="FILE")
+    source.add_argument("--image", metavar="FILE")
     source.add_argument("--pixels", metavar="FILE.safetensors",
                         help="with pixel_values and grid_thw, as this tool writes them")
     parser.add_argument("-o", "--output", metavar="FILE.safetensors", required=True)

@@ -137,8 +137,7 @@ def main():
             compared, wrong = compared + 1, wrong + (ours != text)
             if ours != text:
                 print(f"{family} {about.timestamps}\n  {short(ours)}\n  {short(text)}")
-            # the table has the older name
-            case = {"picture" if k == "is_image" else k: v for k, v in vars(about).items() if k != "key"}
+            case = {k: v for k, v in vars(about).items() if k != "key"}
             table.append({**case, "text": short(text)})
         for path in args.files:
             if not path.endswith((".png", ".jpg")) and common.quarter_turns(path):

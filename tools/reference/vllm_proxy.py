@@ -3,7 +3,7 @@
 """The proxy of vLLM's example of a separate encoder, unmodified, in front of `qwenvit serve` and of a decode side made of
 vLLM's own chat parser, processor and connector: the rows that this loads are those of encode(). Without a GPU.
 
-    vllm_proxy.py PROXY CLIP [--golden tests/golden/qwen3_vl] [--write tests/golden/vllm_requests.json]
+    vllm_proxy.py PROXY CLIP [--golden tests/golden/qwen3_vl] [--write python/tests/vllm_requests.json]
 
 PROXY: disagg_epd_proxy.py, which vllm_env.sh puts beside the environment. --write makes the requests and keys that
 python/tests has. Exit 1: something differs.
@@ -29,18 +29,13 @@ import numpy as np
 import torch
 from PIL import Image
 
-import vllm.platforms
-import vllm.platforms.cpu
+import vllm
 
-vllm.platforms._current_platform = vllm.platforms.cpu.CpuPlatform()  # before anything asks for it
-from vllm.config import ModelConfig
+import engines_vllm  # first: it says that the platform is a CPU
 from vllm.distributed.ec_transfer.ec_connector import example_connector as ec
 from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorRole
-from vllm.multimodal import MULTIMODAL_REGISTRY
 from vllm.multimodal.hasher import MultiModalHasher
 from vllm.multimodal.media.image import ImageMediaIO
-from vllm.multimodal.processing import ProcessorInputs
-from vllm.multimodal.processing.context import TimingContext
 from vllm.renderers.chat_utils import parse_chat_messages
 
 import engine_models
@@ -99,17 +94,14 @@ class Decoder:
     """Takes a request as vLLM's decode side does, up to the rows that its connector loads."""
 
     def __init__(self, model, tokenizer, storage):
-        config = ModelConfig(model=model, dtype="float32", enforce_eager=True, enable_mm_embeds=True)
+        config = engines_vllm.config_of(model)
         config.multimodal_config.allow_missing_mm_embeddings = True  # as vLLM sets it for a consumer
         self.config, self.tokenizer, self.storage = config, tokenizer, storage
 
     def rows(self, messages):
         """Returns (prompt ids, the rows of each item in the order of the prompt)."""
         chat, data, uuids = parse_chat_messages(messages, self.config, "string")
-        processor = MULTIMODAL_REGISTRY.create_processor(self.config)
-        ids = self.tokenizer(chat[0]["content"])["input_ids"]
-        out = processor.apply(ProcessorInputs(prompt=ids, mm_data_items=processor.info.parse_mm_data(data), mm_uuid_items=uuids),
-                              TimingContext(enabled=False))
+        out = engines_vllm.apply(self.config, self.tokenizer(chat[0]["content"])["input_ids"], data, uuids)
         transfer = types.SimpleNamespace(is_ec_producer=False, is_ec_consumer=True,
                                          get_from_extra_config=lambda name, default: self.storage)
         connector = ec.ECExampleConnector(types.SimpleNamespace(ec_transfer_config=transfer, model_config=self.config),

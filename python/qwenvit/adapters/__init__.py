@@ -25,11 +25,6 @@ class Adapters:
         """What is damaged, as a text; "" for nothing."""
         return damage_of(self.damaged_frames, self.is_image)
 
-    @property
-    def picture(self: Any) -> bool | None:
-        """The name that is_image had in 0.2."""
-        return self.is_image
-
     def to_vllm(self, **about: Any) -> dict[str, Any]:
         """Returns engines.to_vllm() of this result."""
         from .engines import to_vllm

@@ -20,7 +20,7 @@ from .._check import Path
 from .._error import error
 from .._files import DTYPES, header, whole
 from .._patch import _find_tower, output_of
-from .._prompt import FAMILIES, NO_SECONDS, PADS, Item, as_list, items_of, said, wrong
+from .._prompt import FAMILIES, NO_SECONDS, PADS, Item, as_list, items_of, wrong
 
 # the oldest release whose interface is known, and the newest one that was tried
 VLLM, SGLANG = ("vllm", (0, 33), (0, 33)), ("sglang", (0, 5), (0, 5))
@@ -30,7 +30,7 @@ HAVE_DEEPSTACK = {"qwen3_vl", "qwen3_vl_moe", "qwen3_omni_moe", "cohere_compass"
 
 def to_vllm(
     results: Any, *, embeddings: bool = True, is_image: bool | None = None, timestamps: Any = None,
-    second_per_grid_ts: Any = None, version: str | None = None, picture: bool | None = None,
+    second_per_grid_ts: Any = None, version: str | None = None,
 ) -> dict[str, Any]:
     """Returns multi_modal_data for a prompt of vLLM, which must be started with
     enable_mm_embeds=True.
@@ -44,7 +44,6 @@ def to_vllm(
     second_per_grid_ts: a number, or one for each clip, in place of what the results know; None for
         that.
     version: vLLM's; None for the one that is installed, otherwise the one that was tried.
-    picture: the name of is_image in 0.2.
 
     Raises Error for an older version than those known (a newer one gives a warning), a cache
     without the DeepStack outputs that its model has, or a clip without what its family needs.
@@ -52,7 +51,7 @@ def to_vllm(
     _check_version(*VLLM, version)
     embeddings = _check.flag(embeddings, "embeddings")
     data: dict[str, Any] = {}
-    for kind, items in _by_kind(results, is_image, timestamps, picture).items():
+    for kind, items in _by_kind(results, is_image, timestamps).items():
         fields = data[kind] = {f"{kind}_grid_thw": _grid(items)}
         if embeddings:
             fields[f"{kind}_embeds"] = _matrix(items)
@@ -63,7 +62,7 @@ def to_vllm(
 
 def to_sglang(
     results: Any, *, is_image: bool | None = None, timestamps: Any = None, second_per_grid_ts: Any = None,
-    version: str | None = None, picture: bool | None = None,
+    version: str | None = None,
 ) -> dict[str, Any]:
     """Returns {"image_data": [..], "video_data": [..]}, arguments of SGLang's Engine.generate(),
     which also needs input_ids of a text that prompt() has made.
@@ -72,7 +71,7 @@ def to_sglang(
     """
     _check_version(*SGLANG, version)
     data: dict[str, Any] = {}
-    for kind, items in _by_kind(results, is_image, timestamps, picture).items():
+    for kind, items in _by_kind(results, is_image, timestamps).items():
         fields: dict[str, Any] = {"format": "precomputed_embedding", "feature": _matrix(items)}
         fields[f"{kind}_grid_thw"] = _grid(items)
         if kind == "video":
@@ -84,7 +83,6 @@ def to_sglang(
 
 def to_transformers(
     results: Any, *, is_image: bool | None = None, timestamps: Any = None, second_per_grid_ts: Any = None,
-    picture: bool | None = None,
 ) -> dict[str, Any]:
     """Returns {"pixel_values": [n, width], "image_grid_thw"}, and for clips "pixel_values_videos"
     and "video_grid_thw": arguments of a transformers model on which accept_tokens() was called.
@@ -92,7 +90,7 @@ def to_transformers(
     Arguments and errors are those of to_vllm().
     """
     data: dict[str, Any] = {}
-    for kind, items in _by_kind(results, is_image, timestamps, picture).items():
+    for kind, items in _by_kind(results, is_image, timestamps).items():
         data["pixel_values" if kind == "image" else "pixel_values_videos"] = _matrix(items)
         data[f"{kind}_grid_thw"] = _grid(items)
         if kind == "video":
@@ -267,9 +265,9 @@ def _check_deepstack(result: Any) -> None:
         )
 
 
-def _by_kind(results: Any, is_image: bool | None, timestamps: Any, picture: bool | None) -> dict[str, list[Item]]:
+def _by_kind(results: Any, is_image: bool | None, timestamps: Any) -> dict[str, list[Item]]:
     """Returns {"image": Items, "video": Items}, without a key that has none."""
-    is_image = said(is_image, picture)
+    is_image = is_image if is_image is None else _check.flag(is_image, "is_image")
     kinds: dict[str, list[Item]] = {}
     made_by = None
     for result in as_list(results, is_image, timestamps):
