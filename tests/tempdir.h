@@ -120,6 +120,21 @@ expect_failure(const char *what, qv_status wanted, const char *words, qv_status 
             fail_msg("%s: a control character in: %s", what, err->text);
 }
 
+/* Loads a model, which must fail so. */
+static inline void
+expect_load_failure(const char *what, const char *path, const char *backend,
+                    const qv_model_options *options, qv_status wanted, const char *words)
+{
+    qv_context *ctx = NULL;
+    qv_model *model = NULL;
+    qv_error err = { 0 };
+    assert_ok(qv_context_open(&(qv_context_options){ .backend = backend }, &ctx, ERR));
+    const qv_status s = qv_model_load(ctx, path, options, &model, &err);
+    expect_failure(what, wanted, words, s, &err);
+    assert_null(model);
+    qv_context_close(&ctx);
+}
+
 /* The same of a call that is given ERR for its error. */
 #define expect_error(wanted, words, call)                                                          \
     do {                                                                                           \

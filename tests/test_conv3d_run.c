@@ -65,15 +65,6 @@ create(qv_context *ctx, const qv_conv3d_desc *d, const qv_conv3d_options *o)
     return conv;
 }
 
-static void
-fill(void)
-{
-    for (size_t i = 0; i < sizeof weight / sizeof *weight; i++)
-        weight[i] = (float)(i * 7 % 11) / 11 - 0.4f;
-    for (size_t i = 0; i < sizeof x / sizeof *x; i++)
-        x[i] = (float)(i * 5 % 13) / 13 - 0.5f;
-}
-
 /* ---- asking ---------------------------------------------------------------------------------- */
 
 TEST(info_has_defaults_sizes_and_a_reason)
@@ -202,39 +193,6 @@ TEST(sizes_beyond_memory_are_refused)
 }
 
 /* ---- streams --------------------------------------------------------------------------------- */
-
-TEST(a_stream_has_the_bits_of_one_call)
-{
-    enum { FRAME = 8 * 8 * 8, FRAMES = 8 };
-    qv_context *ctx = open_context(NULL, false);
-    qv_conv3d_desc d = causal();
-    static float whole[FRAMES * FRAME], streamed[FRAMES * FRAME];
-    fill();
-    for (int i = 0; i < QV_LOWERING_COUNT; i++) {
-        if (i != QV_LOWERING_BY_DEPTH && i != QV_LOWERING_DIRECT)
-            continue;
-        qv_conv3d_options o = { .lowering = qv_lowering_name((qv_lowering)i), .chunk = 2 };
-        d.d = FRAMES;
-        qv_conv3d *conv = create(ctx, &d, &o);
-        assert_ok(qv_conv3d_run(conv, x, whole, ERR));
-        qv_conv3d_free(&conv);
-        o.stream = true;
-        d.d = 4; /* Two chunks per call. */
-        conv = create(ctx, &d, &o);
-        for (int turn = 0; turn < 2; turn++, qv_conv3d_reset(conv)) {
-            memset(streamed, 0, sizeof streamed);
-            for (int f = 0; f < FRAMES; f += 4)
-                assert_ok(qv_conv3d_run(conv, x + f * FRAME, streamed + f * FRAME, ERR));
-            assert_memory_equal(whole, streamed, sizeof whole);
-        }
-        /* Without the reset the third call goes on where the second ended. */
-        qv_conv3d_run(conv, x, streamed, &err);
-        qv_conv3d_run(conv, x, streamed, &err);
-        assert_memory_not_equal(whole, streamed, 4 * FRAME * sizeof(float));
-        qv_conv3d_free(&conv);
-    }
-    qv_context_close(&ctx);
-}
 
 TEST(streams_that_cannot_be_are_refused)
 {

@@ -214,10 +214,7 @@ static float *
 tokens_of(qv_dtype dtype, size_t *bytes)
 {
     struct tiny t = tiny_open_family(tempdir, "ref", dtype, 1);
-    uint8_t *frames = tiny_frames(&t, 2, 4, 6, 3);
-    const qv_item item = { .data = frames, .grid_thw = { 1, 4, 6 } };
-    float *tokens = tiny_encode(&t, QV_INPUT_FRAMES, &item, 1, NULL, bytes);
-    free(frames);
+    float *tokens = tiny_fixed_tokens(&t, bytes);
     tiny_close(&t);
     return tokens;
 }
@@ -250,13 +247,10 @@ static float *
 tokens_by(const char *backend, const qv_model_options *options, qv_model_info *info, size_t *bytes)
 {
     struct tiny t = tiny_open_model(tempdir, backend, options, 2);
-    uint8_t *frames = tiny_frames(&t, 2, 4, 6, 3);
-    const qv_item item = { .data = frames, .grid_thw = { 1, 4, 6 } };
     float *tokens = NULL;
     if (options->dtype == QV_F32 || t.model->ctx->caps.dtype == QV_BF16 || !strcmp(backend, "ref"))
-        tokens = tiny_encode(&t, QV_INPUT_FRAMES, &item, 1, NULL, bytes);
+        tokens = tiny_fixed_tokens(&t, bytes);
     *info = t.info;
-    free(frames);
     tiny_close(&t);
     return tokens;
 }
@@ -333,59 +327,39 @@ TEST(stored_in_slices_is_the_same)
     static const char *const backends[] = { "ref", "cpu" };
     copy_config();
     write_checkpoint(&(struct how){ .bits = 4 });
-    for (int i = 0; i < 2; i++) {
-        if (!qv_backend_find(backends[i]))
-            continue;
-        struct tiny whole = tiny_open_model(tempdir, backends[i], &options, 1);
-        for (size_t bytes = 1; bytes < 10000; bytes = bytes * 7 + 1) {
-            qv_weights_slice_bytes = bytes;
-            struct tiny cut = tiny_open_model(tempdir, backends[i], &options, 1 + (int)bytes % 4);
-            qv_weights_slice_bytes = 0;
-            const struct qv_weights *a = &whole.model->weights, *b = &cut.model->weights;
-            assert_string_equal(a->digest, b->digest);
-            assert_int_equal(a->bytes, b->bytes);
-            assert_memory_equal(a->memory->base, b->memory->base, a->bytes);
-            tiny_close(&cut);
-        }
-        tiny_close(&whole);
-    }
+    for (int i = 0; i < 2; i++)
+        if (qv_backend_find(backends[i]))
+            tiny_slices_are_the_same(tempdir, backends[i], &options);
 }
 
 TEST(what_is_not_in_that_form_is_refused)
 {
     static const struct {
-        struct how how;
         qv_status status;
         const char *words;
+        struct how how;
     } cases[] = {
-        { { .bits = 4, .drop = "blocks.0.attn.qkv.scales" },
-          QV_EFORMAT,
-          "no tensor vision_tower.blocks.0.attn.qkv.scales|is quantised (U32)" },
-        { { .bits = 8, .drop = "blocks.1.attn.proj.biases" },
-          QV_EFORMAT,
-          "no tensor vision_tower.blocks.1.attn.proj.biases" },
-        { { .bits = 4, .words = 2 },
-          QV_EFORMAT,
-          "qkv.weight is quantised as [96,2] with scales [96,1]|[96,32]|4 or 8 bits" },
-        { { .bits = 4, .words = 3 }, QV_EFORMAT, "[96,3]" },
-        { { .bits = 8, .groups = 3 }, QV_EFORMAT, "scales [96,3]" },
-        { { .bits = 8, .biases_groups = 2 }, QV_EFORMAT, "4 or 8 bits in groups can be loaded" },
-        { { .bits = 8, .scales_as = "I32" }, QV_EUNSUPPORTED, "qkv.scales is I32" },
-        { { .bits = 8, .biases_as = "I32" },
-          QV_EUNSUPPORTED,
-          "qkv.scales is F32 and its biases are I32; both must be" },
+        { QV_EFORMAT,
+          "no tensor vision_tower.blocks.0.attn.qkv.scales|is quantised (U32)",
+          { .bits = 4, .drop = "blocks.0.attn.qkv.scales" } },
+        { QV_EFORMAT,
+          "no tensor vision_tower.blocks.1.attn.proj.biases",
+          { .bits = 8, .drop = "blocks.1.attn.proj.biases" } },
+        { QV_EFORMAT,
+          "qkv.weight is quantised as [96,2] with scales [96,1]|[96,32]|4 or 8 bits",
+          { .bits = 4, .words = 2 } },
+        { QV_EFORMAT, "[96,3]", { .bits = 4, .words = 3 } },
+        { QV_EFORMAT, "scales [96,3]", { .bits = 8, .groups = 3 } },
+        { QV_EFORMAT, "4 or 8 bits in groups can be loaded", { .bits = 8, .biases_groups = 2 } },
+        { QV_EUNSUPPORTED, "qkv.scales is I32", { .bits = 8, .scales_as = "I32" } },
+        { QV_EUNSUPPORTED,
+          "qkv.scales is F32 and its biases are I32; both must be",
+          { .bits = 8, .biases_as = "I32" } },
     };
     copy_config();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        qv_context *ctx = NULL;
-        qv_model *model = NULL;
-        qv_error err = { 0 };
         write_checkpoint(&cases[i].how);
-        assert_ok(qv_context_open(&(qv_context_options){ .backend = "ref" }, &ctx, ERR));
-        const qv_status s = qv_model_load(ctx, tempdir, NULL, &model, &err);
-        expect_failure("quantised", cases[i].status, cases[i].words, s, &err);
-        assert_null(model);
-        qv_context_close(&ctx);
+        expect_load_failure("quantised", tempdir, "ref", NULL, cases[i].status, cases[i].words);
     }
 }
 

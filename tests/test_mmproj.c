@@ -34,16 +34,6 @@ same_weights(const char *what, const struct tiny *a, const struct tiny *b)
     }
 }
 
-static float *
-tokens_of(const struct tiny *t, size_t *bytes)
-{
-    uint8_t *frames = tiny_frames(t, 2, 4, 6, 3);
-    const qv_item item = { .data = frames, .grid_thw = { 1, 4, 6 } };
-    float *tokens = tiny_encode(t, QV_INPUT_FRAMES, &item, 1, NULL, bytes);
-    free(frames);
-    return tokens;
-}
-
 /* Returns the worst row's distance divided by its norm. */
 static double
 distance(const float *a, const float *b, size_t n, int64_t cols)
@@ -68,7 +58,7 @@ same_model(const char *what, const char *folder, const char *file, qv_dtype dtyp
     struct tiny a = tiny_open_family(folder, "ref", dtype, 1),
                 b = tiny_open_family(file, "ref", dtype, 2);
     size_t n, m;
-    float *wanted = tokens_of(&a, &n), *found = tokens_of(&b, &m);
+    float *wanted = tiny_fixed_tokens(&a, &n), *found = tiny_fixed_tokens(&b, &m);
     if (!most)
         same_weights(what, &a, &b);
     assert_string_equal(b.info.folder, file);
@@ -239,7 +229,7 @@ stored_is_widened(const char *what, const char *file, const char *backend, qv_dt
     qv_weights_slice_bytes = 0;
     const int64_t kept = stored.info.stored_matrices;
     size_t n, m;
-    float *wanted = tokens_of(&widened, &n), *found = tokens_of(&stored, &m);
+    float *wanted = tiny_fixed_tokens(&widened, &n), *found = tiny_fixed_tokens(&stored, &m);
     assert_int_equal(n, m);
     if (memcmp(wanted, found, n))
         fail_msg("%s on %s: stored, tokens are other ones", what, backend);

@@ -144,48 +144,55 @@ a_clip(void)
     return clip;
 }
 
-static const qv_clip_options plain;
+static const qv_clip_options plain, own = { .fps = 1 };
+
+/* What calls write to. */
+static struct {
+    char key[QV_CACHE_MAX_KEY + 1], options[QV_CACHE_OPTIONS_BYTES], version[256], *text;
+    uint8_t frame[256 * 256 * 3];
+    int64_t n[2];
+    bool flag;
+    qv_cache *cache;
+    qv_cache_item item;
+    qv_cache_rate rate;
+    qv_cache_pruned pruned;
+    qv_cache_writer *writer;
+    qv_cache_entry *entry;
+    qv_cache_fill *fill;
+    qv_job *job;
+    qv_clip *clip;
+} out;
 
 /* ---- caches ---------------------------------------------------------------------------------- */
 
-CALL(qv_cache_key, 0)
-{
-    static char out[QV_CACHE_MAX_KEY + 1];
-    return qv_cache_key(arg(0, "k"), arg(1, out), arg(2, &err));
-}
+CALL_IS(qv_cache_key, 0, qv_cache_key(arg(0, "k"), arg(1, out.key), arg(2, &err)));
 
 CALL_IS(qv_cache_key_hash, NO_STATUS, if_not(!qv_cache_key_hash(arg(0, "k"))));
 
-CALL(qv_cache_source_of, NO_STATUS)
-{
-    static char text[QV_CACHE_OPTIONS_BYTES];
-    const qv_clip_options own = { .fps = 1 };
-    return if_not(!qv_cache_source_of(arg(0, image_path), &own, arg(1, text)).path);
-}
+CALL_IS(qv_cache_source_of, NO_STATUS,
+        if_not(!qv_cache_source_of(arg(0, image_path), &own, arg(1, out.options)).path));
 
 CALL(qv_cache_made_by, 0)
 {
-    static char *out;
     static const qv_packing packing = { .rows = 64, .rule = "pairs" };
     qv_model_info info;
     qv_model_get_info(model, &info);
-    return qv_cache_made_by(arg(0, &info), arg(1, &packing), arg(2, &plain), arg(3, &out),
+    return qv_cache_made_by(arg(0, &info), arg(1, &packing), arg(2, &plain), arg(3, &out.text),
                             arg(4, &err));
 }
 
 CALL(qv_cache_writer_open, RESERVED)
 {
-    static qv_cache_writer *w;
     const qv_cache_writer_options o = { .layout = tiny, .reserved = { [7] = reserved } };
-    return qv_cache_writer_open(arg(0, new_dir), arg(1, &o), arg(2, &w), arg(3, &err));
+    return qv_cache_writer_open(arg(0, new_dir), arg(1, &o), arg(2, &out.writer), arg(3, &err));
 }
 
 CALL(qv_cache_begin, RESERVED)
 {
-    static qv_cache_entry *e;
     qv_cache_writer *w = open_writer(new_dir, &tiny, 0);
     const qv_cache_source source = { .path = arg(3, "clip.mp4"), .reserved = { [3] = reserved } };
-    return qv_cache_begin(arg(0, w), arg(1, "k"), arg(2, &source), 1, arg(4, &e), arg(5, &err));
+    return qv_cache_begin(arg(0, w), arg(1, "k"), arg(2, &source), 1, arg(4, &out.entry),
+                          arg(5, &err));
 }
 
 /* After a call that was refused, rows can be put as if it had not been made. */
@@ -233,11 +240,7 @@ CALL(qv_cache_writer_close, BIT(1) | NO_STATUS)
 
 CALL_IS(qv_cache_exists, NO_STATUS, if_not(!qv_cache_exists(arg(0, cache_dir))));
 
-CALL(qv_cache_open, 0)
-{
-    static qv_cache *c;
-    return qv_cache_open(arg(0, cache_dir), arg(1, &c), arg(2, &err));
-}
+CALL_IS(qv_cache_open, 0, qv_cache_open(arg(0, cache_dir), arg(1, &out.cache), arg(2, &err)));
 
 CALL_FREES(qv_cache_close, qv_cache, opened());
 
@@ -248,29 +251,13 @@ CALL(qv_cache_get_info, NO_STATUS)
     return if_not(info.n_ok == 7 || !info.n_ok);
 }
 
-CALL(qv_cache_last_rate, NO_STATUS)
-{
-    qv_cache_rate rate;
-    return if_not(!qv_cache_last_rate(arg(0, opened()), arg(1, &rate)));
-}
-
-CALL(qv_cache_damage, BIT(1) | NO_STATUS)
-{
-    static bool superseded;
-    return if_not(!qv_cache_damage(arg(0, opened()), 0, arg(1, &superseded)));
-}
-
-CALL(qv_cache_find, 0)
-{
-    static qv_cache_item item;
-    return qv_cache_find(arg(0, opened()), arg(1, key_name(0)), arg(2, &item), arg(3, &err));
-}
-
-CALL(qv_cache_at, 0)
-{
-    static qv_cache_item item;
-    return qv_cache_at(arg(0, opened()), 0, arg(1, &item), arg(2, &err));
-}
+CALL_IS(qv_cache_last_rate, NO_STATUS,
+        if_not(!qv_cache_last_rate(arg(0, opened()), arg(1, &out.rate))));
+CALL_IS(qv_cache_damage, BIT(1) | NO_STATUS,
+        if_not(!qv_cache_damage(arg(0, opened()), 0, arg(1, &out.flag))));
+CALL_IS(qv_cache_find, 0,
+        qv_cache_find(arg(0, opened()), arg(1, key_name(0)), arg(2, &out.item), arg(3, &err)));
+CALL_IS(qv_cache_at, 0, qv_cache_at(arg(0, opened()), 0, arg(1, &out.item), arg(2, &err)));
 
 CALL(qv_cache_hold, 0)
 {
@@ -288,12 +275,7 @@ CALL(qv_cache_release, NO_STATUS)
     return if_not(item.tokens != NULL);
 }
 
-CALL(qv_cache_record, 0)
-{
-    static char *out;
-    return qv_cache_record(arg(0, opened()), 0, arg(1, &out), arg(2, &err));
-}
-
+CALL_IS(qv_cache_record, 0, qv_cache_record(arg(0, opened()), 0, arg(1, &out.text), arg(2, &err)));
 CALL_IS(qv_cache_verify, 0, qv_cache_verify(arg(0, opened()), 0, arg(1, &err)));
 
 static qv_cache_source
@@ -314,7 +296,6 @@ CALL(qv_cache_compare, NO_STATUS | RESERVED)
 
 CALL(qv_cache_prune, RESERVED)
 {
-    static qv_cache_pruned out;
     const char *const none[] = { arg(3, "none") }, *const kept[] = { arg(4, key_name(0)) };
     const qv_cache_prune_options o = { .keep = arg(5, kept),
                                        .n_keep = 1,
@@ -322,16 +303,15 @@ CALL(qv_cache_prune, RESERVED)
                                        .n_drop = 1,
                                        .dry_run = true,
                                        .reserved = { [7] = reserved } };
-    return qv_cache_prune(arg(0, cache_dir), arg(1, &o), arg(2, &out), arg(7, &err));
+    return qv_cache_prune(arg(0, cache_dir), arg(1, &o), arg(2, &out.pruned), arg(7, &err));
 }
 
 /* ---- fills ----------------------------------------------------------------------------------- */
 
 CALL(qv_cache_fill_open, RESERVED)
 {
-    static qv_cache_fill *f;
     const qv_cache_fill_options o = { .reserved = { [7] = reserved } };
-    return qv_cache_fill_open(arg(0, new_dir), arg(1, &o), arg(2, &f), arg(3, &err));
+    return qv_cache_fill_open(arg(0, new_dir), arg(1, &o), arg(2, &out.fill), arg(3, &err));
 }
 
 CALL(qv_cache_fill_there, NO_STATUS)
@@ -342,32 +322,22 @@ CALL(qv_cache_fill_there, NO_STATUS)
     return if_not(!qv_cache_fill_there(arg(0, f)));
 }
 
-CALL(qv_cache_fill_add, BIT(3) | BIT(4))
-{
-    const qv_clip_options own = { .fps = 1 };
-    static bool wanted;
-    return qv_cache_fill_add(arg(0, a_fill()), arg(1, "k"), arg(2, image_path), arg(3, &own),
-                             arg(4, &wanted), arg(5, &err));
-}
+CALL_IS(qv_cache_fill_add, BIT(3) | BIT(4),
+        qv_cache_fill_add(arg(0, a_fill()), arg(1, "k"), arg(2, image_path), arg(3, &own),
+                          arg(4, &out.flag), arg(5, &err)));
 
 CALL(qv_cache_fill_add_memory, BIT(4) | BIT(5) | RESERVED)
 {
-    const qv_clip_options own = { .fps = 1 };
-    static bool wanted;
     const qv_cache_fill_memory m = { .kind = QV_SOURCE_BYTES,
                                      .data = arg(3, "bytes"),
                                      .n_bytes = 5,
                                      .reserved = { [3] = reserved } };
     return qv_cache_fill_add_memory(arg(0, a_fill()), arg(1, "k"), arg(2, &m), arg(4, &own),
-                                    arg(5, &wanted), arg(6, &err));
+                                    arg(5, &out.flag), arg(6, &err));
 }
 
-CALL(qv_cache_fill_forget, NO_STATUS)
-{
-    qv_cache_fill_forget(arg(0, a_fill()));
-    return if_not(null_at == 0);
-}
-
+CALL_IS(qv_cache_fill_forget, NO_STATUS,
+        if_not((qv_cache_fill_forget(arg(0, a_fill())), null_at == 0)));
 CALL_IS(qv_cache_fill_begin, 0, qv_cache_fill_begin(arg(0, a_fill()), arg(1, model), arg(2, &err)));
 
 CALL(qv_cache_fill_run, 0)
@@ -395,10 +365,9 @@ CALL_FREES(qv_cache_fill_close, qv_cache_fill, a_fill());
 
 CALL(qv_job_open, RESERVED)
 {
-    static qv_job *job;
     qv_model *const models[] = { arg(3, model) };
     const qv_job_options o = { .reserved = { [7] = reserved } };
-    return qv_job_open(arg(0, models), 1, arg(1, &o), arg(2, &job), arg(4, &err));
+    return qv_job_open(arg(0, models), 1, arg(1, &o), arg(2, &out.job), arg(4, &err));
 }
 
 CALL(qv_job_add, RESERVED)
@@ -411,23 +380,9 @@ CALL(qv_job_add, RESERVED)
 
 CALL_IS(qv_job_end, 0, qv_job_end(arg(0, a_job()), arg(1, &err)));
 
-CALL(qv_job_give_back, NO_STATUS)
-{
-    qv_job_give_back(arg(0, a_job()), 1);
-    return if_not(null_at == 0);
-}
-
-CALL(qv_job_drop, NO_STATUS)
-{
-    qv_job_drop(arg(0, a_job()), 1);
-    return if_not(null_at == 0);
-}
-
-CALL(qv_job_cancel, NO_STATUS)
-{
-    qv_job_cancel(arg(0, a_job()));
-    return if_not(null_at == 0);
-}
+CALL_IS(qv_job_give_back, NO_STATUS, if_not((qv_job_give_back(arg(0, a_job()), 1), null_at == 0)));
+CALL_IS(qv_job_drop, NO_STATUS, if_not((qv_job_drop(arg(0, a_job()), 1), null_at == 0)));
+CALL_IS(qv_job_cancel, NO_STATUS, if_not((qv_job_cancel(arg(0, a_job())), null_at == 0)));
 
 CALL(qv_job_get_progress, NO_STATUS)
 {
@@ -440,10 +395,9 @@ CALL_FREES(qv_job_close, qv_job, a_job());
 
 CALL(qv_job_memory, RESERVED)
 {
-    static int64_t bytes;
     qv_model *const models[] = { arg(3, model) };
     const qv_job_options o = { .reserved = { [7] = reserved } };
-    return qv_job_memory(arg(0, models), 1, arg(1, &o), arg(2, &bytes), arg(4, &err));
+    return qv_job_memory(arg(0, models), 1, arg(1, &o), arg(2, out.n), arg(4, &err));
 }
 
 /* ---- clips ----------------------------------------------------------------------------------- */
@@ -471,11 +425,8 @@ CALL(qv_decoder_start, BIT(0))
     return unless_alone(status);
 }
 
-CALL(qv_decoder_version, BIT(0))
-{
-    static char text[256];
-    return unless_alone(qv_decoder_version(arg(0, "/bin/true"), arg(1, text), arg(2, &err)));
-}
+CALL_IS(qv_decoder_version, BIT(0),
+        unless_alone(qv_decoder_version(arg(0, "/bin/true"), arg(1, out.version), arg(2, &err))));
 
 static qv_decoder *
 a_decoder(void)
@@ -493,11 +444,10 @@ CALL_FREES(qv_decoder_stop, qv_decoder, a_decoder());
 
 CALL(qv_clip_open, BIT(1) | BIT(2) | BIT(3) | RESERVED)
 {
-    static qv_clip *clip;
     const qv_preprocess p = qv_preprocess_default(true);
     const qv_clip_options o = { .reserved = { [5] = reserved } };
     return unless_alone(qv_clip_open(arg(0, image_path), arg(1, &p), arg(2, &p), arg(3, &o),
-                                     arg(4, &clip), arg(5, &err)));
+                                     arg(4, &out.clip), arg(5, &err)));
 }
 
 CALL_FREES(qv_clip_close, qv_clip, a_clip());
@@ -511,18 +461,16 @@ CALL(qv_clip_get_info, NO_STATUS)
 
 CALL(qv_clip_read, BIT(3))
 {
-    static uint8_t frame[256 * 256 * 3];
-    int64_t n = 0;
     double time_s;
-    return qv_clip_read(arg(0, a_clip()), arg(1, frame), 1, arg(2, &n), arg(3, &time_s),
+    return qv_clip_read(arg(0, a_clip()), arg(1, out.frame), 1, arg(2, out.n), arg(3, &time_s),
                         arg(4, &err));
 }
 
 CALL(qv_smart_resize, 0)
 {
-    static int64_t height, width;
     const qv_preprocess p = qv_preprocess_default(true);
-    return qv_smart_resize(0, 64, 64, arg(0, &p), arg(1, &height), arg(2, &width), arg(3, &err));
+    return qv_smart_resize(0, 64, 64, arg(0, &p), arg(1, &out.n[0]), arg(2, &out.n[1]),
+                           arg(3, &err));
 }
 
 CALL(qv_sample_frames, BIT(0) | NO_STATUS)
@@ -531,12 +479,9 @@ CALL(qv_sample_frames, BIT(0) | NO_STATUS)
     return if_not(qv_sample_frames(8, 8, 0, 2, 0, 8, arg(0, indices)) != 2);
 }
 
-CALL(qv_resize_bicubic, 0)
-{
-    static uint8_t out[32 * 32 * 3];
-    return qv_resize_bicubic(arg(0, pixels), 64, 64, (int64_t)64 * 3, arg(1, out), 32, 32,
-                             arg(2, &err));
-}
+CALL_IS(qv_resize_bicubic, 0,
+        qv_resize_bicubic(arg(0, pixels), 64, 64, (int64_t)64 * 3, arg(1, out.frame), 32, 32,
+                          arg(2, &err)));
 
 /* ---- running it ------------------------------------------------------------------------------ */
 

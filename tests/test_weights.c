@@ -10,11 +10,11 @@
 #include "test.h"
 
 #include <math.h>
-#include <unistd.h>
 
 #include "backends.h"
 #include "dtype.h"
 #include "files/safetensors.h"
+#include "tempdir.h"
 #include "tiny.h"
 
 enum patch_form { AS_5D, AS_2D, AS_CHANNELS_LAST, AS_LINEAR_PROJ };
@@ -33,42 +33,14 @@ struct variant {
     int64_t at;
 };
 
-struct scratch {
-    char dir[64];
-    char files[16][96];
-    int n;
-};
-
-static const char *
-file_in(struct scratch *s, const char *name)
-{
-    char path[96];
-    assert_true(s->n < 16);
-    snprintf(path, sizeof path, "%.40s/%.50s", s->dir, name);
-    memcpy(s->files[s->n], path, sizeof path);
-    return s->files[s->n++];
-}
-
 static void
-clean(struct scratch *s)
+copy_file(const char *name)
 {
-    while (s->n)
-        unlink(s->files[--s->n]);
-    rmdir(s->dir);
-}
-
-static void
-copy_file(struct scratch *s, const char *name)
-{
-    char from[600], buffer[4096];
+    char from[600];
     snprintf(from, sizeof from, "%s/qwen3_vl/%s", QV_GOLDEN, name);
-    FILE *in = fopen(from, "rb"), *out = fopen(file_in(s, name), "wb");
-    assert_non_null(in);
-    assert_non_null(out);
-    for (size_t n; (n = fread(buffer, 1, sizeof buffer, in)) > 0;)
-        assert_int_equal(fwrite(buffer, 1, n, out), n);
-    fclose(in);
-    fclose(out);
+    struct file f = read_file(from);
+    temp_file(name, f.data, f.bytes);
+    free(f.data);
 }
 
 /* Returns the tensor's values in the variant's form. The caller frees them. */
@@ -133,7 +105,7 @@ rename_tensor(const struct variant *v, const char *from, char *to, size_t size)
 }
 
 static void
-write_variant(const struct variant *v, struct scratch *s)
+write_variant(const struct variant *v)
 {
     enum { MOST = 128 };
     static struct qv_safetensor tensors[MOST];
@@ -159,13 +131,11 @@ write_variant(const struct variant *v, struct scratch *s)
         tensors[n].name = strcpy(names[n], v->extra);
         data[n++] = calloc(3, 8);
     }
-    strcpy(s->dir, "/tmp/qv_weights_XXXXXX");
-    s->n = 0;
-    assert_non_null(mkdtemp(s->dir));
-    copy_file(s, "config.json");
-    copy_file(s, "preprocessor_config.json");
-    copy_file(s, "video_preprocessor_config.json");
-    const char *path = file_in(s, v->links ? "blob" : "model.safetensors");
+    assert_true(!tempdir_remove() && !tempdir_make()); /* without an earlier variant's files */
+    copy_file("config.json");
+    copy_file("preprocessor_config.json");
+    copy_file("video_preprocessor_config.json");
+    const char *path = temp_path(v->links ? "blob" : "model.safetensors");
     assert_ok(qv_safetensors_writer_open(path, tensors, n, NULL, 0, &w, ERR));
     for (size_t i = 0; i < n; i++) {
         uint64_t bytes = strstr(tensors[i].dtype_name, "64")   ? 8
@@ -178,7 +148,7 @@ write_variant(const struct variant *v, struct scratch *s)
     }
     assert_ok(qv_safetensors_writer_finish(&w, ERR));
     if (v->links)
-        assert_int_equal(symlink("blob", file_in(s, "model.safetensors")), 0);
+        assert_int_equal(symlink("blob", temp_path("model.safetensors")), 0);
     qv_safetensors_close(&file);
 }
 
@@ -186,16 +156,9 @@ write_variant(const struct variant *v, struct scratch *s)
 static float *
 tokens_of(const char *dir, qv_dtype dtype, size_t *bytes, char digest[40])
 {
-    struct tiny t = { 0 };
-    assert_ok(
-        qv_context_open(&(qv_context_options){ .backend = backend_for(dtype) }, &t.ctx, ERR) ||
-        qv_model_load(t.ctx, dir, &(qv_model_options){ .dtype = dtype }, &t.model, ERR));
-    qv_model_get_info(t.model, &t.info);
+    struct tiny t = tiny_open_family(dir, backend_for(dtype), dtype, 0);
     memcpy(digest, t.info.digest, 40);
-    uint8_t *frames = tiny_frames(&t, 2, 4, 6, 3);
-    const qv_item item = { .data = frames, .grid_thw = { 1, 4, 6 } };
-    float *tokens = tiny_encode(&t, QV_INPUT_FRAMES, &item, 1, NULL, bytes);
-    free(frames);
+    float *tokens = tiny_fixed_tokens(&t, bytes);
     tiny_close(&t);
     return tokens;
 }
@@ -220,16 +183,14 @@ TEST(the_same_model_however_it_is_stored)
         char digest[40], other[40];
         float *expected = tokens_of(QV_GOLDEN "/qwen3_vl", dtypes[d], &n, digest);
         for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
-            struct scratch s;
-            write_variant(&variants[i], &s);
-            float *tokens = tokens_of(s.dir, dtypes[d], &m, other);
+            write_variant(&variants[i]);
+            float *tokens = tokens_of(tempdir, dtypes[d], &m, other);
             if (n != m || memcmp(tokens, expected, n))
                 fail_msg("stored %s: other tokens in %s", variants[i].what,
                          qv_dtype_name(dtypes[d]));
             if (!variants[i].f32) /* the digest covers the stored values and their dtype */
                 assert_string_equal(digest, other);
             free(tokens);
-            clean(&s);
         }
         free(expected);
     }
@@ -250,98 +211,74 @@ TEST(another_value_is_another_digest)
     enum { N = sizeof variants / sizeof *variants };
     char digests[N][40];
     for (int i = 0; i < N; i++) {
-        struct scratch s;
         size_t n;
-        write_variant(&variants[i], &s);
-        free(tokens_of(s.dir, QV_F32, &n, digests[i]));
+        write_variant(&variants[i]);
+        free(tokens_of(tempdir, QV_F32, &n, digests[i]));
         for (int j = 0; j < i; j++)
             if (!strcmp(digests[i], digests[j]))
                 fail_msg("%s: the digest of: %s", variants[i].what, variants[j].what);
-        clean(&s);
     }
 }
 
 TEST(what_does_not_fit_is_refused_by_name)
 {
     static const struct {
-        struct variant variant;
         qv_dtype dtype;
         qv_status status;
-        const char *says[3];
+        const char *words;
+        struct variant variant;
     } cases[] = {
-        { { .what = "missing", .drop = "blocks.1.norm2.bias" },
-          QV_BF16,
+        { QV_BF16, QV_EFORMAT, "no tensor|blocks.1.norm2.bias", { .drop = "blocks.1.norm2.bias" } },
+        { QV_BF16,
           QV_EFORMAT,
-          { "no tensor", "blocks.1.norm2.bias", "" } },
-        { { .what = "no tower", .drop = "patch_embed.proj.weight" },
-          QV_BF16,
+          "no tensor|patch_embed.proj.weight|vision tower",
+          { .drop = "patch_embed.proj.weight" } },
+        { QV_BF16,
           QV_EFORMAT,
-          { "no tensor", "patch_embed.proj.weight", "vision tower" } },
-        { { .what = "two towers", .extra = "visual.patch_embed.proj.weight" },
-          QV_BF16,
+          "there are two vision towers, model.visual.patch_embed.proj.weight|"
+          "and visual.patch_embed.proj.weight|which one is meant",
+          { .extra = "visual.patch_embed.proj.weight" } },
+        { QV_BF16,
           QV_EFORMAT,
-          { "there are two vision towers, model.visual.patch_embed.proj.weight",
-            "and visual.patch_embed.proj.weight", "which one is meant" } },
-        { { .what = "shape", .widen = "blocks.2.attn.proj.bias" },
-          QV_BF16,
-          QV_EFORMAT,
-          { "shape", "blocks.2.attn.proj.bias", "config.json" } },
-        { { .what = "I64", .retype = "blocks.0.norm1.weight", .as = "I64" },
-          QV_BF16,
+          "shape|blocks.2.attn.proj.bias|config.json",
+          { .widen = "blocks.2.attn.proj.bias" } },
+        { QV_BF16,
           QV_EUNSUPPORTED,
-          { "blocks.0.norm1.weight is I64", "BF16", "model.safetensors" } },
-        { { .what = "F64", .retype = "merger.linear_fc2.weight", .as = "F64" },
-          QV_F32,
+          "blocks.0.norm1.weight is I64|BF16|model.safetensors",
+          { .retype = "blocks.0.norm1.weight", .as = "I64" } },
+        { QV_F32,
           QV_EUNSUPPORTED,
-          { "merger.linear_fc2.weight is F64", "BF16", "model.safetensors" } },
-        { { .what = "NaN", .spoil = "blocks.0.mlp.linear_fc1.weight", .value = NAN, .at = 77 },
-          QV_BF16,
+          "merger.linear_fc2.weight is F64|BF16|model.safetensors",
+          { .retype = "merger.linear_fc2.weight", .as = "F64" } },
+        { QV_BF16,
           QV_EFORMAT,
-          { "linear_fc1.weight", "value 77 is not finite in bf16", "model.safetensors" } },
-        { { .what = "NaN in a norm", .spoil = "merger.norm.weight", .value = NAN },
-          QV_BF16,
+          "linear_fc1.weight|value 77 is not finite in bf16|model.safetensors",
+          { .spoil = "blocks.0.mlp.linear_fc1.weight", .value = NAN, .at = 77 } },
+        { QV_BF16,
           QV_EFORMAT,
-          { "norm.weight", "value 0 is not finite in f32", "" } },
-        { { .what = "infinite", .spoil = "pos_embed.weight", .value = -INFINITY, .at = 31 },
-          QV_F32,
+          "norm.weight|value 0 is not finite in f32",
+          { .spoil = "merger.norm.weight", .value = NAN } },
+        { QV_F32,
           QV_EFORMAT,
-          { "pos_embed.weight", "value 31 is not finite in f32", "" } },
-        { { .what = "infinite in f16",
-            .spoil = "blocks.1.attn.qkv.weight",
-            .retype = "blocks.1.attn.qkv.weight",
-            .as = "F16",
-            .at = 5 },
-          QV_F32,
+          "pos_embed.weight|value 31 is not finite in f32",
+          { .spoil = "pos_embed.weight", .value = -INFINITY, .at = 31 } },
+        { QV_F32,
           QV_EFORMAT,
-          { "attn.qkv.weight", "value 5 is not finite in f32", "" } },
-        { { .what = "too large for bf16",
-            .f32 = true,
-            .spoil = "blocks.1.attn.qkv.weight",
-            .value = 3.4e38f,
-            .at = 40 },
-          QV_BF16,
+          "attn.qkv.weight|value 5 is not finite in f32", /* infinite in f16 */
+          { .spoil = "blocks.1.attn.qkv.weight",
+            .at = 5,
+            .retype = "1.attn.qkv.weight",
+            .as = "F16" } },
+        { QV_BF16,
           QV_EFORMAT,
-          { "attn.qkv.weight", "value 40 is not finite in bf16", "" } },
+          "attn.qkv.weight|value 40 is not finite in bf16",
+          { .f32 = true, .spoil = "blocks.1.attn.qkv.weight", .value = 3.4e38f, .at = 40 } },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct scratch s;
-        qv_error err = { 0 };
-        qv_context *ctx = NULL;
-        qv_model *model = NULL;
-        write_variant(&cases[i].variant, &s);
-        const qv_context_options device = { .backend = backend_for(cases[i].dtype) };
-        assert_ok(qv_context_open(&device, &ctx, ERR));
         const qv_model_options options = { .dtype = cases[i].dtype };
-        const qv_status status = qv_model_load(ctx, s.dir, &options, &model, &err);
-        if (status != cases[i].status)
-            fail_msg("%s: %s: %s", cases[i].variant.what, qv_status_name(status), err.text);
-        assert_null(model);
-        for (int j = 0; j < 3; j++)
-            if (!strstr(err.text, cases[i].says[j]))
-                fail_msg("%s: \"%s\" does not say \"%s\"", cases[i].variant.what, err.text,
-                         cases[i].says[j]);
-        qv_context_close(&ctx);
-        clean(&s);
+        write_variant(&cases[i].variant);
+        expect_load_failure(cases[i].words, tempdir, backend_for(cases[i].dtype), &options,
+                            cases[i].status, cases[i].words);
     }
 }
 
@@ -384,3 +321,5 @@ TEST(a_device_hears_what_will_follow)
     }
     qv_context_close(&ctx);
 }
+
+TEST_EACH(tempdir_make, tempdir_remove);

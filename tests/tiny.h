@@ -7,6 +7,7 @@
 
 #include "dtype.h"
 #include "model/model.h"
+#include "towers/weights.h"
 
 struct tiny {
     qv_context *ctx;
@@ -100,6 +101,37 @@ tiny_encode(const struct tiny *t, qv_input input, const qv_item *items, size_t n
     assert_ok(qv_encode(t->model, input, items, n, options, &out, ERR));
     assert_int_equal(out.n, out.capacity);
     return out.tokens;
+}
+
+/* The same of an image's worth of fixed frames. */
+static inline void *
+tiny_fixed_tokens(const struct tiny *t, size_t *bytes)
+{
+    uint8_t *frames = tiny_frames(t, 2, 4, 6, 3);
+    const qv_item item = { .data = frames, .grid_thw = { 1, 4, 6 } };
+    void *tokens = tiny_encode(t, QV_INPUT_FRAMES, &item, 1, NULL, bytes);
+    free(frames);
+    return tokens;
+}
+
+/* A model that is read in slices of a few bytes lies on the device like the one that is read whole,
+ * with any number of threads. */
+static inline void
+tiny_slices_are_the_same(const char *dir, const char *backend, const qv_model_options *options)
+{
+    struct tiny whole = tiny_open_model(dir, backend, options, 1);
+    for (int threads = 1; threads <= 4; threads += 3)
+        for (size_t bytes = 1; bytes < 10000; bytes = bytes * 7 + 1) {
+            qv_weights_slice_bytes = bytes;
+            struct tiny cut = tiny_open_model(dir, backend, options, threads);
+            qv_weights_slice_bytes = 0;
+            const struct qv_weights *a = &whole.model->weights, *b = &cut.model->weights;
+            assert_string_equal(a->digest, b->digest);
+            assert_int_equal(a->bytes, b->bytes);
+            assert_memory_equal(a->memory->base, b->memory->base, a->bytes);
+            tiny_close(&cut);
+        }
+    tiny_close(&whole);
 }
 
 static inline qv_plan *
