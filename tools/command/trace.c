@@ -67,7 +67,7 @@ tool_trace_open(const char *path, struct tool_trace **out, qv_error *err)
     }
     qv_status status = qv_atomic_file_open(path, &t->file, err);
     t->opened_s = qv_seconds();
-    put_text(t, "{\"traceEvents\":[\n");
+    put_text(t, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
     for (int i = 0; i < N_STAGES; i++) {
         char text[200];
         snprintf(
