@@ -53,17 +53,10 @@ hear_log(void *who, int level, const char *format, va_list args)
         atomic_fetch_add(&codec->complaints, 1);
 }
 
-static void
-quiet_once(void)
-{
-    av_log_set_callback(hear_log);
-}
-
 void
 qvm_quiet(void)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, quiet_once);
+    av_log_set_callback(hear_log);
 }
 
 static void *

@@ -120,7 +120,7 @@ typedef struct qvm_codec {
     char words[128];
 } qvm_codec;
 
-/* Keeps FFmpeg from printing, and hears its decoders' errors instead. Does so once per process. */
+/* Keeps FFmpeg from printing, and hears its decoders' errors instead. */
 void qvm_quiet(void);
 /* Has the usual decoders make their tables, which processes that are forked off later then have. */
 void qvm_warm_up(void);

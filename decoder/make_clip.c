@@ -30,38 +30,6 @@ static const struct {
               { 26, 2.6, 4.2, { 80, 110, 210 } } };
 enum { N_DISCS = sizeof discs / sizeof *discs };
 
-struct scene {
-    int width, height;
-    /* the discs' centres, and their squared radii */
-    double x[N_DISCS], y[N_DISCS], square[N_DISCS];
-};
-
-/* The scene at time t, in seconds. */
-static struct scene
-scene_at(const struct qvm_clip_shape *shape, double t)
-{
-    struct scene s = { .width = shape->width, .height = shape->height };
-    for (int i = 0; i < N_DISCS; i++) {
-        const double radius = discs[i].radius * s.height / 240;
-        s.x[i] = s.width * (0.5 + 0.36 * cos(discs[i].speed * t + discs[i].phase));
-        s.y[i] = s.height * (0.5 + 0.32 * sin(1.3 * discs[i].speed * t + discs[i].phase));
-        s.square[i] = radius * radius;
-    }
-    return s;
-}
-
-/* Writes luma and chroma of one pixel. */
-static void
-look(const struct scene *s, int x, int y, uint8_t yuv[3])
-{
-    yuv[0] = (uint8_t)(40 + 120 * x / s->width + 40 * y / s->height);
-    yuv[1] = (uint8_t)(150 - 50 * y / s->height);
-    yuv[2] = 118;
-    for (int i = 0; i < N_DISCS; i++)
-        if ((x - s->x[i]) * (x - s->x[i]) + (y - s->y[i]) * (y - s->y[i]) < s->square[i])
-            memcpy(yuv, discs[i].yuv, 3);
-}
-
 static uint32_t
 next_random(uint32_t *state)
 {
@@ -112,18 +80,28 @@ add_detail(AVFrame *f, const int8_t *surface, double t, uint32_t random)
     }
 }
 
+/* Draws the scene at time t, in seconds. */
 static void
-draw(AVFrame *f, const struct scene *s)
+draw(AVFrame *f, double t)
 {
-    uint8_t yuv[3];
-    for (int y = 0; y < s->height; y++)
-        for (int x = 0; x < s->width; x++) {
-            look(s, x, y, yuv);
+    const int width = f->width, height = f->height;
+    double x_of[N_DISCS], y_of[N_DISCS], square[N_DISCS]; /* centres; squared radii */
+    for (int i = 0; i < N_DISCS; i++) {
+        const double radius = discs[i].radius * height / 240;
+        x_of[i] = width * (0.5 + 0.36 * cos(discs[i].speed * t + discs[i].phase));
+        y_of[i] = height * (0.5 + 0.32 * sin(1.3 * discs[i].speed * t + discs[i].phase));
+        square[i] = radius * radius;
+    }
+    for (int y = 0; y < height; y++)
+        for (int x = 0; x < width; x++) {
+            uint8_t yuv[3] = { (uint8_t)(40 + 120 * x / width + 40 * y / height),
+                               (uint8_t)(150 - 50 * y / height), 118 };
+            for (int i = 0; i < N_DISCS; i++)
+                if ((x - x_of[i]) * (x - x_of[i]) + (y - y_of[i]) * (y - y_of[i]) < square[i])
+                    memcpy(yuv, discs[i].yuv, 3);
             f->data[0][y * f->linesize[0] + x] = yuv[0];
-            if (x % 2 == 0 && y % 2 == 0) {
-                f->data[1][y / 2 * f->linesize[1] + x / 2] = yuv[1];
-                f->data[2][y / 2 * f->linesize[2] + x / 2] = yuv[2];
-            }
+            for (int p = 1; p < 3 && x % 2 == 0 && y % 2 == 0; p++)
+                f->data[p][y / 2 * f->linesize[p] + x / 2] = yuv[p];
         }
 }
 
@@ -207,14 +185,13 @@ record(struct recorder *r)
 {
     int e = open_recorder(r);
     for (int i = 0; i < r->shape.frames && e >= 0; i++) {
-        const struct scene scene = scene_at(&r->shape, (double)i / r->shape.fps);
+        const double t = (double)i / r->shape.fps;
         e = av_frame_make_writable(r->frame);
         if (e < 0)
             break;
-        draw(r->frame, &scene);
+        draw(r->frame, t);
         if (r->surface)
-            add_detail(r->frame, r->surface, (double)i / r->shape.fps + 7 * r->shape.number,
-                       (uint32_t)i);
+            add_detail(r->frame, r->surface, t + 7 * r->shape.number, (uint32_t)i);
         r->frame->pts = i;
         e = encode_frame(r, r->frame);
     }

@@ -104,7 +104,7 @@ def test_usage():
          ("verify --model mmproj --against-model mmproj --max-distance nan", "must be a number above 0"))
     each(4, (f"{ENCODE} grey.ppm -o g.safetensors --backend tpu", 'no backend "tpu"'),
          (f"info {MODEL} --backend ref:7", "device 7"), (f"info {MODEL} --device ref:7", "device 7"),
-         (f"info {MODEL} --device 1000", "no backend has a device 1000: .*; ref: device 1000"),
+         (f"info {MODEL} --device 1000", "no backend has a device 1000: ", "; ref: device 1000"),
          (f"info {MODEL} --device 1000 --backend ref", "device 1000"),
          (f"info {MODEL} --device cuda:1000", "cuda"),
          (f"{ENCODE} grey.ppm -o many --device 0,1000", "device 1000"),

@@ -416,7 +416,7 @@ TEST(a_lost_device_costs_what_was_on_it)
     losing.run = run_or_lose;
     slow.run = run_slowly;
     t[1].ctx->backend = &losing;
-    for (int round = 0; round < 40; round++) { /* where it is lost depends on the threads, too */
+    for (int round = 0; round < 16; round++) { /* where it is lost depends on the threads, too */
         const int after = round % 8;
         const bool both = after == 7;
         struct collector *c = collector_make(t);
@@ -1704,7 +1704,7 @@ count(void *user, void *entry, const qv_job_result *r, qv_error *err)
 TEST(a_soak_leaves_nothing_behind)
 {
     const char *asked = getenv("QV_SOAK");
-    const int many = asked ? atoi(asked) : 300, warm = many / 3;
+    const int many = asked ? atoi(asked) : 150, warm = many / 3;
     int done = 0;
     const qv_job_options o = { .sink = { .end = count, .user = &done },
                                .decoders = 3,

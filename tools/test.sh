@@ -159,7 +159,7 @@ if wanted release; then
     check build release
     # left out: tests of what sanitizers find, and tests that wait, kill, or spend their time in FFmpeg,
     # for which optimisation makes no difference
-    left_out='faults_(alloc|onednn).*|planted|isolation|job|job_progress|mlx_sizes|command|bench_program|many_command|cache_(crash|command|lived)|clips|frames|lost_device|verify'
+    left_out='faults_(alloc|onednn).*|planted|isolation|job|job_progress|mlx_sizes|command|bench_program|many_command|cache_(crash|command|lived)|clips|frames|gpu|lost_device|verify'
     # the CUDA build runs it, with everything that this one has
     ! command -v nvcc > /dev/null || left_out="$left_out|consumer"
     run release -E "^($left_out)\$"

@@ -290,20 +290,13 @@ measure(qv_context *ctx, const struct qv_op *op, const char *work, qv_error *err
     return status;
 }
 
-/* Returns whether the operation runs in more than one way on this device. */
-static bool
-has_choices(const qv_context *ctx, const struct qv_op *op)
-{
-    return ctx->caps.has_choices && (op->kind == QV_OP_gemm || op->kind == QV_OP_conv);
-}
-
 qv_status
 qv_kernel_choice(qv_context *ctx, const struct qv_op *op, int *choice, qv_error *err)
 {
     char work[TEXT_BYTES];
     *choice = 0;
-    if (!has_choices(ctx, op))
-        return QV_OK;
+    if (!ctx->caps.has_choices || (op->kind != QV_OP_gemm && op->kind != QV_OP_conv))
+        return QV_OK; /* the first choice is kept */
     qv_op_print(op, work, sizeof work);
     if (ctx->tune.measure && !qv_tune_find(&ctx->tune, work)) {
         qv_status status = measure(ctx, op, work, err);

@@ -267,14 +267,6 @@ check_layout(struct qv_safetensors *f, uint64_t data, qv_error *err)
     return QV_OK;
 }
 
-static void
-sort_names(struct qv_safetensors *f)
-{
-    for (size_t i = 0; i < f->n; i++)
-        f->by_name[i] = &f->tensors[i];
-    qsort(f->by_name, f->n, sizeof *f->by_name, compare_names);
-}
-
 /* Reads the 8 bytes before the header. If they are wrong, the file is mostly of another format,
  * which its first bytes tell. */
 static qv_status
@@ -330,8 +322,10 @@ read_header(struct qv_safetensors *f, qv_error *err)
         s = read_entries(f, root, err);
     if (!s)
         s = check_layout(f, 8 + n, err);
+    for (size_t i = 0; i < f->n && !s; i++)
+        f->by_name[i] = &f->tensors[i];
     if (!s)
-        sort_names(f);
+        qsort(f->by_name, f->n, sizeof *f->by_name, compare_names);
     json_decref(root);
     return s;
 }

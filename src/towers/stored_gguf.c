@@ -189,25 +189,6 @@ find_frames(const struct search *s, const char *name)
     return status;
 }
 
-/* Finds rows of the file's fused attn_qkv: those of q, k or v (which is 0, 1 or 2) for a family
- * that has three tensors, or all of them (-1). */
-static qv_status
-find_fused(const struct search *s, const struct taken *t, int which)
-{
-    const int64_t rows = s->spec->n, all = which < 0 ? rows : 3 * rows;
-    char name[QV_GGUF_NAME];
-    put_together("v.blk.#.attn_qkv", t, name);
-    return add_piece(s, name, which < 0 ? 0 : which * rows, rows, all);
-}
-
-static bool
-has_fused(const struct search *s, const struct taken *t)
-{
-    char name[QV_GGUF_NAME];
-    put_together("v.blk.#.attn_qkv", t, name);
-    return qv_gguf_find(s->file, name) != NULL;
-}
-
 static int
 which_of_qkv(const char *stem)
 {
@@ -219,12 +200,18 @@ which_of_qkv(const char *stem)
     return -2;
 }
 
+/* Of a fused attn_qkv, a family that has three tensors takes the rows of q, k or v (0, 1 or 2),
+ * any other takes all (-1). */
 static qv_status
 find_pieces(const struct search *s, const struct taken *t, const char *const *in_file)
 {
     const int qkv = which_of_qkv(t->stem);
-    if (qkv > -2 && has_fused(s, t))
-        return find_fused(s, t, qkv);
+    const int64_t rows = s->spec->n;
+    char fused[QV_GGUF_NAME];
+    put_together("v.blk.#.attn_qkv", t, fused);
+    if (qkv > -2 && qv_gguf_find(s->file, fused))
+        return qkv < 0 ? add_piece(s, fused, 0, rows, rows)
+                       : add_piece(s, fused, qkv * rows, rows, 3 * rows);
     int n = 0;
     while (n < QV_MOST_PIECES && in_file[n])
         n++;

@@ -99,12 +99,6 @@ bytes_of_row(const struct source *s)
     return most;
 }
 
-static bool
-groups_equal(const struct qv_groups *a, const struct qv_groups *b)
-{
-    return a->bits == b->bits && a->group == b->group && a->dtype == b->dtype;
-}
-
 /* Tells how a matrix stays quantised. All its stored tensors must be quantised alike, and
  * its padding must be whole groups. The patch embedding is always widened, since not every
  * device runs it as a linear layer. */
@@ -117,7 +111,7 @@ groups_to_keep(const struct loader *l, const struct source *s)
         return none;
     for (int i = 1; i < s->spec.n_stored; i++) {
         const struct qv_groups other = qv_stored_groups(&s->stored[i]);
-        if (!groups_equal(&first, &other))
+        if (first.bits != other.bits || first.group != other.group || first.dtype != other.dtype)
             return none;
     }
     return first;

@@ -174,7 +174,7 @@ def _read(path: str) -> Published | None:
         with open(path, "rb") as f:
             size = int.from_bytes(f.read(8), "little")
             return Published(*json.loads(json.loads(f.read(min(size, MOST_HEADER)))["__metadata__"]["qwenvit"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
