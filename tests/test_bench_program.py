@@ -109,9 +109,7 @@ def test_records():
     assert embed["GEMM alone"]["median_ms"] > 0 and embed["patchify"]["over_gemm"] > 0
     assert holds(embed["patchify from bytes"], "over_floor", 1)
     assert sum(r["chosen"] for r in records if r["bench"] == "conv3d") == 1
-    trace = json.loads(read("trace.json"))
-    assert trace["displayTimeUnit"] == "ms"
-    spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    spans = [event for event in json.loads(read("trace.json"))["traceEvents"] if event["ph"] == "X"]
     assert len(spans) > 30 and all(span["ts"] >= 0 and span["dur"] >= 0 for span in spans)
     assert {span["name"] for span in spans} > {"patch_embed", "blocks.0", "merger", "gemm", "attention"}
 

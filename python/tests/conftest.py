@@ -76,6 +76,14 @@ def torn(tmp_path_factory):
     return str(whole), str(path)
 
 
+def refused(call, words="", status=None):
+    """Checks that a call raises qwenvit.Error with such words, and returns that."""
+    with pytest.raises(qwenvit.Error, match=words) as e:
+        call()
+    assert status in (None, e.value.status)
+    return e.value
+
+
 def distances(x, truth):
     x, truth = np.asarray(x, np.float64), np.asarray(truth, np.float64)
     return np.linalg.norm(x - truth, axis=1) / np.linalg.norm(truth, axis=1)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import qwenvit
+from conftest import refused
 from test_cache import clip_of, folder, make_format, write_part  # noqa: F401
 
 pa = pytest.importorskip("pyarrow")
@@ -82,8 +83,7 @@ def test_what_is_not_ours_is_left_alone(folder, tmp_path):  # noqa: F811
     assert e.value.status == "QV_EFORMAT" and other.exists()
     other.unlink()
     name.write_bytes(b"nonsense")
-    with pytest.raises(qwenvit.Error, match="this is no file of an export; move it away"):
-        cache.to_parquet(out)
+    refused(lambda: cache.to_parquet(out), "this is no file of an export; move it away")
     name.unlink()
     cache.to_parquet(out)
     expect_same(cache, out)
@@ -116,8 +116,7 @@ def test_wrong_arguments_are_said(folder, tmp_path, monkeypatch):  # noqa: F811
                         (lambda: cache.to_parquet(tmp_path, progress=True), "progress is True"),
                         (lambda: cache.to_parquet(tmp_path / "file" / "x"), "file/x: Not a directory"),
                         (lambda: cache.to_parquet_index(3), "path is 3")]:
-        with pytest.raises(qwenvit.Error, match=words):
-            call()
+        refused(call, words)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(qwenvit.Error, match=r"to_parquet\(\) needs pyarrow") as e:
         cache.to_parquet(tmp_path / "out")

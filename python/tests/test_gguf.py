@@ -8,7 +8,7 @@ import warnings
 
 import numpy as np
 import pytest
-from conftest import read_safetensors
+from conftest import read_safetensors, refused
 
 import qwenvit
 from qwenvit.adapters import engines
@@ -88,10 +88,8 @@ def test_wrong_means_warn_and_can_be_overruled(file, golden, tmp_path):
         model = qwenvit.load(wrong, backend="ref", dtype="f32", image_mean=[0.5] * 3, image_std=np.full(3, 0.5))
     assert model.info["video"]["std"] == (0.5,) * 3 and model.info["model_warning"] == ""
     for value in ([], [0.5] * 2, "abc", 1, [0.5, 0.5, float("nan")]):
-        with pytest.raises(qwenvit.Error, match="image_mean is .*three finite numbers"):
-            qwenvit.load(wrong, image_mean=value)
-    with pytest.raises(qwenvit.Error, match=r"image_std\[2\] is 0"):
-        qwenvit.load(wrong, backend="ref", image_std=[1, 1, 0])
+        refused(lambda: qwenvit.load(wrong, image_mean=value), "image_mean is .*three finite numbers")
+    refused(lambda: qwenvit.load(wrong, backend="ref", image_std=[1, 1, 0]), r"image_std\[2\] is 0")
 
 
 def test_what_a_file_does_not_know_is_said(file):

@@ -10,7 +10,7 @@ import pytest
 
 import fake_torch
 import qwenvit
-from conftest import GOLDEN, read_safetensors
+from conftest import GOLDEN, read_safetensors, refused
 
 FAMILIES = sorted(os.listdir(GOLDEN))
 RGBA = np.random.default_rng(2).integers(0, 256, (70, 90, 4), dtype=np.uint8)
@@ -192,8 +192,7 @@ def test_the_first_frame_of_an_animation(model, tmp_path):
         assert not model.encode(data).is_image
         first = model.encode(data, first_frame=True)
         assert first.is_image and same(first, model.encode(image.open(io.BytesIO(data))))
-    with pytest.raises(qwenvit.Error, match="first_frame is 1; must be true or false"):
-        model.encode(data, first_frame=1)
+    refused(lambda: model.encode(data, first_frame=1), "first_frame is 1; must be true or false")
 
 
 @pytest.mark.parametrize(
@@ -209,15 +208,12 @@ def test_the_first_frame_of_an_animation(model, tmp_path):
     ],
 )
 def test_frames_that_are_none(model, frames, words):
-    with pytest.raises(qwenvit.Error, match=words) as e:
-        model.encode(frames=frames)
-    assert e.value.status == "QV_EINVAL"
+    refused(lambda: model.encode(frames=frames), words, "QV_EINVAL")
 
 
 def test_torch_is_told_its_own_line(model):
     torch = pytest.importorskip("torch")
-    with pytest.raises(qwenvit.Error, match=r"\(frames \* 255\).round\(\).to\(torch.uint8\)"):
-        model.encode(torch.zeros(2, 64, 64, 3))
+    refused(lambda: model.encode(torch.zeros(2, 64, 64, 3)), r"\(frames \* 255\).round\(\).to\(torch.uint8\)")
     model.encode((torch.rand(2, 64, 64, 3) * 255).round().to(torch.uint8))
 
 
@@ -228,16 +224,13 @@ def test_an_input_that_wants_a_gradient_is_refused_in_one_way(model, monkeypatch
     calls = [(model.encode, frames), (model.preprocess, frames), (lambda x: model.encode(frames=[x]), frames),
              (lambda x: model.forward(x, [[1, 4, 4]]), rows)]
     for call, x in calls:
-        with pytest.raises(qwenvit.Error, match="it requires a gradient, and this tower computes none; give it .detach") as e:
-            call(x)
-        assert e.value.status == "QV_EINVAL"
+        refused(lambda: call(x), "it requires a gradient, and this tower computes none; give it .detach", "QV_EINVAL")
 
 
 def test_torchs_own_tensors_are_held_to_it_too(model):
     torch = pytest.importorskip("torch")
     rows = torch.zeros(16, model.info["row_dim"], requires_grad=True)
-    with pytest.raises(qwenvit.Error, match="requires a gradient"):
-        model.forward(rows, [[1, 4, 4]])
+    refused(lambda: model.forward(rows, [[1, 4, 4]]), "requires a gradient")
     assert len(model.forward(rows.detach(), [[1, 4, 4]])[0]) == 4
 
 
@@ -271,16 +264,13 @@ def test_frames_have_seconds_if_somebody_says_them(model, frames):
     ],
 )
 def test_seconds_that_are_none(model, frames, options, words):
-    with pytest.raises(qwenvit.Error, match=words):
-        model.encode(frames, **options)
+    refused(lambda: model.encode(frames, **options), words)
 
 
 def test_seconds_of_others(model, frames, clip):
     for source, options in ((str(clip), {"timestamps": [0]}), ({"path": clip, "timestamps": [0]}, {})):
-        with pytest.raises(qwenvit.Error, match="timestamps belong to frames"):
-            model.encode(source, **options)
-    with pytest.raises(qwenvit.Error, match="put them into its dict"):
-        model.encode([frames], timestamps=[0, 1, 2, 3])
+        refused(lambda: model.encode(source, **options), "timestamps belong to frames")
+    refused(lambda: model.encode([frames], timestamps=[0, 1, 2, 3]), "put them into its dict")
 
 
 # ---- files -----------------------------------------------------------------------------------------
@@ -308,9 +298,7 @@ class Broken:
      (io.BytesIO(b""), "no bytes", "QV_EINVAL"), (Broken(), "the network is gone", "QV_EIO")],
 )
 def test_files_that_cannot_be_read(model, file, words, status):
-    with pytest.raises(qwenvit.Error, match=words) as e:
-        model.encode(file)
-    assert e.value.status == status
+    refused(lambda: model.encode(file), words, status)
 
 
 def test_urls_of_files(model, clip, tmp_path):
@@ -320,8 +308,7 @@ def test_urls_of_files(model, clip, tmp_path):
     for url in (odd.as_uri(), odd.as_uri().replace("file://", "file://localhost"), f"file://{clip}"):
         assert same(model.encode(url), plain) and model.encode({"path": url}).key == url
     for url in ("file://elsewhere/a.mp4", "file://", "file:///", "file:///a%00b"):
-        with pytest.raises(qwenvit.Error, match="file:///folder/clip.mp4"):
-            model.encode(url)
+        refused(lambda: model.encode(url), "file:///folder/clip.mp4")
     with qwenvit.CacheWriter(model, tmp_path / "cache") as cache:
         assert cache.add([odd.as_uri()])["done"] == 1
     assert list(qwenvit.Cache(tmp_path / "cache")) == [str(odd)]
@@ -352,10 +339,8 @@ def test_preprocess_is_what_encode_does(model, clip, frames):
         assert made.second_per_grid_ts == tokens.second_per_grid_ts and made.damaged_frames == 0
         assert np.array_equal(made.timestamps, tokens.timestamps)
     assert "Pixels [" in repr(made)
-    with pytest.raises(qwenvit.Error, match="none.mp4"):
-        model.preprocess("none.mp4")
-    with pytest.raises(qwenvit.Error, match="one source"):
-        model.preprocess([frames])
+    refused(lambda: model.preprocess("none.mp4"), "none.mp4")
+    refused(lambda: model.preprocess([frames]), "one source")
 
 
 # ---- devices ---------------------------------------------------------------------------------------
@@ -400,8 +385,7 @@ def test_what_a_name_means(device, place):
     ],
 )
 def test_devices_that_are_none(golden, backend, device, words):
-    with pytest.raises(qwenvit.Error, match=words):
-        qwenvit.load(golden, backend, device=device)
+    refused(lambda: qwenvit.load(golden, backend, device=device), words)
 
 
 def test_torchs_current_device_is_meant_by_cuda_alone(monkeypatch):
