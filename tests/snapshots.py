@@ -5,6 +5,8 @@
     encode  each file that `encode` writes: its header and a hash of its data
     cache   each cache's description, and each key's record and tensors
     json    what every subcommand prints: lines of --json, text, errors, pages of --help
+    chunks  the chunks that lists and jobs of many sizes are computed in (snapshot_chunks.c), and those of the
+            test packs; the folder `order` also has when plans are made and chunks pulled
 
 `diff -r` of the folders of two source trees, made on one machine, shows all that a change has changed. What depends on
 time or on the commit is masked, and what comes in any order is sorted, so two runs of one tree give equal folders.
@@ -284,12 +286,26 @@ class Snapshots:
         self.write("cache", "few", self.cache_text("few.cache"))
         self.run("info qwen3_vl --backend ref")
 
+    def chunks(self):
+        for name in "snapshot_chunks", "test_packs":
+            done = subprocess.run([self.programs / name], env=self.env | {"QV_CHUNK_TRACE": "trace", "QV_GOLDEN": str(GOLDEN)}, capture_output=True)
+            if done.returncode:
+                sys.exit(f"{name}: exit {done.returncode}\n{done.stdout.decode()}{done.stderr.decode()}")
+            devices = {}
+            for case in filter(None, re.split("^(?=== )", Path("trace").read_text(), flags=re.M)):
+                device = re.sub("^== ", "", case).split(":")[0] if case.startswith("==") else name
+                devices[device] = devices.get(device, "") + case
+            for device, text in devices.items():
+                self.write("order", device, text)
+                self.write("chunks", device, re.sub("^(make|pull).*\n", "", text, flags=re.M))
+
 
 def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     snapshots = Snapshots(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "build/release")
-    parts = {"encode": snapshots.encodes, "cache": snapshots.caches, "json": snapshots.prints, "quick": snapshots.quick}
+    parts = {"encode": snapshots.encodes, "cache": snapshots.caches, "json": snapshots.prints, "chunks": snapshots.chunks,
+             "quick": snapshots.quick}
     if snapshots.out.exists():
         sys.exit(f"{snapshots.out} exists; give the name of a new folder")
     with tempfile.TemporaryDirectory() as work:
