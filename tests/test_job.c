@@ -416,6 +416,7 @@ TEST(a_lost_device_costs_what_was_on_it)
     losing.run = run_or_lose;
     slow.run = run_slowly;
     t[1].ctx->backend = &losing;
+    int n_lost = 0;
     for (int round = 0; round < 16; round++) { /* where it is lost depends on the threads, too */
         const int after = round % 8;
         const bool both = after == 7;
@@ -445,9 +446,13 @@ TEST(a_lost_device_costs_what_was_on_it)
                 assert_int_equal(g->status, QV_EBACKEND);
         }
         assert_true(added == N || both);
-        assert_in_range(lost, 1, both ? added : N - 1);
+        /* a machine that is busy may give the device too few chunks to be lost */
+        const bool is_lost = atomic_load(&chunks_left) < 0;
+        assert_in_range(lost, is_lost, both ? added : is_lost ? N - 1 : 0);
+        n_lost += is_lost;
         collector_free(c);
     }
+    assert_in_range(n_lost, 2, 16);
     for (int i = 0; i < 2; i++) {
         t[i].ctx->backend = sound;
         tiny_close(&t[i]);

@@ -30,7 +30,7 @@ from .service import Service, Settings
 from .turns import IMAGES_UNDER_WAY, Turns
 from .vllm import EcFolder
 
-WARM = b"P6\n64 64\n255\n" + bytes(3 * 64 * 64)  # a small image
+WARM = memoryview(bytes(64 * 64 * 3)).cast("B", (1, 64, 64, 3))  # a small image
 ONE_PROCESS = (
     "--workers is refused: one process has all devices of a machine, and one cache; for more, start a server per machine "
     "behind a load balancer"
@@ -146,7 +146,7 @@ def load(service: Service, a: argparse.Namespace) -> None:
         if info["model_type"] not in FAMILIES:
             raise error("QV_EUNSUPPORTED", f"--ec-path: vLLM takes no tokens of {info['model_type']} from elsewhere")
         service.ec = EcFolder(about, a.ec_path, a.ec_bytes, a.ec_seconds)
-    encoder.submit({"bytes": WARM}).result()
+    encoder.submit({"frames": WARM}).result()
     service.ready = True
 
 
