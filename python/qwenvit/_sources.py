@@ -37,7 +37,7 @@ CHAT = ("image", "video", "image_url", "video_url", "input_image", "input_video"
 RENAMED = {"nframes": "num_frames", "video_start": "start", "video_end": "end"}  # as qwen-vl-utils calls options
 KINDS = ("path", "bytes", "frames", "image")  # what a source that is a dict may describe
 OF_FRAMES = ("fps", "max_pixels", "min_pixels", "timestamps")  # options that frames may have
-PASSED_OVER = ("num_frames", "min_frames", "max_frames", "max_seconds")  # do nothing for frames, which were sampled already
+PASSED_OVER = ("num_frames", "min_frames", "max_frames")  # options that do nothing for frames, which were sampled already
 
 
 def _is_bytes(x: object) -> bool:
