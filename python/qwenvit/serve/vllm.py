@@ -95,19 +95,16 @@ def image_key(data: bytes, model_id: str) -> str:
         raise Refused(400, "QV_EUNSUPPORTED", "an image without a uuid must be a whole JPEG, PNG, WebP or GIF, whose "
                                               "key vLLM makes of the bytes alone: send a uuid")
     how = {"image_mode": "RGB", "rgba_background_color": (255, 255, 255)}
-    hashed = blake3.blake3()
-    image: Any = data if plain else {"io_config": how, "data": data}
+    image = data if plain else {"io_config": how, "data": data}
     name = (5).to_bytes(8, "little") + b"image"
-    for piece in (name, b"\x03", name, *_framed(image), (8).to_bytes(8, "little"), b"model_id", *_framed(model_id)):
-        hashed.update(piece)
-    return hashed.hexdigest()
+    pieces = (name, b"\x03", name, *_framed(image), (8).to_bytes(8, "little"), b"model_id", *_framed(model_id))
+    return blake3.blake3(b"".join(pieces)).hexdigest()
 
 
 def _key_of(part: dict[str, Any], kind: str, data: bytes, model_id: str) -> str:
     key = part.get("uuid")
     if key is None and kind == "video":
-        raise Refused(400, "QV_EUNSUPPORTED", "a clip without a uuid: vLLM makes its key of what its own loader did, which only "
-                                              "that loader knows; send a uuid")
+        raise Refused(400, "QV_EUNSUPPORTED", "a clip without a uuid: its key in vLLM is what only vLLM's loader knows; send a uuid")
     if key is None:
         return image_key(data, model_id)
     if not isinstance(key, str) or not key.isprintable() or not 0 < len(key.encode()) <= 200 or "/" in key or key.startswith("."):
