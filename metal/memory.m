@@ -102,9 +102,8 @@ qv_layout_metal(struct qv_device *device, const struct qv_matrix *matrix, struct
 {
     (void)device;
     (void)err;
-    *out =
-        (struct qv_layout){ (size_t)matrix->n * qv_matrix_row_bytes(matrix),
-                            matrix->conv ? matrix->n : 1 };
+    *out = (struct qv_layout){ (size_t)matrix->n * qv_matrix_row_bytes(matrix),
+                               matrix->conv ? matrix->n : 1 };
     return QV_OK;
 }
 
