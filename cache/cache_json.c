@@ -103,7 +103,7 @@ qv_cache_description(const char *dir, bool *there, json_t **root, qv_cache_layou
         s = qv_json_read(path, QV_JSON_MAX_CONFIG, &json, err);
     if (*there && !s) {
         const struct qv_json_object top = { .json = json, .file = path, .prefix = "" };
-        s = check_text(&top, "format", QV_CACHE_FORMAT, "this is no cache of qwenvit", err);
+        s = check_text(&top, "format", QV_CACHE_FORMAT, "this is not a qwenvit cache", err);
         if (!s)
             s = check_version(&top, err);
         if (!s)

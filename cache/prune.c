@@ -487,7 +487,7 @@ qv_cache_prune(const char *dir, const qv_cache_prune_options *o, qv_cache_pruned
         return qv_fail(err, QV_EINVAL, "%s: a key to keep or drop is NULL", qv_path_tail(dir));
     if (o->keep && !o->n_keep)
         return qv_fail(err, QV_EINVAL,
-                       "%s: no key is to be kept; to remove all of a cache, remove its folder",
+                       "%s: no key would be kept; to remove all of a cache, remove its folder",
                        qv_path_tail(dir));
     struct pruning p = { .o = o, .out = out, .lock = -1 };
     qv_status s = open_folder(&p, dir, err);

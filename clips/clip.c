@@ -137,8 +137,7 @@ check_unchanged(const qv_clip *clip, qv_error *err)
         return qv_fail(err, QV_EIO, "%s: cannot be looked at: %s", clip->path, strerror(errno));
     return now.st_size == clip->outcome.file_bytes && mtime_ns(&now) == clip->outcome.file_mtime_ns
                ? QV_OK
-               : qv_fail(err, QV_EFORMAT,
-                         "%s: the file changed while it was read; it is to be done again",
+               : qv_fail(err, QV_EFORMAT, "%s: the file changed while it was read; encode it again",
                          clip->path);
 }
 

@@ -125,7 +125,7 @@ explain_end(struct qvm_process *p, const char *silent, qv_error *err)
         return qv_fail(err, QV_EFORMAT, "%s: decoding it crashed, with signal %d (%s)", p->path,
                        WTERMSIG(how), strsignal(WTERMSIG(how)));
     return qv_fail(err, p->asked ? QV_EFORMAT : QV_EBACKEND,
-                   "%s: its decoder left without a word, with exit code %d", p->path,
+                   "%s: its decoder exited with code %d without an error", p->path,
                    WIFEXITED(how) ? WEXITSTATUS(how) : 0);
 }
 
@@ -288,8 +288,8 @@ qvm_process_next(struct qvm_process *p, qvm_event *event, qv_error *err)
             return status;
         if (!accept_event(p, event)) {
             end(p, false);
-            return qv_fail(err, QV_EFORMAT, "%s: its decoder said what cannot be; it was ended",
-                           p->path);
+            return qv_fail(err, QV_EFORMAT,
+                           "%s: its decoder sent an impossible reply and was killed", p->path);
         }
     } while (event->kind == QVM_ALIVE);
     if (event->kind != QVM_END)

@@ -83,7 +83,7 @@ no_device(cudaError_t error, qv_error *err)
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);
     if (error == cudaErrorInsufficientDriver && !driver)
-        return qv_fail(err, QV_ENODEVICE, "no NVIDIA GPU can be used: there is no driver here");
+        return qv_fail(err, QV_ENODEVICE, "no NVIDIA GPU can be used: no driver is installed");
     if (error == cudaErrorInsufficientDriver)
         return qv_fail(err, QV_ENODEVICE,
                        "no NVIDIA GPU can be used: the driver here is for CUDA %d.%d, and this "

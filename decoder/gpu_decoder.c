@@ -210,7 +210,7 @@ qvm_gpu_decoder_open(qvm_gpu_decoder *d, const AVStream *stream, const AVCodecCo
     if (!code)
         code = next_event(d, true, &event);
     if (!code && event.kind != QVM_GPU_OPENED)
-        code = lose(d, "the GPU's process said what cannot be");
+        code = lose(d, "the GPU process sent an impossible reply");
     return !code;
 }
 
@@ -413,7 +413,7 @@ take_frame(qvm_gpu_decoder *d, const qvm_gpu_decoder_event *e, AVFrame *frame)
 {
     const AVFrame *like = d->like;
     if (!is_possible(d, e))
-        return lose(d, "the GPU's process said what cannot be");
+        return lose(d, "the GPU process sent an impossible reply");
     frame->format = like->format;
     frame->width = e->width;
     frame->height = e->height;
@@ -448,7 +448,7 @@ take_in(qvm_gpu_decoder *d, const qvm_gpu_decoder_event *e)
         return 0;
     }
     if (e->kind != QVM_GPU_FRAME)
-        return lose(d, "the GPU's process said what cannot be");
+        return lose(d, "the GPU process sent an impossible reply");
     if (d->n_held == QVM_MOST_GROUP)
         return fail(d, too_long);
     if (e->slot != -1 && !qvm_gpu_decoder_can_hold(d, 1))
@@ -493,7 +493,7 @@ wait_for_next(qvm_gpu_decoder *d)
         if (!found && (d->n_held > d->most_held || (d->emptied && d->n_held)))
             return fail(d, other_times);
         if (d->emptied)
-            return found ? lose(d, "the GPU's process said what cannot be") : AVERROR_EOF;
+            return found ? lose(d, "the GPU process sent an impossible reply") : AVERROR_EOF;
         int code = next_event(d, d->emptying || find_slot(d) < 0, &e);
         if (!code)
             code = take_in(d, &e);

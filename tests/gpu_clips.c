@@ -138,7 +138,7 @@ run(qv_decode which)
     double frames = 0;
     for (int i = 0; i < o.n_clips * o.repeat; i++)
         frames += (double)reads[which][i].info.source_frames;
-    printf("%s: %d clips in %.2f s: %.2f clips and %.0f frames of the clips a second\n",
+    printf("%s: %d clips in %.2f s: %.2f clips and %.0f frames of the clips per second\n",
            qv_decode_name(which), o.n_clips * o.repeat, took_s, o.n_clips * o.repeat / took_s,
            frames / took_s);
 }

@@ -495,7 +495,7 @@ TEST(test_other_caches)
     static const struct {
         const char *text, *words;
     } foreign[] = {
-        { "{\"format\":\"webdataset\"}", "format|no cache of qwenvit" },
+        { "{\"format\":\"webdataset\"}", "format|not a qwenvit cache" },
         { "{\"format\":\"qwenvit-cache\",\"version\":\"3\"}", "version|\"3\"|\"2\"" },
         { "{\"format\":\"qwenvit-cache\",\"version\":\"1\"}",
           "version|\"1\"|python -m qwenvit convert OLD NEW|\"2\"" },

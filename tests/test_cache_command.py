@@ -227,7 +227,7 @@ def test_other_layouts():
     (f"{QUIET} --list good.txt -o first --fps 1", "preprocessing.options.fps"),
     (f"cache fill --model {GOLDEN}/qwen3_vl_moe --backend ref --quiet --list good.txt -o first",
      "model_type"),
-    (f"{QUIET} --list good.txt -o foreign", "no cache of qwenvit"),
+    (f"{QUIET} --list good.txt -o foreign", "not a qwenvit cache"),
     ("cache status encoded", "no qwenvit-cache.json"),
 ))
 def test_what_is_not_the_same_cache(line, text):

@@ -33,7 +33,7 @@ def test_before_starting():
                options="--dry-run")
     assert re.search(r"^  disk .* KB of bf16, \[n, \d*\] and \d DeepStack", ran.out, re.M)
     assert not os.path.exists("c")
-    fill("c", "time       2.00 h at 0.000972222 clips a second",
+    fill("c", "time       2.00 h at 0.000972222 clips per second",
          options="--dry-run --rate 0.00097222222")
     said = fill("c", options="--dry-run --json").record
     assert said["hours"] is None

@@ -239,7 +239,7 @@ TEST(test_keep)
     check_keys(dir, 5, N);
     assert_int_equal(info_of(dir).n_failed, 0);
     o.n_keep = 0;
-    expect_error(QV_EINVAL, "no key is to be kept", qv_cache_prune(dir, &o, &n, ERR));
+    expect_error(QV_EINVAL, "no key would be kept", qv_cache_prune(dir, &o, &n, ERR));
     check_keys(dir, 5, N);
 }
 

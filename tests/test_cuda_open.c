@@ -154,7 +154,7 @@ TEST(drivers_and_devices)
 {
     here.cudnn = 91900;
     here.error = cudaErrorInsufficientDriver;
-    expect("there is no driver here");
+    expect("no driver is installed");
     here.driver = 11040;
     expect("the driver here is for CUDA 11.4, and this needs one for 1");
     here.error = cudaErrorNoDevice;

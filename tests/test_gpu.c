@@ -191,12 +191,12 @@ TEST(test_faults)
         { "late 9", "it is damaged" }, /* frames with damage come before it is told */
         { "time 4", "its frames have other times" },
         { "lost 4", "its frames have other times" },
-        { "slot 4", "the GPU's process said what cannot be" },
-        { "slot again 12", "the GPU's process said what cannot be" },
+        { "slot 4", "the GPU process sent an impossible reply" },
+        { "slot again 12", "the GPU process sent an impossible reply" },
         { "size 4", "the size of its frames changes" },
-        { "crop 4", "the GPU's process said what cannot be" },
-        { "group 4", "the GPU's process said what cannot be" },
-        { "kind 4", "the GPU's process said what cannot be" },
+        { "crop 4", "the GPU process sent an impossible reply" },
+        { "group 4", "the GPU process sent an impossible reply" },
+        { "kind 4", "the GPU process sent an impossible reply" },
         { "pixel", "the GPU's first frame is not the CPU's" },
         { "full", "the GPU opens no more streams" },
         { "long", "its groups of pictures are too long" },
@@ -222,7 +222,7 @@ TEST(test_replaced)
         const char *fault, *why;
     } cases[] = {
         { "crash 30", "the GPU's process has ended" },
-        { "slot 4", "the GPU's process said what cannot be" },
+        { "slot 4", "the GPU process sent an impossible reply" },
     };
     qv_clip_options options = { .fps = 5 };
     clip_write("x264.mp4");

@@ -224,7 +224,7 @@ class Tokens(Adapters):
     timestamps: float64 [frames], the seconds of the sampled frames, or None.
     key, index: the source's key, and its place among the sources of encode().
     is_image: whether the source is an image; None after forward(), which does not know.
-    sampled_fps: frames a second that were sampled from a clip's file, else None.
+    sampled_fps: frames per second that were sampled from a clip's file, else None.
     second_per_grid_ts: seconds of a frame pair, as Qwen2.5-VL's processor gives them, else None.
     damaged_frames: how many frames could not be decoded; each was replaced by the frame before.
     damage: the same as a text, or "".

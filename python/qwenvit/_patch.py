@@ -81,7 +81,7 @@ def unpatch(model: M) -> M:
 
 def _find_tower(model: Any) -> Any:
     if not hasattr(model, "named_modules"):
-        raise error("QV_EINVAL", f"{kind_of(model)} is no module of torch")
+        raise error("QV_EINVAL", f"{kind_of(model)} is not a torch module")
     towers = [
         m
         for name, m in model.named_modules()

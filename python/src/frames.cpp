@@ -117,7 +117,7 @@ take_seconds(Frames &frames, const std::vector<double> &seconds, double fps,
         if (!std::isfinite(seconds[i]) || (i && seconds[i] < seconds[i - 1]))
             fail(QV_EINVAL, "timestamps: %g at place %zu; seconds that never fall", seconds[i], i);
     if (!(fps >= 0 && fps <= 1e6))
-        fail(QV_EINVAL, "frames: fps %g; frames a second, above 0", fps);
+        fail(QV_EINVAL, "frames: fps is %g; must be frames per second, above 0", fps);
     frames.timestamps = seconds;
     frames.sampled_fps = fps;
     const double span = seconds.empty() ? 0 : seconds.back() - seconds.front();

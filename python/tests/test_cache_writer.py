@@ -144,7 +144,7 @@ def test_another_cache_is_refused_and_nothing_of_it_is_lost(model, golden, rows,
         refused(lambda: qwenvit.CacheWriter(writer, tmp_path, **options), words, "QV_EFORMAT")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "qwenvit-cache.json").write_text('{"format": "webdataset"}')
-    refused(lambda: qwenvit.CacheWriter(model, tmp_path / "other"), "no cache of qwenvit")
+    refused(lambda: qwenvit.CacheWriter(model, tmp_path / "other"), "not a qwenvit cache")
     assert before == {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()}
     assert len(model.encode(np.zeros((64, 64, 3), np.uint8))), "a model that was refused is the caller's again"
 

@@ -78,12 +78,12 @@ def test_what_is_not_ours_is_left_alone(folder, tmp_path):  # noqa: F811
     name, other = next(out.iterdir()), out / "part-of-mine.parquet"
     parquet.write_table(pa.table({"a": [1]}), other)
     (out / "notes.txt").write_text("mine")
-    with pytest.raises(qwenvit.Error, match="part-of-mine.parquet: this is no file of an export") as e:
+    with pytest.raises(qwenvit.Error, match="part-of-mine.parquet: this file is not of an export") as e:
         cache.to_parquet(out)
     assert e.value.status == "QV_EFORMAT" and other.exists()
     other.unlink()
     name.write_bytes(b"nonsense")
-    refused(lambda: cache.to_parquet(out), "this is no file of an export; move it away")
+    refused(lambda: cache.to_parquet(out), "this file is not of an export; move it away")
     name.unlink()
     cache.to_parquet(out)
     expect_same(cache, out)

@@ -84,7 +84,7 @@ load(const char *folder, const struct qv_backend **out, qv_error *err)
     const struct qv_backend *(*entry)(const char *, const char **) = NULL;
     *(void **)&entry = dlsym(library, "qv_backend_entry"); /* POSIX asks for this cast */
     if (!entry)
-        return qv_fail(err, QV_ENODEVICE, "%s is no backend of qwenvit: it has no qv_backend_entry",
+        return qv_fail(err, QV_ENODEVICE, "%s is not a qwenvit backend: it has no qv_backend_entry",
                        qv_path_tail(path));
     *out = entry(QV_BUILD_ID, &own);
     if (*out)

@@ -289,10 +289,11 @@ read_header_length(const struct qv_safetensors *f, uint64_t *n, qv_error *err)
     for (int i = 7; i >= 0; i--)
         length = length << 8 | head[i];
     if (length > QV_SAFETENSORS_MAX_HEADER)
-        return qv_fail(err, QV_EFORMAT,
-                       "%s: header length is %llu; at most %u is read, so this is no safetensors "
-                       "file or a damaged one%s",
-                       path, (unsigned long long)length, QV_SAFETENSORS_MAX_HEADER, hint);
+        return qv_fail(
+            err, QV_EFORMAT,
+            "%s: header length is %llu; at most %u is read, so this is not a safetensors "
+            "file or a damaged one%s",
+            path, (unsigned long long)length, QV_SAFETENSORS_MAX_HEADER, hint);
     if (length > f->size - 8)
         return qv_fail(err, QV_EFORMAT,
                        "%s: header length is %llu, but only %llu bytes follow (half a download?)%s",

@@ -490,13 +490,13 @@ read_processors(struct reader *r)
         s = read_norm(r, VISION "image_std", 1, 1e-6, c->image.std);
     memcpy(c->video.mean, c->image.mean, sizeof c->video.mean);
     memcpy(c->video.std, c->image.std, sizeof c->video.std);
-    snprintf(
-        c->note, sizeof c->note,
-        "the file does not say %s, frames a second%s: these are as in published checkpoints of %s",
-        bounds ? "bounds of clips' pixels"
-        : mean ? "bounds of pixels"
-               : "means, bounds of pixels",
-        c->family->windows ? ", the window's size" : "", r->published->model_type);
+    snprintf(c->note, sizeof c->note,
+             "the file does not say %s, frames per second%s: these are as in published checkpoints "
+             "of %s",
+             bounds ? "bounds of clips' pixels"
+             : mean ? "bounds of pixels"
+                    : "means, bounds of pixels",
+             c->family->windows ? ", the window's size" : "", r->published->model_type);
     warn_of_means(r, mean, std);
     return s;
 }

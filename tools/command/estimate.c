@@ -137,7 +137,7 @@ tool_info_list(const struct tool_options *o, const qv_model_info *model)
                       o->rate > 0 ? (double)e.n / o->rate : 0.0);
         s = tool_show(o, j,
                       "{list}:\n" ESTIMATE_TEXT "[text.rate?  time       {text.seconds|time} at "
-                      "{text.rate} clips a second (--rate)\n]",
+                      "{text.rate} clips per second (--rate)\n]",
                       &err);
     }
     tool_list_free(&list);
@@ -286,13 +286,13 @@ hours(const struct forecast *f)
 static const char forecast_text[] =
     "{cache}: {clips} to do; {there} are there, {failed_before} failed before[failed_before? "
     "(--retry-failed)]\n" ESTIMATE_TEXT
-    "  time       [text.asked?{text.time_s|time} at {text.asked} clips a second (--rate)]"
+    "  time       [text.asked?{text.time_s|time} at {text.asked} clips per second (--rate)]"
     "[text.seconds?{text.time_s|time} of one process, as fast as the last run here, which sealed "
     "{text.clips} clips and {text.tokens} tokens in {text.seconds|time} behind its first part]"
     "[text.measured?{text.time_s|time} on this machine, where {text.clips} of the clips took "
     "{text.measured|time}]"
     "[text.unknown?it cannot be told: no run has sealed two parts here; --rate N says how many "
-    "clips a second are done, --measure measures it]\n";
+    "clips per second are done, --measure measures it]\n";
 
 static qv_status
 report(const struct forecast *f, qv_error *err)

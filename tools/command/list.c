@@ -407,7 +407,8 @@ add_plain(const struct tool_entry *entry, const char *file, struct tool_list *pl
     if (!name)
         return BAD(&p, QV_ENOMEM, "no memory for a name of %zu bytes", bytes - 1);
     if (!make_plain(entry->key, name))
-        return BAD(&p, QV_EFORMAT, "key \"%s\": a file is to be named by it, without \"..\"",
+        return BAD(&p, QV_EFORMAT,
+                   "key \"%s\": the key must be able to name a file, without \"..\"",
                    qv_path_tail(entry->key));
     *to = (struct tool_entry){ .path = entry->path, .key = name, .line = entry->line };
     return QV_OK;

@@ -309,7 +309,7 @@ def _clip_fields(items: list[Item], second_per_grid_ts: Any) -> dict[str, Any]:
             raise wrong(
                 item.result,
                 "Qwen2.5-VL needs the seconds of a frame pair, which frames and older caches do not say: "
-                "give second_per_grid_ts=, 2 over the frames a second that were sampled",
+                "give second_per_grid_ts=, 2 divided by the sampled frames per second",
             )
     return {"second_per_grid_ts": torch.tensor(seconds)}
 

@@ -120,7 +120,7 @@ def _keys_of(path: str) -> bytes:
     except (OSError, pa.ArrowException):
         keys = None
     if keys is None:
-        raise error("QV_EFORMAT", f"{path}: this is no file of an export; move it away")
+        raise error("QV_EFORMAT", f"{path}: this file is not of an export; move it away")
     return keys
 
 
