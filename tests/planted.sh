@@ -69,7 +69,7 @@ plant 'end 7' 'bad 1.mp4'
 plant 'rate nan' 'bad 2.mp4'
 expect 1 '2 of 5 clips failed' "$qwenvit" encode $common v.mp4 'bad 1.mp4' names.mp4 'bad 2.mp4' 'bad 3.mp4' -o out
 [ "$(ls out | wc -l)" = 3 ] || fail "not three files are written"
-expect 3 'what cannot be' "$qwenvit" info "bad 2.mp4" --json
+expect 3 'an impossible reply' "$qwenvit" info "bad 2.mp4" --json
 expect 0 '"codec":"???' "$qwenvit" info names.mp4 --json
 
 # The decoder's program is killed once the first file is there, and started again: no clip is lost.

@@ -73,7 +73,7 @@ struct fault {
     const char *words;
 };
 
-#define IMPOSSIBLE QV_EFORMAT, "what cannot be"
+#define IMPOSSIBLE QV_EFORMAT, "an impossible reply"
 
 static const struct fault faults[] = {
     { "deaf", QV_EFORMAT, "its decoder takes no requests for 4 s (decode_seconds): it was ended" },
@@ -82,14 +82,14 @@ static const struct fault faults[] = {
     { "hung up", QV_EFORMAT, "" },
     { "slow", QV_OK, "" },
     { "leaderless", QV_EFORMAT, "no sign of life" },
-    { "exit 0", QV_EFORMAT, "exit code 0" },
-    { "exit 1", QV_EFORMAT, "exit code 1" },
-    { "exit 2", QV_EFORMAT, "exit code 2" },
-    { "exit 7", QV_EFORMAT, "exit code 7" },
-    { "exit 127", QV_EFORMAT, "exit code 127" },
-    { "exit 255", QV_EFORMAT, "exit code 255" },
-    { "opening exit 0", QV_EFORMAT, "exit code 0" },
-    { "opening exit 8", QV_EFORMAT, "exit code 8" },
+    { "exit 0", QV_EFORMAT, "exited with code 0" },
+    { "exit 1", QV_EFORMAT, "exited with code 1" },
+    { "exit 2", QV_EFORMAT, "exited with code 2" },
+    { "exit 7", QV_EFORMAT, "exited with code 7" },
+    { "exit 127", QV_EFORMAT, "exited with code 127" },
+    { "exit 255", QV_EFORMAT, "exited with code 255" },
+    { "opening exit 0", QV_EFORMAT, "exited with code 0" },
+    { "opening exit 8", QV_EFORMAT, "exited with code 8" },
     { "signal 4", QV_EFORMAT, "signal 4" },
     { "signal 6", QV_EFORMAT, "signal 6" },
     { "signal 7", QV_EFORMAT, "signal 7" },

@@ -14,11 +14,11 @@ from conftest import COMMAND
 FAULTY = os.environ.get("QV_FAULTY_DECODER", "")
 pytestmark = pytest.mark.skipif(not os.access(FAULTY, os.X_OK), reason="QV_FAULTY_DECODER is no program")
 FAULTS = {
-    "deaf": "takes no requests", "deaf and dumb": "no sign of life", "exit 0": "exit code 0", "exit 7": "exit code 7",
-    "opening exit 8": "exit code 8", "signal 9": "signal 9", "signal 11": "signal 11", "end 4": "????",
-    "end 5": "????", "end 7": "????", "end 8": "????", "opening end 7": "????", "rate nan": "what cannot be",
-    "duration nan": "what cannot be", "busy above": "what cannot be", "frames": "what cannot be",
-    "garbage": "what cannot be",
+    "deaf": "takes no requests", "deaf and dumb": "no sign of life", "exit 0": "exited with code 0", "exit 7": "exited with code 7",
+    "opening exit 8": "exited with code 8", "signal 9": "signal 9", "signal 11": "signal 11", "end 4": "????",
+    "end 5": "????", "end 7": "????", "end 8": "????", "opening end 7": "????", "rate nan": "an impossible reply",
+    "duration nan": "an impossible reply", "busy above": "an impossible reply", "frames": "an impossible reply",
+    "garbage": "an impossible reply",
 }
 OPTIONS = {"num_frames": 400, "min_pixels": 1, "max_pixels": 400 * 32 * 32, "decode_seconds": 10}
 
