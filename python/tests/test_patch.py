@@ -156,4 +156,4 @@ def test_calls_that_cannot_be_done_are_refused(version):
     refused(lambda: tower(pixels, grid), "changed or moved")
     qwenvit.unpatch(model)
     refused(lambda: qwenvit.patch(fake_torch.Module()), "no vision tower")
-    refused(lambda: qwenvit.patch(3), "no module")
+    refused(lambda: qwenvit.patch(3), "not a torch module")
