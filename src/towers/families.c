@@ -33,25 +33,18 @@ static const struct qv_tensor_names names_qwen2_5_vl = {
     .merger_fc2 = "mlp.2",
 };
 
+/* What Qwen2.5-VL's tower and its kin share. */
+#define SIZES_QWEN2_5                                                                              \
+    [QV_SIZE_DEPTH] = 32, [QV_SIZE_HIDDEN] = 3584, [QV_SIZE_HEADS] = 16,                           \
+    [QV_SIZE_INTERMEDIATE] = 3420, [QV_SIZE_OUT_HIDDEN] = 3584, [QV_SIZE_PATCH] = 14,              \
+    [QV_SIZE_WINDOW] = 112
+
 static const struct qv_family_sizes sizes_qwen2_5_vl = {
-    .preset = { [QV_SIZE_DEPTH] = 32,
-                [QV_SIZE_HIDDEN] = 3584,
-                [QV_SIZE_HEADS] = 16,
-                [QV_SIZE_INTERMEDIATE] = 3420,
-                [QV_SIZE_OUT_HIDDEN] = 3584,
-                [QV_SIZE_PATCH] = 14,
-                [QV_SIZE_WINDOW] = 112 },
+    .preset = { SIZES_QWEN2_5 },
 };
 
 static const struct qv_family_sizes sizes_exaone4_5 = {
-    .preset = { [QV_SIZE_DEPTH] = 32,
-                [QV_SIZE_HIDDEN] = 3584,
-                [QV_SIZE_HEADS] = 16,
-                [QV_SIZE_KV_HEADS] = 8,
-                [QV_SIZE_INTERMEDIATE] = 3420,
-                [QV_SIZE_OUT_HIDDEN] = 3584,
-                [QV_SIZE_PATCH] = 14,
-                [QV_SIZE_WINDOW] = 112 },
+    .preset = { SIZES_QWEN2_5, [QV_SIZE_KV_HEADS] = 8 },
 };
 
 static const struct qv_tensor_names names_qwen2_5_omni = {
