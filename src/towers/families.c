@@ -33,7 +33,7 @@ static const struct qv_tensor_names names_qwen2_5_vl = {
     .merger_fc2 = "mlp.2",
 };
 
-/* What Qwen2.5-VL's tower and its kin share. */
+/* The sizes that Qwen2.5-VL's tower and its kin share. */
 #define SIZES_QWEN2_5                                                                              \
     [QV_SIZE_DEPTH] = 32, [QV_SIZE_HIDDEN] = 3584, [QV_SIZE_HEADS] = 16,                           \
     [QV_SIZE_INTERMEDIATE] = 3420, [QV_SIZE_OUT_HIDDEN] = 3584, [QV_SIZE_PATCH] = 14,              \
@@ -118,6 +118,11 @@ static const struct qv_family_sizes sizes_glm4v = {
     .key = { [QV_SIZE_INTERMEDIATE] = "out_hidden_size" },
 };
 
+/* How the towers of Qwen2.5-VL and its kin are built and fed. */
+#define TOWER_QWEN2_5                                                                              \
+    .act = "silu", .processor = QV_PROCESSOR_QWEN2_VL, .norm = QV_NORM_RMS, .norm_eps = 1e-6,      \
+    .bias = true, .windows = true, .n_deepstack = -1
+
 const struct qv_family qv_families[QV_FAMILIES] = {
     /* Qwen2-VL (transformers, models/qwen2_vl): it has no learned positions, and its Conv3d has no
      * bias. Trap: its config's hidden_size is the language model's; the tower's is embed_dim. */
@@ -141,13 +146,7 @@ const struct qv_family qv_families[QV_FAMILIES] = {
         .prefix = "visual.",
         .names = &names_qwen2_5_vl,
         .sizes = &sizes_qwen2_5_vl,
-        .act = "silu",
-        .processor = QV_PROCESSOR_QWEN2_VL,
-        .norm = QV_NORM_RMS,
-        .norm_eps = 1e-6,
-        .bias = true,
-        .windows = true,
-        .n_deepstack = -1,
+        TOWER_QWEN2_5,
     },
     /* The vision tower of Qwen2.5-Omni (transformers, models/qwen2_5_omni). It is that of
      * Qwen2.5-VL, with q, k and v stored as three tensors. */
@@ -156,14 +155,8 @@ const struct qv_family qv_families[QV_FAMILIES] = {
         .prefix = "thinker.visual.",
         .names = &names_qwen2_5_omni,
         .sizes = &sizes_qwen2_5_vl,
-        .act = "silu",
-        .processor = QV_PROCESSOR_QWEN2_VL,
         .own_clip_sizes = true,
-        .norm = QV_NORM_RMS,
-        .norm_eps = 1e-6,
-        .bias = true,
-        .windows = true,
-        .n_deepstack = -1,
+        TOWER_QWEN2_5,
     },
     /* EXAONE 4.5 (transformers, models/exaone4_5): the tower of Qwen2.5-VL with fewer heads of k
      * and v than of q. The device has a copy of each for every head of q, so attention is the
@@ -173,13 +166,7 @@ const struct qv_family qv_families[QV_FAMILIES] = {
         .prefix = "model.visual.",
         .names = &names_qwen2_5_vl,
         .sizes = &sizes_exaone4_5,
-        .act = "silu",
-        .processor = QV_PROCESSOR_QWEN2_VL,
-        .norm = QV_NORM_RMS,
-        .norm_eps = 1e-6,
-        .bias = true,
-        .windows = true,
-        .n_deepstack = -1,
+        TOWER_QWEN2_5,
     },
     /* Qwen3-VL (transformers, models/qwen3_vl), dense or mixture of experts, and Cohere's Compass
      * (models/cohere_compass), which have the same tower: learned positions, LayerNorm, biases
