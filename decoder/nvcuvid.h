@@ -12,8 +12,8 @@
 enum { QVM_NVIDLE = 32 }; /* decoders that are kept open between clips */
 
 /* The types of functions that the headers lack. */
-typedef CUresult CUDAAPI cuda_alloc(void **at, size_t bytes);
-typedef CUresult CUDAAPI cuda_free(void *at);
+typedef CUresult CUDAAPI cuda_register(void *at, size_t bytes, unsigned flags);
+typedef CUresult CUDAAPI cuda_unregister(void *at);
 
 /* The functions that are called in NVIDIA's libraries. */
 struct qvm_nvcalls {
@@ -27,8 +27,8 @@ struct qvm_nvcalls {
     CALL(cuda, cuStreamDestroy, tcuStreamDestroy_v2, "cuStreamDestroy_v2")                         \
     CALL(cuda, cuStreamSynchronize, tcuStreamSynchronize, "cuStreamSynchronize")                   \
     CALL(cuda, cuMemcpy2DAsync, tcuMemcpy2DAsync_v2, "cuMemcpy2DAsync_v2")                         \
-    CALL(cuda, cuMemAllocHost, cuda_alloc, "cuMemAllocHost_v2")                                    \
-    CALL(cuda, cuMemFreeHost, cuda_free, "cuMemFreeHost")                                          \
+    CALL(cuda, cuMemHostRegister, cuda_register, "cuMemHostRegister_v2")                           \
+    CALL(cuda, cuMemHostUnregister, cuda_unregister, "cuMemHostUnregister")                        \
     CALL(cuda, cuGetErrorString, tcuGetErrorString, "cuGetErrorString")                            \
     CALL(cuvid, cuvidGetDecoderCaps, tcuvidGetDecoderCaps, "cuvidGetDecoderCaps")                  \
     CALL(cuvid, cuvidCreateDecoder, tcuvidCreateDecoder, "cuvidCreateDecoder")                     \

@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 const struct qvm_nvcodec qvm_nvcodecs[] = { { AV_CODEC_ID_H264, cudaVideoCodec_H264 },
                                             { AV_CODEC_ID_HEVC, cudaVideoCodec_HEVC } };
@@ -75,13 +76,31 @@ surface_bytes(const struct qvm_nvshape *s)
     return qvm_nvdecoder_bytes(s) * s->surfaces;
 }
 
+/* Allocates memory in locked pages. cuMemAllocHost would map it as shared memory, which no limit
+ * counts, so the lock refuses that for pictures above 2 MiB. */
+static bool
+lock_pages(const qvm_nvdec *g, size_t bytes, void **out)
+{
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED)
+        return false;
+    if (g->call.cuMemHostRegister(at, bytes, 0)) {
+        munmap(at, bytes);
+        return false;
+    }
+    *out = at;
+    return true;
+}
+
 static void
 free_parts(const qvm_nvdec *g, struct qvm_nvdecoder *d)
 {
     if (d->handle)
         g->call.cuvidDestroyDecoder(d->handle);
-    if (d->host)
-        g->call.cuMemFreeHost(d->host);
+    if (d->host) {
+        g->call.cuMemHostUnregister(d->host);
+        munmap(d->host, (size_t)qvm_nvdecoder_bytes(&d->shape));
+    }
     if (d->queue)
         g->call.cuStreamDestroy(d->queue);
     *d = (struct qvm_nvdecoder){ .handle = NULL };
@@ -111,7 +130,7 @@ make_decoder(qvm_nvdec *g, const struct qvm_nvshape *s, struct qvm_nvdecoder *d)
     info.display_area.bottom = (short)s->height;
     *d = (struct qvm_nvdecoder){ .shape = *s, .bytes = surface_bytes(s) };
     if (!g->call.cuStreamCreate(&d->queue, 1 /* CU_STREAM_NON_BLOCKING */) &&
-        !g->call.cuMemAllocHost(&d->host, (size_t)qvm_nvdecoder_bytes(s)) &&
+        lock_pages(g, (size_t)qvm_nvdecoder_bytes(s), &d->host) &&
         !g->call.cuvidCreateDecoder(&d->handle, &info))
         return true;
     d->handle = NULL;
