@@ -107,6 +107,8 @@ if [ -n "$gpu" ]; then
             build/cuda/tests/gpu_clips build/cuda/tests/unlocked_decoder fps=10 only=gpu $clip
         say 'decoders of all sizes under the lock'
         check build/cuda/tests/gpu_locked
+        say 'all colours, converted on the GPU'
+        check build/cuda/tests/gpu_scale
     fi
     finish
 fi
