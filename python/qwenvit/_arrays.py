@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from operator import index
 from typing import Any
 
@@ -59,6 +60,22 @@ def shareable(x: Any, what: str) -> tuple[Any, bool]:
     if type(x).__module__ == "numpy" and str(dtype) in ("bfloat16", "uint16"):
         return x.view("uint16"), True
     return x, False
+
+
+CUDA = 2  # DLPack's number of this kind of device
+
+
+def in_order(x: Any, stream_on: Callable[[int], int]) -> Any:
+    """Returns an array on a CUDA device as a capsule of DLPack, once the work that makes it has been put in front
+    of the stream that stream_on(device) gives. Other arrays, and those for which it gives 0, stay as they are."""
+    kind, device = x.__dlpack_device__() if hasattr(x, "__dlpack_device__") else (0, 0)
+    stream = stream_on(device) if kind == CUDA else 0
+    if not stream:
+        return x
+    if not is_torch(x):
+        return x.__dlpack__(stream=stream)
+    with sys.modules["torch"].cuda.device(device):  # torch takes the stream for its current device's
+        return x.__dlpack__(stream=stream)
 
 
 def current_stream(torch: Any, device: int) -> int:

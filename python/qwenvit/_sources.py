@@ -9,10 +9,11 @@ import os
 import sys
 import urllib.parse
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, Protocol
 
 from . import _check, _core
-from ._arrays import is_torch, shareable
+from ._arrays import in_order, is_torch, shareable
 from ._error import error
 
 
@@ -232,6 +233,7 @@ def _frames(model: _core.Model, frames: Any, is_image: bool, own: Options, commo
         is_image = is_image or _is_pil(frames) or getattr(arrays[0], "ndim", 0) in (2, 3)
     fps, seconds = (0, []) if is_image else _seconds_of(own, common)
     pixels = {k: options[k] for k in ("min_pixels", "max_pixels") if k in options}
+    arrays = [in_order(array, partial(_core.frames_stream, model)) for array in arrays]
     return _core.prepare(model, arrays, is_image, {**pixels, "fps": fps}, seconds)
 
 
