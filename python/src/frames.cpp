@@ -161,6 +161,7 @@ Frames::to_host()
     const Released released;
     check(qv_frames_read(tower->context, data.data(), there.get(), data.size(), &err), err);
     there.reset();
+    tower.reset();
 }
 
 /* ---- frames to the tower's size -------------------------------------------------------------- */
