@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from operator import index
 from typing import Any
 
@@ -65,16 +64,18 @@ def shareable(x: Any, what: str) -> tuple[Any, bool]:
 CUDA = 2  # DLPack's number of this kind of device
 
 
-def in_order(x: Any, stream_on: Callable[[int], int]) -> Any:
-    """Returns an array on a CUDA device as a capsule of DLPack, once the work that makes it has been put in front
-    of the stream that stream_on(device) gives. Other arrays, and those for which it gives 0, stay as they are."""
+def cuda_device(x: Any) -> int:
+    """Returns the number of the CUDA device on which an array lies, or -1."""
     kind, device = x.__dlpack_device__() if hasattr(x, "__dlpack_device__") else (0, 0)
-    stream = stream_on(device) if kind == CUDA else 0
-    if not stream:
-        return x
+    return device if kind == CUDA else -1
+
+
+def in_order(x: Any, stream: int) -> Any:
+    """Returns an array on a CUDA device as a capsule of DLPack, once the work that makes it has been put
+    in front of a stream of that device."""
     if not is_torch(x):
         return x.__dlpack__(stream=stream)
-    with sys.modules["torch"].cuda.device(device):  # torch takes the stream for its current device's
+    with sys.modules["torch"].cuda.device(cuda_device(x)):  # torch takes the stream for its current device's
         return x.__dlpack__(stream=stream)
 
 

@@ -553,7 +553,7 @@ class Model:
         if not _sources.is_one(source):
             raise error("QV_EINVAL", "preprocess() takes one source; call it for each")
         key = _sources.key_of(source, 0)
-        data, is_path, asked = _sources.describe(self._core, source, 0, _sources.options_of({**options}))
+        data, is_path, asked = _sources.describe([self._core], source, 0, _sources.options_of({**options}))
         decoder = None
         if not isinstance(data, _core.Frames):
             from . import _decoder
