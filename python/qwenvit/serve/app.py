@@ -92,9 +92,9 @@ async def _left(request: Request) -> None:
 
 async def _unless_left(request: Request, work: asyncio.Future[T]) -> T:
     """Returns what work does, which ends when the client leaves."""
-    left = asyncio.ensure_future(_left(request))
+    left: asyncio.Future[Any] = asyncio.ensure_future(_left(request))
     try:
-        await asyncio.wait({work, left}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((work, left), return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
             raise ClientDisconnect
         return work.result()
