@@ -194,7 +194,7 @@ struct qv_job {
     int n_failures;              /* such ends in it */
     struct qv_job_item *dropped; /* items that wait for a sink's end call, and have no reader */
     int n_lost;                  /* devices */
-    int n_reading, n_putting;    /* items with a reader; those of which more frame pairs come */
+    int n_reading, n_putting;    /* items with a reader; items that will get more frame pairs */
     /* with options.ahead, bytes of sources in memory and results that were not given back, of all
      * items; and of those that were taken up, results alone */
     int64_t ahead, results;
