@@ -47,7 +47,8 @@ def data_url(data):
 
 def encoded(kind, *seeds, **how):
     """Returns a small file of squares, a picture for each seed."""
-    images = [Image.fromarray(np.random.default_rng(seed).integers(0, 2, (6, 8), dtype=np.uint8) * 255).resize((64, 48), 0).quantize(2) for seed in seeds]
+    squares = [np.random.default_rng(seed).integers(0, 2, (6, 8), dtype=np.uint8) * 255 for seed in seeds]
+    images = [Image.fromarray(one).resize((64, 48), 0).quantize(2) for one in squares]
     out = io.BytesIO()
     images[0].save(out, kind, **how, **({"save_all": True, "append_images": images[1:]} if images[1:] else {}))
     return out.getvalue()
