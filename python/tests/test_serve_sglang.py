@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Tests what SGLang's decode side gets of `qwenvit serve --sglang-peers`: requests are those of its receiver, and what is sent is, to
-the byte, what its unpickler and its EmbeddingData were seen to take; tools/reference/sglang_receiver.py made both, and runs here on
-SGLang's own code where QV_SGLANG names an environment that sglang_env.sh has made."""
+"""Tests what SGLang's decode side gets from `qwenvit serve --sglang-peers`: the requests are its receiver's own, and the pickles must be
+the bytes that it accepted. tools/reference/sglang_receiver.py recorded both, and runs here on SGLang's own code, if QV_SGLANG names an
+environment that tools/reference/sglang_env.sh has made."""
 import base64
 import json
 import os
@@ -32,7 +32,7 @@ READY = b"\x04\x1a\x05READY\x0bSocket-Type\0\0\0\x04"
 
 
 class Pull:
-    """A ZMQ socket of SGLang's side: what libzmq says, and what it is sent. says: something else to say."""
+    """A PULL socket that introduces itself as libzmq does, or with other bytes, and keeps what it receives."""
 
     def __init__(self, says=GREETING + READY + b"PULL"):
         self.says, self.got, self.now, self.most = says, [], 0, 0
@@ -59,7 +59,7 @@ class Pull:
         s.close()
 
     def message(self):
-        """Returns the frames of the one message that came."""
+        """Returns the frames of the message that was received."""
         until = time.monotonic() + 5
         while not self.got and time.monotonic() < until:
             time.sleep(0.01)
@@ -108,7 +108,7 @@ def start(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def served(start):
-    return start("qwen3_vl", "--sglang-peers", "::1, 127.0.0.1", slow=True)  # which has 2 connections, of a second
+    return start("qwen3_vl", "--sglang-peers", "::1, 127.0.0.1", slow=True)  # slow: 2 connections, 1 s each
 
 
 @pytest.mark.parametrize("family", GIVEN["requests"])
@@ -125,7 +125,8 @@ def test_requests_of_its_receiver(start, family):
             items = [one if isinstance(one, str) else one["url"] for one in case["body"]["mm_items"]]
             own = [encoder.submit({"bytes": base64.b64decode(one.partition(",")[2])}).result() for one in items]
             wanted = np.concatenate([one.packed() for one in own])
-            assert Values(np.frombuffer(rows, np.uint8)) == Values(wanted.view(np.uint8).reshape(-1))
+            wanted = wanted.view(np.uint16) if model.info["dtype"] == "bf16" else wanted
+            assert Values(np.frombuffer(rows, wanted.dtype).reshape(wanted.shape)) == Values(wanted)
     finally:
         encoder.close()
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""SGLang's own decode side, unmodified and without a GPU, in front of `qwenvit serve --sglang-peers`: its receiver asks for the tokens
-and reads them from its socket, and its processor of Qwen-VL makes the request's items of them.
+"""SGLang's own decode side, unmodified and without a GPU, with `qwenvit serve --sglang-peers` as its encoder: its receiver asks for
+tokens and reads them from its socket, and its processor of Qwen-VL places them in the prompt.
 
     sglang_receiver.py CLIP [--write FILE]
 
-Runs in the environment that sglang_env.sh makes. --write: makes python/tests/sglang_requests.json of what was asked and sent. Exit 1:
-ids, rows, or the form of what was sent differ.
+Runs in the environment that sglang_env.sh makes. --write: records small requests and what was sent, as
+python/tests/sglang_requests.json. Exit 1: prompt ids, rows, or a field of EmbeddingData differ.
 """
 import argparse
 import asyncio
@@ -46,7 +46,7 @@ def data_url(data):
 
 
 def encoded(kind, *seeds, **how):
-    """Returns a small file of squares, a picture for each seed."""
+    """Returns a small file of squares, with one frame per seed."""
     squares = [np.random.default_rng(seed).integers(0, 2, (6, 8), dtype=np.uint8) * 255 for seed in seeds]
     images = [Image.fromarray(one).resize((64, 48), 0).quantize(2) for one in squares]
     out = io.BytesIO()
@@ -55,7 +55,7 @@ def encoded(kind, *seeds, **how):
 
 
 class Side:
-    """A decode side: SGLang's receiver and processor, as its tokenizer process has them."""
+    """SGLang's receiver and processor, made as its tokenizer process makes them."""
 
     def __init__(self, folder, config, processor, url):
         args = ServerArgs(model_path=folder, language_only=True, encoder_urls=[url], encoder_transfer_backend="zmq_to_tokenizer",
@@ -79,7 +79,7 @@ class Side:
         aiohttp.ClientSession.post, receiver.safe_pickle_loads = posted, loaded
 
     def __call__(self, text, images, clips):
-        """Returns what the receiver makes of a request, and keeps what it asks for and is sent."""
+        """Returns the receiver's result for a request; keeps what it asked for and what it was sent."""
         self.asked.clear()
         self.sent.clear()
         request = GenerateReqInput(text=text, image_data=images, video_data=clips)
@@ -87,7 +87,7 @@ class Side:
 
 
 def own_form(asked, tokens):
-    """Returns the fields of what SGLang's own encoder would send of these tokens."""
+    """Returns the fields that SGLang's own encoder would send for these tokens."""
     grid = torch.from_numpy(np.concatenate([t.grid_thw for t in tokens]))
     clips = [] if asked["modality"] == "IMAGE" else tokens
     family = tokens[0].model_type

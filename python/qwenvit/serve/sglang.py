@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What SGLang's decode side asks of an encoder: POST /encode, whose tokens are pushed to the ZMQ socket that it names, as an
-EmbeddingData and the rows (docs/engines.md). Nothing of SGLang is imported, and nothing that comes in is unpickled."""
+"""SGLang's decode side: it asks for tokens by POST /encode, and receives them at a ZMQ socket that the request names, as a pickled
+EmbeddingData and rows (docs/engines.md). Nothing of SGLang is imported, and nothing that comes in is unpickled."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .._prompt import FAMILIES, _pair_seconds
 from ..adapters.engines import _installed
 from .items import Item, Limits, Refused, media_item, shown
 
-VERSION = "0.5.23"  # of SGLang, whose form all this is
-CONNECTIONS = 64  # to decode sides, at once
-SECONDS = 30.0  # of a connection, its wait included
+VERSION = "0.5.23"  # of SGLang, where this protocol was read and tried
+CONNECTIONS = 64  # to decode sides at once
+SECONDS = 30.0  # for one connection, including the wait for its turn
 MODALITIES = {"IMAGE": 1, "VIDEO": 2}  # the values of SGLang's enum
 DTYPES = {"BF16": ("bfloat16", 2), "F16": ("float16", 2), "F32": ("float32", 4)}  # torch's names, and bytes
-OPTIONS = {"url", "detail", "content_hash"}  # of an item; Qwen's processors in SGLang pass detail over
+OPTIONS = {"url", "detail", "content_hash"}  # of an item; SGLang's processors of Qwen ignore detail
 
 
 class Asked(NamedTuple):
@@ -80,8 +80,8 @@ def asked_of(asked: dict[str, Any], limits: Limits, peers: frozenset[str]) -> As
 
 
 def _plain(value: Any) -> bytes:
-    """Returns a pickle's opcodes for a value of Python's own types."""
-    return pickle.dumps(value, 2)[2:-1]  # without the version and the end
+    """Returns the pickle opcodes of a value of Python's own types."""
+    return pickle.dumps(value, 2)[2:-1]  # without the protocol's version and STOP
 
 
 def _named(module: str, name: str) -> bytes:
@@ -105,7 +105,7 @@ def _tensors(file: bytes) -> tuple[dict[str, Any], str, dict[str, Any]]:
 
 def frames_of(asked: Asked, files: list[bytes]) -> list[Any]:
     """Returns the two frames that SGLang's receiver reads, from the files that `encode` writes: a pickled EmbeddingData, and rows
-    at full width. The pickle is put together from opcodes because its classes are not here."""
+    at full width. The pickle is assembled from opcodes, since its classes cannot be imported."""
     np, rows, grids, timestamps, seconds = numpy(), [], [], [], []
     for i, file in enumerate(files):
         about, dtype, found = _tensors(file)
@@ -135,14 +135,14 @@ def frames_of(asked: Asked, files: list[bytes]) -> list[Any]:
 
 # ---- sending -------------------------------------------------------------------------------------
 
-# ZMTP 3.0: what a PUSH socket without encryption says first, and of itself
+# ZMTP 3.0 (rfc.zeromq.org/spec/23): how a PUSH socket without encryption introduces itself
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\0" + b"NULL".ljust(20, b"\0") + bytes(32)
 READY = b"\x04\x1a\x05READY\x0bSocket-Type\0\0\0\x04PUSH"
 PULL = b"\x0bSocket-Type\0\0\0\x04PULL"
 
 
 class Peers:
-    """The decode sides that may be connected to."""
+    """The decode sides that the server may connect to."""
 
     def __init__(self, hosts: str, model_type: str) -> None:
         self.hosts, self.places = frozenset(host.strip() for host in hosts.split(",")), asyncio.Semaphore(CONNECTIONS)
@@ -178,7 +178,7 @@ class Peers:
                     writer.write(bytes([2 + more]) + len(frame).to_bytes(8, "big"))
                     writer.write(frame)
                 writer.write_eof()
-                if await reader.read(1):  # otherwise it has read all, and closes
+                if await reader.read(1):  # at its end the peer has read everything, and closes
                     raise ValueError("it is not a PULL socket")
             finally:
                 writer.transport.abort()
