@@ -5,6 +5,7 @@ environment that tools/reference/sglang_env.sh has made."""
 import base64
 import json
 import os
+import re
 import socket
 import subprocess
 import threading
@@ -226,6 +227,14 @@ def test_connections_are_bounded(served):
         thread.join()
     assert [answers[0][0] for answers, _ in threads] == [502] * 6
     assert pull.most <= 4  # two, and two that are not yet seen to have ended
+
+
+def test_nothing_is_unpickled():
+    folder = os.path.dirname(sglang.__file__)
+    for name in os.listdir(folder):
+        if name.endswith(".py"):
+            with open(os.path.join(folder, name), encoding="utf-8") as f:
+                assert not re.search(r"pickle\.load|Unpickler|from pickle", f.read()), name
 
 
 # ---- SGLang --------------------------------------------------------------------------------------
