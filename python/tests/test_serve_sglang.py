@@ -59,12 +59,15 @@ class Pull:
         self.got.append(data)
         s.close()
 
-    def message(self):
-        """Returns the frames of the message that was received."""
+    def received(self):
         until = time.monotonic() + 5
         while not self.got and time.monotonic() < until:
             time.sleep(0.01)
-        data, frames = self.got.pop(), []
+        return self.got.pop()
+
+    def message(self):
+        """Returns the frames of the message that was received."""
+        data, frames = self.received(), []
         assert data[:12] == GREETING[:11] + b"\0" and data[12:64] == GREETING[12:] and data[64:92] == READY + b"PUSH"
         data = data[92:]
         while data:
@@ -210,7 +213,7 @@ def test_other_sockets_get_no_tokens(served, says, words):
     status, answer = ask(served, body(pull.port, url(image(1))))
     assert status == 502 and words in answer["message"] and f"127.0.0.1:{pull.port}" in answer["message"]
     if words != "not a PULL socket":
-        assert len(pull.got.pop()) == 64  # the greeting
+        assert len(pull.received()) <= 64  # the greeting, which may be lost with the connection
 
 
 def test_nobody_listens(served):

@@ -11,7 +11,6 @@ python/tests/sglang_requests.json. Exit 1: prompt ids, rows, or a field of Embed
 import argparse
 import asyncio
 import base64
-import io
 import json
 import os
 import sys
@@ -26,7 +25,6 @@ import numpy as np  # noqa: E402
 import sglang  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
-from PIL import Image  # noqa: E402
 from sglang.srt.disaggregation.encoder import receiver  # noqa: E402
 from sglang.srt.managers.io_struct import GenerateReqInput  # noqa: E402
 from sglang.srt.managers.multimodal_processor import get_mm_processor, import_processors  # noqa: E402
@@ -37,21 +35,9 @@ from sglang.srt.server_args import ServerArgs  # noqa: E402
 
 import engine_models  # noqa: E402
 import qwenvit  # noqa: E402
+from engine_models import data_url, encoded, pixels  # noqa: E402
 from qwenvit._prompt import items_of  # noqa: E402
 from serving import Server  # noqa: E402
-
-
-def data_url(data):
-    return "data:application/octet-stream;base64," + base64.b64encode(data).decode()
-
-
-def encoded(kind, *seeds, **how):
-    """Returns a small file of squares, with one frame per seed."""
-    squares = [np.random.default_rng(seed).integers(0, 2, (6, 8), dtype=np.uint8) * 255 for seed in seeds]
-    images = [Image.fromarray(one).resize((64, 48), 0).quantize(2) for one in squares]
-    out = io.BytesIO()
-    images[0].save(out, kind, **how, **({"save_all": True, "append_images": images[1:]} if images[1:] else {}))
-    return out.getvalue()
 
 
 class Side:
@@ -114,13 +100,15 @@ def check(golden, clip, folder):
     side = Side(os.path.join(folder, "model"), config, processor, f"http://{HOST}:{server.port}")
     model = qwenvit.load(golden)
     encoder = qwenvit.AsyncEncoder(model, dtype=model.info["dtype"])
-    png, gif, requests = [encoded("PNG", seed) for seed in (1, 2, 3)], encoded("GIF", *range(4, 8), duration=250), []
+    png = [encoded([pixels((64, 48), seed=i)], "PNG") for i in (1, 2, 3)]
+    gif = encoded([pixels((64, 48), seed=i, colours=2).quantize(8) for i in range(4)], "GIF", duration=250)
+    requests = []
     try:
         for name, images, clips in (("two images", png[:2], []), ("a clip", [], [gif]), ("images and clips", png, [gif, clip])):
             tokens = {kind: [encoder.submit({"bytes": one}).result() for one in found] for kind, found in
                       (("IMAGE", images), ("VIDEO", clips)) if found}
             text = engine_models.chat([one for found in tokens.values() for one in found])
-            out = side(text, *([data_url(one) for one in found] for found in (images, clips)))
+            out = side(text, *([data_url(one, kind) for one in found] for kind, found in (("image/png", images), ("video/mp4", clips))))
             assert out is not None, f"{name}: SGLang's receiver has refused what it was sent"
             ids = processor.tokenizer(qwenvit.prompt([one for found in tokens.values() for one in found], text))["input_ids"]
             assert list(out.input_ids) == ids, f"{name}: ids"
@@ -133,7 +121,7 @@ def check(golden, clip, folder):
                 assert list(fields) == list(wanted) and all(same(fields[k], wanted[k]) for k in wanted), (name, fields, wanted)
                 requests.append((asked, frame))
             print(f"{config.model_type}: {name}: {len(ids)} ids, {len(out.mm_items)} items, the fields of SGLang's own EmbeddingData")
-        for url, why in ((data_url(b"nonsense" * 50), "not a clip or image"), (f"http://{HOST}:9/a.png", "no other URL is fetched")):
+        for url, why in ((data_url(b"nonsense" * 50, "image/png"), "not a clip or image"), (f"http://{HOST}:9/a.png", "no other URL is fetched")):
             assert side("say <|vision_start|><|image_pad|><|vision_end|>", [url], []) is None and not side.sent, why
     finally:
         server.kill()
