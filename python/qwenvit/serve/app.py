@@ -19,7 +19,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from .. import __version__
-from .items import FLAGS, Item, Refused, items_of_json, make_item, off_loop, shown
+from . import sglang
+from .items import FLAGS, Item, Refused, T, items_of_json, make_item, object_of, off_loop, shown
 from .metrics import access
 from .service import DRAINING, Answer, Service
 from .vllm import asked_of
@@ -89,11 +90,11 @@ async def _left(request: Request) -> None:
         pass
 
 
-async def _unless_left(request: Request, work: asyncio.Task[list[Answer]]) -> list[Answer]:
+async def _unless_left(request: Request, work: asyncio.Future[T]) -> T:
     """Returns what work does, which ends when the client leaves."""
-    left = asyncio.ensure_future(_left(request))
+    left: asyncio.Future[Any] = asyncio.ensure_future(_left(request))
     try:
-        await asyncio.wait({work, left}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((work, left), return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
             raise ClientDisconnect
         return work.result()
@@ -156,11 +157,43 @@ async def chat(request: Request) -> Response:
         got = [folder.publish(one, lambda item, name: service.compute(item, name, client)) for one in asked]
         work = asyncio.ensure_future(_all([service.answer(one, until) for one in got]))
         answers = await _unless_left(request, work)
-    request.state.about = {"items": len(asked), "found": [a.found or a.status for a in answers]}
+    _must_be_whole(request, answers)
+    return JSONResponse(folder.completion(asked, settings.vllm_model_id))
+
+
+def _must_be_whole(request: Request, answers: list[Answer]) -> None:
+    request.state.about = {"items": len(answers), "found": [a.found or a.status for a in answers]}
     for answer in answers:
         if answer.refused:
-            return error_response(answer.refused)
-    return JSONResponse(folder.completion(asked, settings.vllm_model_id))
+            raise answer.refused
+
+
+async def encode_for_sglang(request: Request) -> Response:
+    """Answers SGLang's decode side once its socket has the tokens."""
+    service: Service = request.app.state.service
+    client, settings, req_id = request.state.client, service.settings, None
+    try:
+        service.must_be_ready()
+        if not (peers := service.peers):
+            raise Refused(404, "QV_EUNSUPPORTED", "this server was started without --sglang-peers, the hosts of SGLang's decode side")
+        async with service.body_of(request) as body:
+            until = time.monotonic() + settings.seconds
+            given = await off_loop(len(body), object_of, body, '{"mm_items": [..], "modality": "IMAGE", ..}')
+            name = given.get("req_id")
+            req_id = name if isinstance(name, str) and name.isprintable() else None
+            asked = await off_loop(len(body), sglang.asked_of, given, settings.limits, peers.hosts)
+
+            async def work() -> None:
+                answers = await _all([service.answer_item(item, client, until, True) for item in asked.items])
+                _must_be_whole(request, answers)
+                files = [answer.kept.data for answer in answers if answer.kept and answer.kept.data]
+                frames = await off_loop(sum(map(len, files)), sglang.frames_of, asked, files)
+                await peers.push(frames, asked.host, asked.port)
+
+            await _unless_left(request, asyncio.ensure_future(work()))
+        return JSONResponse(None)
+    except Refused as e:
+        return _Refusal({"status": "error", "message": str(e), "req_id": req_id}, e.status, e.headers)
 
 
 async def health(request: Request) -> Response:
@@ -246,13 +279,13 @@ async def _failed(request: Request, e: Exception) -> Response:
 
 
 PATHS = {
-    "/v1/encode": encode, "/v1/chat/completions": chat, "/v1/models": models, "/health": health, "/ready": ready,
-    "/metrics": metrics,
+    "/v1/encode": encode, "/v1/chat/completions": chat, "/encode": encode_for_sglang, "/v1/models": models,
+    "/health": health, "/ready": ready, "/metrics": metrics,
 }
 
 
 def make_app(service: Service, lifespan: Any) -> Any:
-    routes = [Route(path, call, methods=["POST" if call in (encode, chat) else "GET"]) for path, call in PATHS.items()]
+    routes = [Route(path, call, methods=["POST" if call in (encode, chat, encode_for_sglang) else "GET"]) for path, call in PATHS.items()]
     handlers: Any = dict.fromkeys((Refused, ClientDisconnect, HTTPException, Exception), _failed)
     app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
     app.state.service = service

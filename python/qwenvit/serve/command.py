@@ -28,6 +28,7 @@ from .items import Limits
 from .metrics import Metrics, start_log
 from .protocol import Patience, Protocol
 from .service import Service, Settings
+from .sglang import Peers
 from .turns import IMAGES_UNDER_WAY, Turns
 from .vllm import EcFolder
 
@@ -93,6 +94,7 @@ def parser() -> argparse.ArgumentParser:
     add("--ec-bytes", _from_1, 16 << 30, "most bytes in that folder (default 16G)")
     add("--ec-seconds", _seconds, 600.0, "a file stays there so long after its last answer (default 600)")
     add("--vllm-model-id", str, None, "the model as vLLM's decode side was given it, for keys of images (default: --model)")
+    add("--sglang-peers", str, None, "HOST,..: SGLang's decode sides, which /encode may send tokens to (docs/engines.md)")
     p.add_argument("--no-shared-cache", action="store_true", help="a client gets only tokens that itself asked for before")
     add("--decoders", _from_1, len(os.sched_getaffinity(0)), "items decoded at once (default: one per core)")
     add("--decode-memory", _from_1, 1 << 30, "most bytes for decoding an item (default 1G)")
@@ -150,15 +152,19 @@ def load(service: Service, a: argparse.Namespace) -> None:
         if info["model_type"] not in FAMILIES:
             raise error("QV_EUNSUPPORTED", f"--ec-path: vLLM takes no tokens of {info['model_type']} from elsewhere")
         service.ec = EcFolder(about, a.ec_path, a.ec_bytes, a.ec_seconds)
+    service.peers = Peers(a.sglang_peers, info["model_type"]) if a.sglang_peers else None
     encoder.submit({"bytes": WARM}).result()
     service.ready = True
+
+
+def keys_of(a: argparse.Namespace) -> list[str]:
+    return a.api_key or [key for key in (os.environ.get("QWENVIT_API_KEY"),) if key]
 
 
 def serve(a: argparse.Namespace) -> int:
     """Returns the command's exit code."""
     limits = Limits(a.max_body, a.max_items, a.max_frames, a.max_seconds, a.max_pixels)
-    keys = a.api_key or [key for key in (os.environ.get("QWENVIT_API_KEY"),) if key]
-    digests = frozenset(hashlib.sha256(key.encode()).digest() for key in keys)
+    digests = frozenset(hashlib.sha256(key.encode()).digest() for key in keys_of(a))
     settings = Settings(limits, a.max_bodies, a.body_seconds, a.timeout, digests, not a.no_shared_cache, a.vllm_model_id or a.model)
     service = Service(settings, Turns(a.decoders, a.queue), Metrics())
     failures: list[Error] = []
@@ -211,4 +217,6 @@ def main(arguments: list[str]) -> int:
         p.error("--ec-path and --no-shared-cache exclude each other: any client can name what another has sent")
     if a.ec_path and a.ec_seconds < a.timeout:
         p.error(f"--ec-seconds is {a.ec_seconds:g}; must be at least --timeout, {a.timeout:g}, in which a request is answered")
+    if a.sglang_peers and keys_of(a):
+        p.error("--sglang-peers and API keys exclude each other: SGLang sends none")
     return serve(a)

@@ -26,6 +26,7 @@ OPTIONS: dict[str, type] = {
 FRAMES = ("num_frames", "min_frames", "max_frames")
 SMALL = 64 << 10  # bytes that take less time than handing them to another thread
 VALUES = 32  # of an item, at most: twice the options
+ENGINES_VALUES = 1 << 16  # of an engine's request, at most: a client's tools may come along
 DEFAULT_FRAMES = 768  # transformers' most frames of a clip
 
 
@@ -196,6 +197,11 @@ def bytes_of(url: Any, name: str = "data") -> bytes:
         raise Refused(422, e.status, str(e)) from None
 
 
+def media_item(url: Any, name: str, is_image: bool, limits: Limits) -> Item:
+    """Returns an engine's image or clip. What engines open as an image is the first frame of an animation."""
+    return make_item(bytes_of(url, name), {"first_frame": True} if is_image else {}, limits)
+
+
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
@@ -209,6 +215,14 @@ def parsed(body: bytes, most: int) -> Any:
         return json.loads(body, parse_constant=_no_constant)
     except (ValueError, RecursionError) as e:
         raise Refused(400, "QV_EFORMAT", f"the body is not JSON: {e}") from None
+
+
+def object_of(body: bytes, form: str) -> dict[str, Any]:
+    """Returns the JSON of an engine's request."""
+    asked = parsed(body, ENGINES_VALUES)
+    if not isinstance(asked, dict):
+        raise Refused(400, "QV_EFORMAT", f"the body must be {form}")
+    return asked
 
 
 def items_of_json(body: bytes, limits: Limits) -> list[Item | Refused]:

@@ -19,6 +19,7 @@ from .._model import Tokens
 from .cache import Kept, TokenCache
 from .items import Item, Limits, Refused
 from .metrics import Metrics
+from .sglang import Peers
 from .turns import Turns
 from .vllm import EcFolder
 
@@ -51,6 +52,7 @@ class Service:
     encoder: AsyncEncoder
     cache: TokenCache
     ec: EcFolder | None = None  # for vLLM's decode side
+    peers: Peers | None = None  # SGLang's decode sides
 
     def __init__(self, settings: Settings, turns: Turns, metrics: Metrics) -> None:
         self.settings, self.turns, self.metrics = settings, turns, metrics
