@@ -18,7 +18,7 @@ import qwenvit
 from conftest import GOLDEN, Values
 from serving import Server
 
-for needed in ("starlette", "uvicorn", "prometheus_client", "blake3"):
+for needed in ("httptools", "uvicorn", "prometheus_client", "blake3"):
     pytest.importorskip(needed)
 from qwenvit.serve import sglang  # noqa: E402
 

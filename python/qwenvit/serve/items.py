@@ -4,17 +4,14 @@ Nothing here opens a path or a URL."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import struct
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from .._error import Error
 from .._sources import bytes_of_data, is_data, options_of
-
-T = TypeVar("T")
 
 FLAGS = {"1": True, "true": True, "0": False, "false": False}
 # the options that a request may have, of those in clips/options.inc: the others (threads, memory, a
@@ -24,7 +21,6 @@ OPTIONS: dict[str, type] = {
     "max_frames": int, "min_pixels": int, "max_pixels": int, "total_pixels": int, "cap_pixels": bool,
 }
 FRAMES = ("num_frames", "min_frames", "max_frames")
-SMALL = 64 << 10  # bytes that take less time than handing them to another thread
 VALUES = 32  # of an item, at most: twice the options
 ENGINES_VALUES = 1 << 16  # of an engine's request, at most: a client's tools may come along
 DEFAULT_FRAMES = 768  # transformers' most frames of a clip
@@ -55,11 +51,6 @@ class Item(NamedTuple):
     data: bytes
     options: dict[str, Any]
     is_image: bool
-
-
-async def off_loop(size: int, call: Callable[..., T], *arguments: Any) -> T:
-    """Calls it in another thread, if there are more bytes than the event loop should wait for."""
-    return await asyncio.to_thread(call, *arguments) if size > SMALL else call(*arguments)
 
 
 def shown(value: object) -> str:

@@ -20,8 +20,9 @@ from .._error import Error
 from .._model import Tokens
 from .._prompt import FAMILIES, items_of
 from ..adapters.engines import EC_FILE, save_ec
-from .cache import Kept, TokenCache
+from .cache import Compute, Kept, TokenCache
 from .items import Item, Limits, Refused, media_item, object_of, shown
+from .loop import Writers
 
 KINDS = {"image_url": "image", "video_url": "video"}
 REKEYED = "which makes the decode side look for other keys than it sent; the decode side must set neither for images and clips"
@@ -177,11 +178,11 @@ class EcFolder(TokenCache):
 
     option = "--ec-path"
 
-    def __init__(self, about: dict[str, Any], folder: str, most: int, seconds: float) -> None:
+    def __init__(self, about: dict[str, Any], folder: str, most: int, seconds: float, writers: Writers) -> None:
         self.seconds = seconds
         self.published: dict[str, Published] = {}
         self.until: dict[str, float] = {}
-        super().__init__(about, 0, folder, most)
+        super().__init__(about, 0, folder, most, writers)
 
     def _files_in(self, folder: str) -> list[tuple[float, str, int]]:
         found = []
@@ -232,8 +233,12 @@ class EcFolder(TokenCache):
             self._stays(name)
         return found
 
-    async def keep(self, name: str, tokens: Any, wanted: bool) -> Kept:
-        result, known = tokens
+    async def keep(self, name: str, compute: Compute, wanted: bool) -> Kept:
+        result, known = await compute()
+        # once it is being written it ends by itself, so that what is written is counted
+        return await asyncio.shield(asyncio.ensure_future(self._keep(name, result, known)))
+
+    async def _keep(self, name: str, result: Tokens, known: Published) -> Kept:
         about = json.dumps(known)
         size = sum(m.nbytes for m in (result.tokens, *result.deepstack)) + 2 * len(about) + HEADER
         if size > self.most:
