@@ -2,8 +2,8 @@
 /*
  * The parts of the CUDA backend: GEMM on cuBLASLt, attention and convolutions on cuDNN, the rest in
  * our own kernels. They are layers, each of which calls only those before it: architectures;
- * status; context; copier; memory; cudnn_graph and our kernels (launch.h); frames; gemm_graph; gemm,
- * attention, conv, own; batches; work; device.
+ * status; context; copier; memory; cudnn_graph and our kernels (launch.h); frames; gemm_graph;
+ * gemm, attention, conv, own; batches; work; device.
  */
 #ifndef QV_CUDA_CUDA_H
 #define QV_CUDA_CUDA_H
@@ -118,7 +118,7 @@ qv_status qv_resize_cuda(struct qv_device *dev, const struct qv_resize *r, void 
 qv_status qv_read_frames_cuda(struct qv_device *dev, void *to, const void *frames, size_t bytes,
                               qv_error *err);
 void qv_free_frames_cuda(struct qv_device *dev, void *frames);
-/* Enqueues a resize to dst on a stream; the views' memory is read, and dst written, in its order. */
+/* Enqueues a resize to dst on a stream: frames are read, and dst is written, in its order. */
 qv_status qv_enqueue_resize_cuda(const struct qv_device_cuda *dev, cudaStream_t stream,
                                  const struct qv_resize *r, void *dst, qv_error *err);
 

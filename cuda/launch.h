@@ -56,9 +56,9 @@ struct widening_cuda {
 cudaError_t qv_widen_cuda(cudaStream_t stream, const struct widening_cuda *list, int n,
                           int64_t dtype, bool early);
 
-/* The two passes of a resize; the axis's tables are in the device's memory. Across: frames of so many
- * rows to dst[n, height, axis->out, 3]. Down: src[frames, axis->in, row] to dst[frames, axis->out, row],
- * which are bytes. */
+/* The two passes of a resize; the axis's tables are in the device's memory. Across: frames of
+ * `height` rows to dst[n, height, axis->out, 3]. Down: bytes src[frames, axis->in, row] to
+ * dst[frames, axis->out, row]. */
 cudaError_t qv_resize_across_cuda(cudaStream_t stream, const struct qv_axis *axis,
                                   const struct qv_frames_view *src, int64_t height, void *dst);
 cudaError_t qv_resize_down_cuda(cudaStream_t stream, const struct qv_axis *axis, int64_t frames,

@@ -18,8 +18,8 @@ struct qv_axis {
 
 /* Sets sizes and precision, and returns the most inputs of any output; 0 if out of memory. */
 int qv_axis_measure(struct qv_axis *axis, int in, int out);
-/* Makes the tables of an axis that was measured, with at least so many taps. Returns false if out of
- * memory. */
+/* Makes the tables of an axis that was measured, with at least so many taps. Returns false if out
+ * of memory. */
 bool qv_axis_fill(struct qv_axis *axis, int taps);
 void qv_axis_free(struct qv_axis *axis);
 

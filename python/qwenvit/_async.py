@@ -147,7 +147,7 @@ class AsyncEncoder:
         many requests or bytes wait. cancel() of the Future drops the source."""
         place = next(self._places)
         options, key = {**self._options, **options_of(options)}, key_of(source, place)
-        data, is_path, own = describe(self.models[0]._core, source, place, options)
+        data, is_path, own = describe([m._core for m in self.models], source, place, options)
         if self._no_decoder and not isinstance(data, _core.Frames):
             raise error(self._no_decoder.status, str(self._no_decoder))
         requests = self._collector.requests

@@ -66,7 +66,7 @@ class _Feeder(threading.Thread):
         key = str(place)
         try:
             key = key_of(source, place)
-            self.job.add(place, key, *describe(self.model._core, source, place, self.options))
+            self.job.add(place, key, *describe([self.model._core], source, place, self.options))
         except Error as e:
             if e.status not in OF_A_SOURCE:
                 raise
@@ -171,7 +171,7 @@ def one(model: Model, source: Any, how: How, options: Options) -> Tokens | Error
     progress, key = _Progress(how), "0"
     try:
         key = key_of(source, 0)
-        data, is_path, own = describe(model._core, source, 0, options)
+        data, is_path, own = describe([model._core], source, 0, options)
         decoder = None if isinstance(data, _core.Frames) else _decoder.start()
         job = _core.Job([model._core], decoder, how.dtype, 0, True, True, 0, 0, own)
         try:

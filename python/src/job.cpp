@@ -100,6 +100,9 @@ class Job
         kept->tokens->index = place;
         if (nb::isinstance<Frames>(source)) {
             kept->frames = std::make_unique<Frames>(std::move(nb::cast<Frames &>(source)));
+            /* any device may take them, and it may not see another's memory */
+            if (results->towers.size() > 1)
+                kept->frames->to_host();
             s.kind = QV_SOURCE_FRAMES;
             s.item = kept->frames->item();
         } else if (is_path) {

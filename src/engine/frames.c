@@ -11,23 +11,32 @@ qv_frames_stream(const qv_context *ctx, int *device)
     return ctx->backend->frames_stream ? ctx->backend->frames_stream(ctx->dev) : NULL;
 }
 
-static bool
-make_table(struct qv_axis *axis, int in, int out)
+enum { MOST_SIDE = 65536 }; /* as qv_resize_bicubic has it */
+
+static qv_status
+make_table(struct qv_axis *axis, int64_t in, int64_t out, qv_error *err)
 {
-    const int taps = qv_axis_measure(axis, in, out);
-    return taps && qv_axis_fill(axis, taps);
+    if (in < 1 || out < 1 || in > MOST_SIDE || out > MOST_SIDE)
+        return qv_fail(err, QV_EINVAL, "resize: %lld pixels to %lld; a side must be 1 to %d",
+                       (long long)in, (long long)out, MOST_SIDE);
+    const int taps = qv_axis_measure(axis, (int)in, (int)out);
+    return taps && qv_axis_fill(axis, taps)
+               ? QV_OK
+               : qv_fail(err, QV_ENOMEM, "no memory to resize %lld pixels to %lld", (long long)in,
+                         (long long)out);
 }
 
 qv_status
-qv_frames_resize(qv_context *ctx, const struct qv_frames_view *views, size_t n_views, int height,
-                 int width, int to_height, int to_width, void **out, qv_error *err)
+qv_frames_resize(qv_context *ctx, const struct qv_frames_view *views, size_t n_views,
+                 int64_t height, int64_t width, int64_t to_height, int64_t to_width, void **out,
+                 qv_error *err)
 {
     struct qv_resize r = { .views = views, .n_views = n_views };
-    qv_status status =
-        make_table(&r.down, height, to_height) && make_table(&r.across, width, to_width)
-            ? ctx->backend->resize(ctx->dev, &r, out, err)
-            : qv_fail(err, QV_ENOMEM, "no memory to resize %dx%d to %dx%d", width, height, to_width,
-                      to_height);
+    qv_status status = make_table(&r.down, height, to_height, err);
+    if (!status)
+        status = make_table(&r.across, width, to_width, err);
+    if (!status)
+        status = ctx->backend->resize(ctx->dev, &r, out, err);
     qv_axis_free(&r.down);
     qv_axis_free(&r.across);
     return status;

@@ -13,8 +13,8 @@ void *qv_frames_stream(const qv_context *ctx, int *device);
 /* Resizes frames [height, width] to *out [frames of all views, to_height, to_width, 3], in the
  * device's memory, from which items may be pushed. When it returns, no view is read any more. */
 qv_status qv_frames_resize(qv_context *ctx, const struct qv_frames_view *views, size_t n_views,
-                           int height, int width, int to_height, int to_width, void **out,
-                           qv_error *err);
+                           int64_t height, int64_t width, int64_t to_height, int64_t to_width,
+                           void **out, qv_error *err);
 /* Copies so many bytes of these to the host. */
 qv_status qv_frames_read(qv_context *ctx, void *to, const void *frames, size_t bytes,
                          qv_error *err);
