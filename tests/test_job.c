@@ -1428,7 +1428,7 @@ take_next(struct holder *h, int i)
         pthread_cond_wait(&h->changed, &h->lock);
     h->held -= h->bytes[i];
     pthread_mutex_unlock(&h->lock);
-    qv_job_give_back(h->job, h->bytes[i]);
+    qv_job_give_back(h->job, NULL, h->bytes[i]);
 }
 
 static void *
@@ -1546,7 +1546,7 @@ TEST(nothing_is_taken_up_until_results_are_given_back)
     expect_done(h.job, 1);
     const qv_job_source next = { .key = "next", .path = clip_paths[0], .user = &h.bytes[1] };
     expect_error(QV_EFULL, "next: |bytes are ahead", qv_job_add(h.job, &next, ERR));
-    qv_job_give_back(h.job, INT64_MIN); /* nobody holds less than nothing */
+    qv_job_give_back(h.job, NULL, INT64_MIN); /* nobody holds less than nothing */
     expect_error(QV_EFULL, "bytes are ahead", qv_job_add(h.job, &next, ERR));
     take_next(&h, 0);
     add_held(&h, 4, frames);
@@ -1574,6 +1574,86 @@ TEST(nothing_is_taken_up_until_results_are_given_back)
         add_held(&h, i, frames);
     job_end(&h.job);
     assert_int_equal(h.held, 0);
+    free(frames);
+}
+
+/* A client that gives nothing back holds up itself alone, and one that is cancelled fails the call
+ * of qv_job_add that waits for it. */
+struct adding {
+    qv_job *job;
+    qv_job_source source;
+    qv_status status;
+};
+
+static void *
+add_and_wait(void *user)
+{
+    struct adding *a = user;
+    a->status = qv_job_add(a->job, &a->source, NULL);
+    return NULL;
+}
+
+TEST(clients_have_bounds_of_their_own)
+{
+    uint8_t *frames = tiny_frames(&usual, 14, 4, 4, 1);
+    struct holder h = { .held = 0 };
+    const qv_job_options o = held_options(&h, 1, 1);
+    qv_job_client *idle = NULL, *busy = NULL;
+    pthread_t adder;
+    assert_ok(qv_job_open(&usual.model, 1, &o, &h.job, ERR));
+    expect_error(QV_EINVAL, "queue is -1", qv_job_client_open(h.job, -1, false, 0, &idle, ERR));
+    assert_ok(qv_job_client_open(h.job, 0, false, 1, &idle, ERR));
+    assert_ok(qv_job_client_open(h.job, 2, true, 0, &busy, ERR));
+    qv_job_source s = small_source("idle", frames);
+    s.client = idle;
+    s.user = &h.bytes[0];
+    job_add(h.job, &s);
+    struct adding waits = { .job = h.job, .source = s };
+    assert_int_equal(pthread_create(&adder, NULL, add_and_wait, &waits), 0);
+    expect_done(h.job, 1);
+    s.client = busy;
+    for (int i = 1; i < 9; i++) {
+        s.user = &h.bytes[i];
+        while (qv_job_add(h.job, &s, NULL) == QV_EFULL)
+            usleep(100);
+    }
+    expect_done(h.job, 9);
+    assert_true(h.bytes[0] && !h.bytes[8]); /* nothing of the other client counts */
+    qv_job_client_cancel(idle);
+    pthread_join(adder, NULL);
+    assert_int_equal(waits.status, QV_ESTATE);
+    expect_error(QV_ESTATE, "the job was ended", qv_job_add(h.job, &waits.source, ERR));
+    qv_job_client_close(&idle);
+    qv_job_client_close(&busy);
+    s = small_source("own", frames);
+    s.user = &h.bytes[9];
+    job_add(h.job, &s);
+    assert_int_equal(job_end(&h.job).done, 10);
+    free(frames);
+}
+
+/* A closed client's sources are dropped, and what it had lent is read no more after their ends. */
+TEST(a_client_is_closed_while_its_sources_are_under_way)
+{
+    uint8_t *frames = tiny_frames(&usual, 14, 4, 4, 1);
+    struct holder h = { .held = 0 };
+    const qv_job_options o = held_options(&h, 0, 2);
+    assert_ok(qv_job_open(&usual.model, 1, &o, &h.job, ERR));
+    for (int turn = 0; turn < 20; turn++) {
+        qv_job_client *client = NULL;
+        assert_ok(qv_job_client_open(h.job, 0, false, 1 << 20, &client, ERR));
+        for (int i = 0; i < 20; i++) {
+            qv_job_source s = small_source("k", frames);
+            s.client = client;
+            s.user = &h.bytes[i];
+            job_add(h.job, &s);
+        }
+        qv_job_client_close(&client);
+        assert_null(client);
+    }
+    const qv_job_progress p = job_end(&h.job);
+    assert_int_equal(p.done, 400);
+    assert_true(p.failed > 0);
     free(frames);
 }
 
