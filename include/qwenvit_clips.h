@@ -491,14 +491,14 @@ QV_API qv_status qv_job_open(qv_model *const *models, size_t n_models,
  */
 QV_API qv_status qv_job_add(qv_job *job, const qv_job_source *source, qv_error *err);
 
-/* Drops the sources with this ticket, unless the sink has had all of their rows: nothing more of
+/* Drops the client's sources with this ticket (NULL: those without a client), unless the sink has had all of their rows: nothing more of
  * them is read or put into a chunk, and their end call, which comes soon, is `cancelled` with
  * QV_ESTATE. Their memory must stay valid until that call. Returns how many were dropped. Any
  * thread may call it. */
-QV_API size_t qv_job_drop(qv_job *job, uint64_t ticket);
+QV_API size_t qv_job_drop(qv_job *job, const qv_job_client *client, uint64_t ticket);
 
-/* Reports that results of so many bytes (qv_job_result.ahead_bytes) were released, of sources of
- * this client, or of none (NULL). Any thread may call it. */
+/* Reports that results of so many bytes (qv_job_result.ahead_bytes) were released, of the client's
+ * sources (NULL: of those without a client). Any thread may call it. */
 QV_API void qv_job_give_back(qv_job *job, qv_job_client *client, int64_t bytes);
 
 /*

@@ -166,14 +166,14 @@ drop_item(qv_job *job, struct qv_job_item *item)
     qv_job_lose_item(job, item, status, &why);
 }
 
-/* Drops a client's sources, or with NULL those with the ticket. */
+/* Drops a client's sources: those with the ticket, or with 0 all. */
 static size_t
 drop_items(qv_job *job, const struct qv_job_client *client, uint64_t ticket)
 {
     size_t n = 0;
     for (struct qv_job_item *item = job->items, *next; item; item = next) {
         next = item->next;
-        const bool is_meant = client ? item->client == client : item->source.ticket == ticket;
+        const bool is_meant = item->client == client && (!ticket || item->source.ticket == ticket);
         if (!is_meant || item->status || item->is_ending)
             continue;
         drop_item(job, item);
@@ -183,12 +183,12 @@ drop_items(qv_job *job, const struct qv_job_client *client, uint64_t ticket)
 }
 
 size_t
-qv_job_drop(qv_job *job, uint64_t ticket)
+qv_job_drop(qv_job *job, const qv_job_client *client, uint64_t ticket)
 {
     if (!job || !ticket)
         return 0;
     pthread_mutex_lock(&job->lock);
-    const size_t n = drop_items(job, NULL, ticket);
+    const size_t n = drop_items(job, client ? client : &job->own, ticket);
     pthread_mutex_unlock(&job->lock);
     return n;
 }

@@ -576,7 +576,7 @@ run_longs(const struct tiny *t, int n_models, const struct longs *l, enum ending
     qv_job_progress p = { 0 };
     while (how >= ODD_ARE_DROPPED && p.chunks < 5)
         qv_job_get_progress(job, &p);
-    const size_t dropped = how == ODD_ARE_DROPPED ? qv_job_drop(job, 1) : 0;
+    const size_t dropped = how == ODD_ARE_DROPPED ? qv_job_drop(job, NULL, 1) : 0;
     if (how == IS_CANCELLED) {
         qv_job_cancel(job);
         assert_ok(qv_job_end(job, ERR));
@@ -801,10 +801,10 @@ TEST(what_is_dropped_is_not_computed)
     do /* until the sink waits with the first rows */
         qv_job_get_progress(job, &p);
     while (!p.chunks);
-    assert_int_equal(qv_job_drop(job, 0) + qv_job_drop(job, 1), 0);
-    assert_in_range(qv_job_drop(job, 7), GONE - 1, GONE);
-    assert_int_equal(qv_job_drop(job, 7), 0);
-    assert_int_equal(qv_job_drop(job, 8 + MANY - 2), 1);
+    assert_int_equal(qv_job_drop(job, NULL, 0) + qv_job_drop(job, NULL, 1), 0);
+    assert_in_range(qv_job_drop(job, NULL, 7), GONE - 1, GONE);
+    assert_int_equal(qv_job_drop(job, NULL, 7), 0);
+    assert_int_equal(qv_job_drop(job, NULL, 8 + MANY - 2), 1);
     pthread_mutex_unlock(&kept->lock);
     p = job_end(&job);
     assert_in_range(p.failed, GONE, GONE + 1);
@@ -1314,7 +1314,7 @@ TEST(a_clip_is_dropped_while_it_is_read)
     do
         qv_job_get_progress(job, &p);
     while (!p.chunks || atomic_load(&n_reads) < last - 1);
-    assert_int_equal(qv_job_drop(job, UINT64_MAX), 1);
+    assert_int_equal(qv_job_drop(job, NULL, UINT64_MAX), 1);
     atomic_store(&held_read, 0);
     assert_int_equal(job_end(&job).failed, 1);
     const struct got *g = find(kept, "k");

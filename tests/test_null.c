@@ -382,7 +382,7 @@ CALL_IS(qv_job_end, 0, qv_job_end(arg(0, a_job()), arg(1, &err)));
 
 CALL_IS(qv_job_give_back, NO_STATUS,
         if_not((qv_job_give_back(arg(0, a_job()), NULL, 1), null_at == 0)));
-CALL_IS(qv_job_drop, NO_STATUS, if_not((qv_job_drop(arg(0, a_job()), 1), null_at == 0)));
+CALL_IS(qv_job_drop, NO_STATUS, if_not((qv_job_drop(arg(0, a_job()), NULL, 1), null_at == 0)));
 CALL_IS(qv_job_cancel, NO_STATUS, if_not((qv_job_cancel(arg(0, a_job())), null_at == 0)));
 
 CALL(qv_job_get_progress, NO_STATUS)

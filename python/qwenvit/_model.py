@@ -351,7 +351,7 @@ class Model:
     def __init__(self, core: _core.Model, stream: int = 0) -> None:
         if not isinstance(core, _core.Model):
             raise error("QV_EINVAL", "qwenvit.load(path) makes a Model")
-        self._core = core
+        self._core, self._jobs = core, _core.Jobs([core])
         self._stream = stream
         self.info: dict[str, Any] = core.info()
 
@@ -362,6 +362,7 @@ class Model:
     def close(self) -> None:
         """Frees the device's memory, as soon as no call, generator or encoder works with it. Later
         calls raise Error."""
+        self._jobs.close()
         self._core.close()
 
     def __enter__(self) -> Model:
@@ -553,12 +554,7 @@ class Model:
         if not _sources.is_one(source):
             raise error("QV_EINVAL", "preprocess() takes one source; call it for each")
         key = _sources.key_of(source, 0)
-        data, is_path, asked = _sources.describe(self._core, source, 0, _sources.options_of({**options}))
-        decoder = None
-        if not isinstance(data, _core.Frames):
-            from . import _decoder
-
-            decoder = _decoder.start()
+        data, is_path, asked, decoder = _sources.describe(self._core, source, 0, _sources.options_of({**options}))
         return Pixels._of(_core.preprocess(self._core, decoder, key, data, is_path, asked))
 
     def _tokens(self, core: _core.Tokens) -> Tokens:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Encodes many sources by a job: a thread adds them while results are taken."""
+"""Encodes sources as a client of the model's open job: a thread adds them while results are taken."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import _core, _decoder
+from . import _core
 from ._error import Error, error
-from ._sources import Options, describe, key_of, needs_decoder
+from ._sources import Options, describe, key_of
 
 if TYPE_CHECKING:
     from ._model import Model, Tokens
@@ -38,39 +38,36 @@ class How(NamedTuple):
 
 
 class _Feeder(threading.Thread):
-    """Adds sources to a job, while results are taken from it.
+    """Adds sources, while results are taken.
 
     The caller's iterator may block for ever, so nobody may wait for this thread while it is in
-    there, and it keeps no job open. After the job was closed, it drops a source that comes too late.
+    there, and it keeps no client open. After the client was closed, it drops a source that comes too late.
     """
 
-    def __init__(self, model: Model, job: _core.Job, sources: Iterable[Any], options: Options) -> None:
+    def __init__(self, model: Model, client: _core.Client, sources: Iterable[Any], options: Options) -> None:
         super().__init__(name="qwenvit feeder", daemon=True)
-        self.model, self.job, self.sources, self.options = model, job.share(), sources, options
+        self.core, self.client, self.sources, self.options = model._core, client.share(), sources, options
         self.failure: BaseException | None = None
 
     def run(self) -> None:
         try:
             for place, source in enumerate(self.sources):
-                if self.job.closed:
+                if self.client.closed:
                     return
                 self.add(place, source)
         except BaseException as e:
             self.failure = e
-        try:
-            self.job.end()
-        except Exception as e:
-            self.failure = e if not self.failure or isinstance(self.failure, Error) else self.failure
+        self.client.end()
 
     def add(self, place: int, source: Any) -> None:
         key = str(place)
         try:
             key = key_of(source, place)
-            self.job.add(place, key, *describe(self.model._core, source, place, self.options))
+            self.client.add(place, key, *describe(self.core, source, place, {}, self.options))
         except Error as e:
             if e.status not in OF_A_SOURCE:
                 raise
-            self.job.refuse(place, key, e.status, str(e))
+            self.client.refuse(place, key, e.status, str(e))
 
 
 # ---- progress ------------------------------------------------------------------------------------
@@ -121,10 +118,6 @@ class _Progress:
 # ---- results -------------------------------------------------------------------------------------
 
 
-def _decoder_for(sources: Iterable[Any]) -> _core.Decoder | None:
-    return _decoder.start() if needs_decoder(sources) else None
-
-
 def _failure(how: How, status: str, text: str, key: str, index: int) -> Error:
     """Returns a source's Error, or raises it."""
     failure = error(status, text, key, index)
@@ -133,14 +126,14 @@ def _failure(how: How, status: str, text: str, key: str, index: int) -> Error:
     return failure
 
 
-def _take(job: _core.Job, progress: _Progress) -> Iterator[_core.Tokens]:
-    """Gives the results of the job as the binding has them, and shows the progress."""
-    while (core := job.next(SECONDS)) is not None:
+def _take(client: _core.Client, progress: _Progress) -> Iterator[_core.Tokens]:
+    """Gives the results as the binding has them, and shows the progress."""
+    while (core := client.next(SECONDS)) is not None:
         if core or progress.line:
-            progress.show(job.progress())
+            progress.show(client.progress())
         if not isinstance(core, bool):  # a result came in time
             yield core
-    progress.show(job.progress(), last=True)
+    progress.show(client.progress(), last=True)
 
 
 def _room(decoders: int) -> int:
@@ -150,19 +143,18 @@ def _room(decoders: int) -> int:
 
 def results(model: Model, sources: Iterable[Any], how: How, options: Options) -> Iterator[Tokens | Error]:
     """Gives Tokens, and Errors if how.errors is "yield"."""
-    decoder, progress = _decoder_for(sources), _Progress(how)
-    where = {k: options[k] for k in ("decode", "gpu") if k in options}
-    job = _core.Job([model._core], decoder, how.dtype, how.decoders, False, how.ordered, _room(how.decoders), 0, where)
+    progress = _Progress(how)
+    client = _core.Client(model._jobs, how.dtype, how.decoders, False, how.ordered, _room(how.decoders), 0, options)
     try:
-        feeder = _Feeder(model, job, sources, options)
+        feeder = _Feeder(model, client, sources, options)
         feeder.start()
-        for core in _take(job, progress):
+        for core in _take(client, progress):
             yield model._tokens(core) if core.status == "QV_OK" else _failure(how, core.status, core.error, core.key, core.index)
         feeder.join()
         if feeder.failure:
             raise feeder.failure
     finally:
-        job.close()
+        client.close()
         progress.end()
 
 
@@ -171,15 +163,14 @@ def one(model: Model, source: Any, how: How, options: Options) -> Tokens | Error
     progress, key = _Progress(how), "0"
     try:
         key = key_of(source, 0)
-        data, is_path, own = describe(model._core, source, 0, options)
-        decoder = None if isinstance(data, _core.Frames) else _decoder.start()
-        job = _core.Job([model._core], decoder, how.dtype, 0, True, True, 0, 0, own)
+        data, is_path, own, decoder = describe(model._core, source, 0, options)
+        client = _core.Client(model._jobs, how.dtype, 0, True, True, 0, 0, own)
         try:
-            job.add(0, key, data, is_path, own)
-            core = next(_take(job, progress))
-            progress.show(job.progress(), last=True)
+            client.add(0, key, data, is_path, own, decoder)
+            client.end()
+            [core] = _take(client, progress)
         finally:
-            job.close()
+            client.close()
     except Error as e:
         if e.status not in OF_A_SOURCE:
             raise

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Runs many sources through a job (results.cpp has its results). */
+/* The open jobs of models, and the clients that run sources through them (results.cpp has their
+ * results). */
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <chrono>
+#include <list>
 
 #include "error.h"
 #include "results.h"
@@ -25,46 +28,124 @@ progress_of(const qv_job_progress &p)
     return d;
 }
 
-/* It is closed when it is destroyed. */
-class Job
+/* The open jobs of one or several models of a tower: one, unless callers differ in what all sources
+ * of a job have in common. */
+class Jobs
 {
   public:
-    /* ordered: results come in the order of their places. most: qv_job_options.ahead. queue: how
-     * many sources wait; 0: few, and adding waits for room. how: options of clips that say where
-     * most of them are decoded. */
-    Job(nb::list models, nb::object decoder_, const std::string &dtype, int decoders, bool alone,
-        bool ordered, int64_t most, int64_t queue, nb::dict how)
-        : decoder(decoder_), owns(true)
+    explicit Jobs(nb::list models)
     {
-        std::vector<qv_model *> all;
-        qv_job_options o = {};
-        const Model &first = nb::cast<const Model &>(models[0]);
-        results->ordered = ordered;
-        results->facts = first.facts;
-        results->origin = first.origin;
-        for (nb::handle model : models) {
-            results->towers.push_back(nb::cast<const Model &>(model).tower());
-            all.push_back(results->towers.back()->model);
+        for (nb::handle model : models)
+            towers.push_back(nb::cast<const Model &>(model).tower());
+        facts = nb::cast<const Model &>(models[0]).facts;
+        origin = nb::cast<const Model &>(models[0]).origin;
+    }
+    ~Jobs()
+    {
+        close();
+    }
+    Jobs(const Jobs &) = delete;
+    Jobs &operator=(const Jobs &) = delete;
+
+    /* Returns a job that has these options, without the interpreter. The ones that were used least
+     * lately are closed once nobody works with them. */
+    std::shared_ptr<Job>
+    get(const qv_job_options &o)
+    {
+        static constexpr size_t MOST = 4;
+        std::list<Open> gone; /* after the lock */
+        const std::lock_guard<std::mutex> hold(lock);
+        if (towers.empty())
+            fail(QV_ESTATE, "this model was closed");
+        auto found = std::find_if(open.begin(), open.end(), [&](const Open &one) {
+            const qv_job_options &has = one.options;
+            return has.output == o.output && has.decoders == o.decoders && has.alone == o.alone &&
+                   has.clip.decode == o.clip.decode && has.clip.gpu == o.clip.gpu;
+        });
+        if (found != open.end() && (found->job->is_lost() || found->job->is_warm < o.warm_up)) {
+            gone.splice(gone.end(), open, found);
+            found = open.end();
         }
-        o.sink = results->sink();
-        o.lost = Results::lose;
+        if (found == open.end()) {
+            const auto made = std::make_shared<Job>();
+            made->towers = towers;
+            made->facts = facts;
+            made->origin = origin;
+            made->open(o);
+            found = open.insert(open.end(), { o, made });
+        }
+        open.splice(open.begin(), open, found);
+        if (open.size() > MOST)
+            gone.splice(gone.end(), open, std::prev(open.end()));
+        return open.front().job;
+    }
+
+    /* A forked process leaves the lock, which it may have a copy of that is held. */
+    void
+    close()
+    {
+        if (owner != getpid())
+            return;
+        std::list<Open> gone;
+        {
+            const Released released;
+            const std::lock_guard<std::mutex> hold(lock);
+            towers.clear();
+            gone.swap(open);
+        }
+        for (Open &one : gone)
+            let_go(std::move(one.job));
+    }
+
+    const pid_t owner = getpid();
+
+  private:
+    struct Open {
+        qv_job_options options;
+        std::shared_ptr<Job> job;
+    };
+    std::mutex lock;
+    std::vector<std::shared_ptr<const Tower>> towers; /* empty: closed */
+    qv_model_info facts;
+    std::shared_ptr<const Origin> origin;
+    std::list<Open> open; /* the one that was used last comes first */
+};
+
+/* A caller's part in a job. It is closed when it is destroyed. */
+class Client
+{
+  public:
+    /* ordered: results come in the order of their places. most: the client's bound of what is
+     * ahead. queue: how many sources wait; 0: few, and adding waits for room. how: options of clips
+     * that say where most of them are decoded. */
+    Client(Jobs &jobs, const std::string &dtype, int decoders, bool alone, bool ordered,
+           int64_t most, int64_t queue, nb::dict how)
+        : owns(true)
+    {
+        qv_job_options o = {};
+        qv_clip_options clip = {};
+        qv_error err = {};
+        must_be_ours(jobs.owner);
+        must_not_compute();
+        take_clip_options(how, &clip);
         o.output = parse_dtype(dtype, false);
         o.decoders = decoders;
         o.alone = alone;
-        o.queue = queue ? queue : 64;
-        o.refuse_when_full = o.warm_up = queue;
-        o.ahead = most;
-        take_clip_options(how, &o.clip);
-        o.clip.decoder = decoder_of(decoder_);
-        qv_error err = {};
-        {
-            const Released released;
-            check(qv_job_open(all.data(), all.size(), &o, &results->job, &err), err);
-        }
-        job_opened(results.get());
+        o.warm_up = queue;
+        o.clip.decode = clip.decode;
+        o.clip.gpu = clip.gpu;
+        results->ordered = ordered;
+        const Released released;
+        const auto seat = std::make_shared<Seat>(jobs.get(o));
+        check(qv_job_client_open(seat->job->job, queue ? queue : 64, queue, most, &seat->client,
+                                 &err),
+              err);
+        qv_job_get_progress(seat->job->job, &before);
+        seat->job->enter(results.get());
+        results->seat = seat;
     }
 
-    ~Job()
+    ~Client()
     {
         if (owner != getpid())
             new std::shared_ptr<Results>(results); /* never freed */
@@ -72,40 +153,39 @@ class Job
             close();
     }
 
-    /* Returns the same job for a thread that adds sources, which may wait for its caller for ever:
-     * it does not keep the job open. */
-    Job
+    /* Returns the same client for a thread that adds sources, which may wait for its caller for
+     * ever: it does not keep the client open. */
+    Client
     share() const
     {
-        Job shared(*this);
+        Client shared(*this);
         shared.owns = false;
         return shared;
     }
-    Job(Job &&) = default;
-    Job &operator=(const Job &) = delete;
+    Client(Client &&) = default;
+    Client &operator=(const Client &) = delete;
 
     /* Adds a source: a path (is_path), bytes of a file, or Frames. Places are 0, 1, .., each for
-     * one source, which is added or refused. */
+     * one source, which is added or refused. decoder: for files, which the first one's decodes. */
     void
-    add(int64_t place, const std::string &key, nb::object source, bool is_path, nb::dict options)
+    add(int64_t place, const std::string &key, nb::object source, bool is_path, nb::dict options,
+        nb::object decoder)
     {
         auto kept = std::make_unique<Source>();
+        auto tokens = std::make_unique<Tokens>();
         qv_clip_options clip = {};
         qv_job_source s = {};
         must_be_ours(owner);
         take_clip_options(options, &clip);
-        s.key = key.c_str();
+        clip.decoder = results->use()->job->keep(decoder_of(decoder));
         s.clip = &clip;
-        s.ticket = (uint64_t)place + 1;
-        kept->tokens->index = place;
         if (nb::isinstance<Frames>(source)) {
             kept->frames = std::make_unique<Frames>(std::move(nb::cast<Frames &>(source)));
             s.kind = QV_SOURCE_FRAMES;
             s.item = kept->frames->item();
         } else if (is_path) {
-            kept->tokens->path =
-                text_of(nb::cast<nb::bytes>(source), "path"); /* may not be UTF-8 */
-            s.path = kept->tokens->path.c_str();
+            tokens->path = text_of(nb::cast<nb::bytes>(source), "path"); /* may not be UTF-8 */
+            s.path = tokens->path.c_str();
         } else {
             nb::bytes bytes = nb::cast<nb::bytes>(source);
             kept->bytes.assign(bytes.c_str(), bytes.size());
@@ -115,7 +195,18 @@ class Job
             s.bytes = kept->bytes.data();
             s.n_bytes = kept->bytes.size();
         }
-        put(std::move(kept), s);
+        put(place, key, s, std::move(kept), std::move(tokens));
+    }
+
+    /* Adds a source that has failed already. */
+    void
+    refuse(int64_t place, const std::string &key, const std::string &status,
+           const std::string &words)
+    {
+        qv_job_source s = {};
+        s.status = parse_status(status);
+        s.error = words.c_str();
+        put(place, key, s, std::make_unique<Source>(), std::make_unique<Tokens>());
     }
 
     /* Drops the source of a place; its result comes all the same, as a failure. */
@@ -124,41 +215,19 @@ class Job
     {
         must_be_ours(owner);
         const Released released;
-        const Use use(*results);
-        qv_job_drop(use.job, (uint64_t)place + 1);
+        const auto seat = results->use();
+        qv_job_drop(seat->job->job, seat->client, (uint64_t)place + 1);
     }
 
-    /* Adds a source that has failed already. */
-    void
-    refuse(int64_t place, const std::string &key, const std::string &status,
-           const std::string &words)
-    {
-        auto kept = std::make_unique<Source>();
-        qv_job_source s = {};
-        must_be_ours(owner);
-        kept->tokens->index = place;
-        s.key = key.c_str();
-        s.status = parse_status(status);
-        s.error = words.c_str();
-        put(std::move(kept), s);
-    }
-
-    /* Ends adding, and waits until all is done; next() then ends. */
+    /* Ends adding: next() ends once all is done. */
     void
     end()
     {
         must_be_ours(owner);
-        must_not_compute();
-        qv_error err = {};
         const Released released;
-        const Use use(*results);
-        const qv_status status = qv_job_end(use.job, &err);
-        {
-            std::lock_guard<std::mutex> hold(results->lock);
-            results->ended = true;
-        }
+        const std::lock_guard<std::mutex> hold(results->lock);
+        results->ended = true;
         results->changed.notify_all();
-        check(status, err);
     }
 
     /* Returns the next result, None if none will come, or False if none comes for so long. Throws
@@ -169,7 +238,6 @@ class Job
     {
         must_be_ours(owner);
         must_not_compute();
-        Results &from = *results;
         using clock = std::chrono::steady_clock;
         const auto until = clock::now() + std::chrono::duration<double>(seconds);
         for (;;) {
@@ -177,7 +245,7 @@ class Job
             bool over;
             {
                 const Released released;
-                one = from.take(seconds < 0, &over);
+                one = results->take(seconds < 0, &over);
             }
             if (one)
                 return nb::cast(one.release(), nb::rv_policy::take_ownership);
@@ -190,26 +258,39 @@ class Job
         }
     }
 
-    /* Closes the job. A forked process ends nothing: it has none of the threads, and the memory
-     * that they left may be half changed. */
+    /* Drops what is under way. A forked process ends nothing: it has none of the threads, and the
+     * memory that they left may be half changed. */
     void
     close()
     {
         if (owner != getpid())
             return;
-        job_closed(results.get());
-        if (closes_later(results))
+        std::shared_ptr<Seat> seat;
+        {
+            const Released released;
+            const std::lock_guard<std::mutex> hold(results->lock);
+            seat = std::exchange(results->seat, nullptr);
+            results->ready.clear();
+            results->changed.notify_all();
+        }
+        if (!seat)
             return;
-        const Released released;
-        results->close();
+        seat->job->leave(results.get());
+        qv_job_client_cancel(seat->client);
+        let_go(std::move(seat));
     }
 
     bool
     is_closed() const
     {
-        return owner != getpid() || results->is_closed();
+        if (owner != getpid())
+            return true;
+        const Released released;
+        const std::lock_guard<std::mutex> hold(results->lock);
+        return !results->seat;
     }
 
+    /* Returns counts of this client's sources, and of the job's chunks since it was opened. */
     nb::dict
     progress()
     {
@@ -217,32 +298,51 @@ class Job
         qv_job_progress p = {};
         {
             const Released released;
-            const Use use(*results);
-            qv_job_get_progress(use.job, &p);
+            const auto seat = results->use();
+            qv_job_get_progress(seat->job->job, &p);
+            const std::lock_guard<std::mutex> hold(results->lock);
+            qv_job_progress_since(&p, &before);
+            p.added = results->added;
+            p.done = results->done;
+            p.failed = results->failed;
+            p.tokens = results->tokens;
         }
         return progress_of(p);
     }
 
   private:
-    nb::object decoder;
     bool owns;
     pid_t owner = getpid();
+    qv_job_progress before = {};
     std::shared_ptr<Results> results = std::make_shared<Results>();
 
-    Job(const Job &) = default;
+    Client(const Client &) = default;
 
     /* Adds a source to the job, which waits for room without the interpreter. */
     void
-    put(std::unique_ptr<Source> kept, qv_job_source &s)
+    put(int64_t place, const std::string &key, qv_job_source &s, std::unique_ptr<Source> kept,
+        std::unique_ptr<Tokens> tokens)
     {
         qv_error err = {};
-        qv_status status;
+        must_be_ours(owner);
+        const Released released;
+        const auto seat = results->use();
+        const auto count = [&](int by) {
+            const std::lock_guard<std::mutex> hold(results->lock);
+            results->added += by;
+        };
+        tokens->index = place;
+        tokens->key = key;
+        kept->to = results;
+        kept->result[place] = std::move(tokens);
+        s.key = key.c_str();
         s.user = kept.get();
-        {
-            const Released released;
-            const Use use(*results);
-            status = qv_job_add(use.job, &s, &err);
-        }
+        s.ticket = (uint64_t)place + 1;
+        s.client = seat->client;
+        count(1);
+        const qv_status status = qv_job_add(seat->job->job, &s, &err);
+        if (status)
+            count(-1);
         check(status, err);
         (void)kept.release(); /* its end frees it */
     }
@@ -251,22 +351,22 @@ class Job
 void
 bind_job(nb::module_ &m)
 {
-    nb::class_<Job>(m, "Job")
-        .def(nb::init<nb::list, nb::object, const std::string &, int, bool, bool, int64_t, int64_t,
-                      nb::dict>(),
-             nb::arg("models"), nb::arg("decoder").none(), nb::arg("dtype"), nb::arg("decoders"),
-             nb::arg("alone"), nb::arg("ordered"), nb::arg("most"), nb::arg("queue"),
-             nb::arg("how"))
-        .def("share", &Job::share)
-        .def("add", &Job::add)
-        .def("drop", &Job::drop)
-        .def("refuse", &Job::refuse)
-        .def("end", &Job::end)
-        .def("next", &Job::next,
+    nb::class_<Jobs>(m, "Jobs").def(nb::init<nb::list>()).def("close", &Jobs::close);
+    nb::class_<Client>(m, "Client")
+        .def(nb::init<Jobs &, const std::string &, int, bool, bool, int64_t, int64_t, nb::dict>(),
+             nb::arg("jobs"), nb::arg("dtype"), nb::arg("decoders"), nb::arg("alone"),
+             nb::arg("ordered"), nb::arg("most"), nb::arg("queue"), nb::arg("how"))
+        .def("share", &Client::share)
+        .def("add", &Client::add, nb::arg("place"), nb::arg("key"), nb::arg("source"),
+             nb::arg("is_path"), nb::arg("options"), nb::arg("decoder").none())
+        .def("drop", &Client::drop)
+        .def("refuse", &Client::refuse)
+        .def("end", &Client::end)
+        .def("next", &Client::next,
              nb::sig("def next(self, seconds: float, /) -> Tokens | bool | None"))
-        .def("close", &Job::close)
-        .def_prop_ro("closed", &Job::is_closed)
-        .def("progress", &Job::progress);
+        .def("close", &Client::close)
+        .def_prop_ro("closed", &Client::is_closed)
+        .def("progress", &Client::progress);
 }
 
 } // namespace qvpy
