@@ -153,13 +153,14 @@ fi
 
 if wanted dev; then
     check build dev
-    run dev -E '^buckets$' # takes minutes of GEMMs, whose code other tests run too
+    # left out: minutes of GEMMs, and of processes that are killed, whose code other tests run too
+    run dev -E '^(buckets|cache_crash)$'
 fi
 if wanted release; then
     check build release
     # left out: tests of what sanitizers find, and tests that wait, kill, or spend their time in FFmpeg,
     # for which optimisation makes no difference
-    left_out='faults_(alloc|onednn).*|planted|isolation|job|job_progress|mlx_sizes|command|bench_program|many_command|cache_(crash|command|lived)|clips|frames|gpu|lost_device|verify'
+    left_out='faults_(alloc|onednn).*|planted|planted_command|isolation|job|job_progress|mlx_sizes|command|bench_program|many_command|cache_(command|lived)|clips|frames|gpu|lost_device|verify'
     # the CUDA build runs it, with everything that this one has
     ! command -v nvcc > /dev/null || left_out="$left_out|consumer"
     run release -E "^($left_out)\$"

@@ -85,35 +85,29 @@ open_pixels(struct tower_bench *t, qv_error *err)
     return QV_OK;
 }
 
-/* Adds a chunk of n items, which the caller fills in. */
+/* Adds a chunk that a feeder packed, and counts its size into *most. */
 static qv_status
-add_chunk(struct tower_bench *t, size_t n, qv_item **items, qv_error *err)
+add_chunk(struct tower_bench *t, const qv_feeder_chunk *packed, qv_capacity *most, qv_error *err)
 {
     struct bench_chunk *chunks = qv_grown(t->chunks, t->n_chunks, &t->chunk_room, sizeof *chunks);
     t->chunks = chunks ? chunks : t->chunks;
-    *items = chunks ? malloc(n * sizeof **items) : NULL;
-    if (!*items)
-        return qv_fail(err, QV_ENOMEM, "no memory for a chunk of %zu items", n);
-    t->chunks[t->n_chunks++] = (struct bench_chunk){ *items, n };
+    qv_item *items = chunks ? malloc(packed->n * sizeof *items) : NULL;
+    if (!items)
+        return qv_fail(err, QV_ENOMEM, "no memory for a chunk of %zu items", packed->n);
+    t->chunks[t->n_chunks++] = (struct bench_chunk){ items, packed->n };
+    qv_capacity used = { 0 };
+    for (size_t i = 0; i < packed->n; i++) {
+        items[i] = packed->pieces[i].item;
+        const qv_capacity size = qv_capacity_of(&t->model->config, items[i].grid_thw);
+        qv_capacity_count(&used, &size, 1);
+    }
+    most->patches = used.patches > most->patches ? used.patches : most->patches;
+    most->segments = used.segments > most->segments ? used.segments : most->segments;
+    most->windows = used.windows > most->windows ? used.windows : most->windows;
     return QV_OK;
 }
 
-/* Cuts the clip into chunks of `pairs` frame pairs. */
-static qv_status
-cut(struct tower_bench *t, int64_t pairs, qv_error *err)
-{
-    qv_item *piece = NULL;
-    qv_status status = QV_OK;
-    for (int64_t at = 0; at < t->items->grid_thw[0] && !status; at += pairs) {
-        status = add_chunk(t, 1, &piece, err);
-        if (!status)
-            *piece = qv_item_piece(t->model, QV_INPUT_FRAMES, t->items, at, pairs);
-    }
-    return status;
-}
-
-/* Has a feeder pack, as a job does: the best frame pairs of those that wait go into each chunk.
- * *most is what all chunks need room for. */
+/* Has a feeder cut and pack the items, as a job does. *most is what all chunks need room for. */
 static qv_status
 pack(struct tower_bench *t, qv_capacity *most, qv_error *err)
 {
@@ -129,17 +123,7 @@ pack(struct tower_bench *t, qv_capacity *most, qv_error *err)
             status = qv_feeder_put(f, feed, NULL, NULL, err);
     }
     while (!status && (chunk = qv_feeder_ready(f, 0, 0, false, &never)) != NULL) {
-        qv_capacity used = { 0 };
-        qv_item *items = NULL;
-        status = add_chunk(t, chunk->n, &items, err);
-        for (size_t i = 0; i < chunk->n && !status; i++) {
-            items[i] = chunk->pieces[i].item;
-            const qv_capacity size = qv_capacity_of(&t->model->config, items[i].grid_thw);
-            qv_capacity_count(&used, &size, 1);
-        }
-        most->patches = used.patches > most->patches ? used.patches : most->patches;
-        most->segments = used.segments > most->segments ? used.segments : most->segments;
-        most->windows = used.windows > most->windows ? used.windows : most->windows;
+        status = add_chunk(t, chunk, most, err);
         qv_feeder_pass(f, 0);
     }
     qv_feeder_close(&f);
@@ -159,29 +143,29 @@ make_plan(struct tower_bench *t, qv_capacity capacity, qv_error *err)
     return status;
 }
 
-/* Opens a plan of the whole clip, or of the frame pairs that --chunk-rows has room for. */
+/* Sets the capacity for the whole clip, or for the frame pairs that --chunk-rows has room for. */
 static qv_status
-open_clip(struct tower_bench *t, const struct tool_options *o, qv_error *err)
+add_clip(struct tower_bench *t, const struct tool_options *o, qv_capacity *capacity, qv_error *err)
 {
-    const int64_t *g = o->grid, pair = g[1] * g[2];
-    qv_status status = add_item(t, g, err);
+    const qv_status status = add_item(t, o->grid, err);
     if (status)
         return status;
-    int64_t pairs = o->chunk_rows ? o->chunk_rows / pair : g[0];
-    pairs = pairs < 1 ? 1 : pairs < g[0] ? pairs : g[0];
-    status = make_plan(t, (qv_capacity){ .patches = pairs * pair, .segment_rows = pair }, err);
-    if (!status)
-        status = open_pixels(t, err);
-    return status ? status : cut(t, pairs, err);
+    const int64_t pair = o->grid[1] * o->grid[2], fit = o->chunk_rows / pair;
+    const int64_t pairs = o->chunk_rows && fit < o->grid[0] ? fit : o->grid[0];
+    *capacity = (qv_capacity){ .patches = (pairs < 1 ? 1 : pairs) * pair, .segment_rows = pair };
+    return QV_OK;
 }
 
-/* Opens one plan for all packs, as a job has it for the chunk that needs most. */
+/* Opens one plan for all chunks; those of a list get the plan that a job has for the chunk that
+ * needs most. */
 static qv_status
-open_pack(struct tower_bench *t, const struct tool_options *o, qv_error *err)
+open_chunks(struct tower_bench *t, const struct tool_options *o, qv_error *err)
 {
-    qv_capacity most = { 0 };
-    qv_status status = make_plan(t, (qv_capacity){ .patches = o->chunk_rows }, err);
+    qv_capacity capacity = { .patches = o->chunk_rows }, most = { 0 };
+    qv_status status = o->pack ? QV_OK : add_clip(t, o, &capacity, err);
     if (!status)
+        status = make_plan(t, capacity, err);
+    if (!status && o->pack)
         status = bench_each_line(t->b, o->pack, NULL, read_grid, t, err);
     if (!status && !t->n_items)
         status = qv_fail(err, QV_EFORMAT, "%s: there is no grid in it", o->pack);
@@ -189,7 +173,7 @@ open_pack(struct tower_bench *t, const struct tool_options *o, qv_error *err)
         status = open_pixels(t, err);
     if (!status)
         status = pack(t, &most, err);
-    return status
+    return status || !o->pack
                ? status
                : make_plan(t, qv_chunk_capacity(t->model, &t->info.capacity, &most, true, 0), err);
 }
@@ -222,7 +206,7 @@ open_all(struct tower_bench *t, const struct tool_options *o, qv_error *err)
 {
     qv_status status = bench_open_model(t->b, &t->model, &t->m, err);
     if (!status)
-        status = o->pack ? open_pack(t, o, err) : open_clip(t, o, err);
+        status = open_chunks(t, o, err);
     if (!status && t->m.stored_matrices)
         status = open_widened(t, err);
     const size_t tokens = (size_t)(t->info.tokens * t->m.out_hidden) * sizeof(float);
