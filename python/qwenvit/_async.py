@@ -17,7 +17,7 @@ from . import _check, _core, _model
 from ._error import Error, error
 from ._model import Dtype, Model, Tokens
 from ._sources import describe, is_data, key_of, options_of
-from ._stream import MOST_AHEAD
+from ._stream import MOST_AHEAD, Jobs
 
 if TYPE_CHECKING:
     from ._sources import One
@@ -130,10 +130,8 @@ class AsyncEncoder:
         self.models: list[Model] = given
         self.info: dict[str, Any] = given[0].info
         self._owns = is_path
-        jobs = given[0]._jobs if len(given) == 1 else _core.Jobs([m._core for m in given])
-        self._client = _core.Client(
-            jobs, dtype or self.info["dtype"], decoders, False, False, queue_bytes, queue, self._options
-        )
+        jobs = given[0]._jobs if len(given) == 1 else Jobs(*[m._core for m in given])
+        self._client = jobs.client(dtype or self.info["dtype"], self._options, queue_bytes, decoders=decoders, queue=queue)
         self._places = itertools.count()
         self._counts = self._client.progress()
         self._collector = _Collector(self._client, self.info["model_type"])

@@ -351,7 +351,7 @@ class Model:
     def __init__(self, core: _core.Model, stream: int = 0) -> None:
         if not isinstance(core, _core.Model):
             raise error("QV_EINVAL", "qwenvit.load(path) makes a Model")
-        self._core, self._jobs = core, _core.Jobs([core])
+        self._core, self._jobs = core, _stream.Jobs(core)
         self._stream = stream
         self.info: dict[str, Any] = core.info()
 
@@ -362,8 +362,8 @@ class Model:
     def close(self) -> None:
         """Frees the device's memory, as soon as no call, generator or encoder works with it. Later
         calls raise Error."""
-        self._jobs.close()
         self._core.close()
+        self._jobs.close()
 
     def __enter__(self) -> Model:
         return self

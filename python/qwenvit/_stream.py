@@ -37,6 +37,48 @@ class How(NamedTuple):
     total: int | None  # how many there are, if that is known
 
 
+class Jobs:
+    """The open jobs of models of one tower: one, unless calls differ in what all sources of a job have in common."""
+
+    MOST = 4  # the oldest is closed once nobody works with it
+
+    def __init__(self, *models: _core.Model) -> None:
+        self._models = [*models]
+        self._open: dict[Any, tuple[_core.Job, bool]] = {}  # and whether it was warmed up
+
+    def client(
+        self, dtype: str, options: Options, most: int, *, decoders: int = 0, alone: bool = False, ordered: bool = False, queue: int = 0
+    ) -> _core.Client:
+        """Returns a client of an open job, which opens now if need be. No lock: of threads that open one at once the
+        first one's is kept, and a thread that close() overtakes has a job to itself."""
+        open_, key = self._open, (dtype, decoders, alone, options.get("decode", "auto"), options.get("gpu", 0))
+        found = open_.get(key)
+        if not found or found[0].lost or queue and not found[1]:
+            where = {k: options[k] for k in ("decode", "gpu") if k in options}
+            made = _core.Job(self._models, dtype, decoders, alone, queue > 0, where), queue > 0
+            if open_.get(key) is found:
+                open_.pop(key, None)
+            found = open_.setdefault(key, made)
+            for old in list(open_)[: -self.MOST]:
+                open_.pop(old, None)
+        return _core.Client(found[0], ordered, most, queue)
+
+    def close(self) -> None:
+        self._open = {}
+
+
+def _add(client: _core.Client, core: _core.Model, place: int, source: Any, options: Options, common: Options | None = None) -> None:
+    """Adds a source, or its failure."""
+    key = str(place)
+    try:
+        key = key_of(source, place)
+        client.add(place, key, *describe(core, source, place, options, common))
+    except Error as e:
+        if e.status not in OF_A_SOURCE:
+            raise
+        client.refuse(place, key, e.status, str(e))
+
+
 class _Feeder(threading.Thread):
     """Adds sources, while results are taken.
 
@@ -54,20 +96,10 @@ class _Feeder(threading.Thread):
             for place, source in enumerate(self.sources):
                 if self.client.closed:
                     return
-                self.add(place, source)
+                _add(self.client, self.core, place, source, {}, self.options)
         except BaseException as e:
             self.failure = e
         self.client.end()
-
-    def add(self, place: int, source: Any) -> None:
-        key = str(place)
-        try:
-            key = key_of(source, place)
-            self.client.add(place, key, *describe(self.core, source, place, {}, self.options))
-        except Error as e:
-            if e.status not in OF_A_SOURCE:
-                raise
-            self.client.refuse(place, key, e.status, str(e))
 
 
 # ---- progress ------------------------------------------------------------------------------------
@@ -118,14 +150,6 @@ class _Progress:
 # ---- results -------------------------------------------------------------------------------------
 
 
-def _failure(how: How, status: str, text: str, key: str, index: int) -> Error:
-    """Returns a source's Error, or raises it."""
-    failure = error(status, text, key, index)
-    if how.errors == "raise":
-        raise failure from None
-    return failure
-
-
 def _take(client: _core.Client, progress: _Progress) -> Iterator[_core.Tokens]:
     """Gives the results as the binding has them, and shows the progress."""
     while (core := client.next(SECONDS)) is not None:
@@ -141,15 +165,24 @@ def _room(decoders: int) -> int:
     return MOST_AHEAD + FOR_A_DECODER * (decoders or len(cores))
 
 
+def _result(model: Model, how: How, core: _core.Tokens) -> Tokens | Error:
+    if core.status == "QV_OK":
+        return model._tokens(core)
+    failure = error(core.status, core.error, core.key, core.index)
+    if how.errors == "raise":
+        raise failure from None
+    return failure
+
+
 def results(model: Model, sources: Iterable[Any], how: How, options: Options) -> Iterator[Tokens | Error]:
     """Gives Tokens, and Errors if how.errors is "yield"."""
     progress = _Progress(how)
-    client = _core.Client(model._jobs, how.dtype, how.decoders, False, how.ordered, _room(how.decoders), 0, options)
+    client = model._jobs.client(how.dtype, options, _room(how.decoders), decoders=how.decoders, ordered=how.ordered)
     try:
         feeder = _Feeder(model, client, sources, options)
         feeder.start()
         for core in _take(client, progress):
-            yield model._tokens(core) if core.status == "QV_OK" else _failure(how, core.status, core.error, core.key, core.index)
+            yield _result(model, how, core)
         feeder.join()
         if feeder.failure:
             raise feeder.failure
@@ -160,21 +193,13 @@ def results(model: Model, sources: Iterable[Any], how: How, options: Options) ->
 
 def one(model: Model, source: Any, how: How, options: Options) -> Tokens | Error:
     """Returns the Tokens of one source, or its Error if how.errors is "yield"."""
-    progress, key = _Progress(how), "0"
+    progress = _Progress(how)
+    client = model._jobs.client(how.dtype, options, 0, alone=True)
     try:
-        key = key_of(source, 0)
-        data, is_path, own, decoder = describe(model._core, source, 0, options)
-        client = _core.Client(model._jobs, how.dtype, 0, True, True, 0, 0, own)
-        try:
-            client.add(0, key, data, is_path, own, decoder)
-            client.end()
-            [core] = _take(client, progress)
-        finally:
-            client.close()
-    except Error as e:
-        if e.status not in OF_A_SOURCE:
-            raise
-        return _failure(how, e.status, str(e), key, 0)
+        _add(client, model._core, 0, source, options)
+        client.end()
+        [core] = _take(client, progress)
+        return _result(model, how, core)
     finally:
+        client.close()
         progress.end()
-    return model._tokens(core) if core.status == "QV_OK" else _failure(how, core.status, core.error, core.key, core.index)

@@ -3,9 +3,7 @@
  * results). */
 #include <nanobind/stl/string.h>
 
-#include <algorithm>
 #include <chrono>
-#include <list>
 
 #include "error.h"
 #include "results.h"
@@ -28,87 +26,39 @@ progress_of(const qv_job_progress &p)
     return d;
 }
 
-/* The open jobs of one or several models of a tower: one, unless callers differ in what all sources
- * of a job have in common. */
-class Jobs
+/* A job that Python holds open. */
+class OpenJob
 {
   public:
-    explicit Jobs(nb::list models)
+    /* how: options of clips that say where most of them are decoded. */
+    OpenJob(nb::list models, const std::string &dtype, int decoders, bool alone, bool warm_up,
+            nb::dict how)
     {
+        const auto made = std::make_shared<Job>();
+        qv_job_options o = {};
+        qv_clip_options clip = {};
         for (nb::handle model : models)
-            towers.push_back(nb::cast<const Model &>(model).tower());
-        facts = nb::cast<const Model &>(models[0]).facts;
-        origin = nb::cast<const Model &>(models[0]).origin;
+            made->towers.push_back(nb::cast<const Model &>(model).tower());
+        made->facts = nb::cast<const Model &>(models[0]).facts;
+        made->origin = nb::cast<const Model &>(models[0]).origin;
+        take_clip_options(how, &clip);
+        o.output = parse_dtype(dtype, false);
+        o.decoders = decoders;
+        o.alone = alone;
+        o.warm_up = warm_up;
+        o.clip.decode = clip.decode;
+        o.clip.gpu = clip.gpu;
+        const Released released;
+        made->open(o);
+        job = made;
     }
-    ~Jobs()
+    ~OpenJob()
     {
-        close();
+        let_go(std::move(job));
     }
-    Jobs(const Jobs &) = delete;
-    Jobs &operator=(const Jobs &) = delete;
-
-    /* Returns a job that has these options, without the interpreter. The ones that were used least
-     * lately are closed once nobody works with them. */
-    std::shared_ptr<Job>
-    get(const qv_job_options &o)
-    {
-        static constexpr size_t MOST = 4;
-        std::list<Open> gone; /* after the lock */
-        const std::lock_guard<std::mutex> hold(lock);
-        if (towers.empty())
-            fail(QV_ESTATE, "this model was closed");
-        auto found = std::find_if(open.begin(), open.end(), [&](const Open &one) {
-            const qv_job_options &has = one.options;
-            return has.output == o.output && has.decoders == o.decoders && has.alone == o.alone &&
-                   has.clip.decode == o.clip.decode && has.clip.gpu == o.clip.gpu;
-        });
-        if (found != open.end() && (found->job->is_lost() || found->job->is_warm < o.warm_up)) {
-            gone.splice(gone.end(), open, found);
-            found = open.end();
-        }
-        if (found == open.end()) {
-            const auto made = std::make_shared<Job>();
-            made->towers = towers;
-            made->facts = facts;
-            made->origin = origin;
-            made->open(o);
-            found = open.insert(open.end(), { o, made });
-        }
-        open.splice(open.begin(), open, found);
-        if (open.size() > MOST)
-            gone.splice(gone.end(), open, std::prev(open.end()));
-        return open.front().job;
-    }
-
-    /* A forked process leaves the lock, which it may have a copy of that is held. */
-    void
-    close()
-    {
-        if (owner != getpid())
-            return;
-        std::list<Open> gone;
-        {
-            const Released released;
-            const std::lock_guard<std::mutex> hold(lock);
-            towers.clear();
-            gone.swap(open);
-        }
-        for (Open &one : gone)
-            let_go(std::move(one.job));
-    }
-
-    const pid_t owner = getpid();
-
-  private:
-    struct Open {
-        qv_job_options options;
-        std::shared_ptr<Job> job;
-    };
-    std::mutex lock;
-    std::vector<std::shared_ptr<const Tower>> towers; /* empty: closed */
-    qv_model_info facts;
-    std::shared_ptr<const Origin> origin;
-    std::list<Open> open; /* the one that was used last comes first */
+    OpenJob(const OpenJob &) = delete;
+    OpenJob &operator=(const OpenJob &) = delete;
+    std::shared_ptr<Job> job;
 };
 
 /* A caller's part in a job. It is closed when it is destroyed. */
@@ -116,27 +66,15 @@ class Client
 {
   public:
     /* ordered: results come in the order of their places. most: the client's bound of what is
-     * ahead. queue: how many sources wait; 0: few, and adding waits for room. how: options of clips
-     * that say where most of them are decoded. */
-    Client(Jobs &jobs, const std::string &dtype, int decoders, bool alone, bool ordered,
-           int64_t most, int64_t queue, nb::dict how)
-        : owns(true)
+     * ahead. queue: how many sources wait; 0: few, and adding waits for room. */
+    Client(OpenJob &job, bool ordered, int64_t most, int64_t queue) : owns(true)
     {
-        qv_job_options o = {};
-        qv_clip_options clip = {};
         qv_error err = {};
-        must_be_ours(jobs.owner);
+        must_be_ours(owner = job.job->owner);
         must_not_compute();
-        take_clip_options(how, &clip);
-        o.output = parse_dtype(dtype, false);
-        o.decoders = decoders;
-        o.alone = alone;
-        o.warm_up = queue;
-        o.clip.decode = clip.decode;
-        o.clip.gpu = clip.gpu;
         results->ordered = ordered;
         const Released released;
-        const auto seat = std::make_shared<Seat>(jobs.get(o));
+        const auto seat = std::make_shared<Seat>(job.job);
         check(qv_job_client_open(seat->job->job, queue ? queue : 64, queue, most, &seat->client,
                                  &err),
               err);
@@ -312,7 +250,7 @@ class Client
 
   private:
     bool owns;
-    pid_t owner = getpid();
+    pid_t owner;
     qv_job_progress before = {};
     std::shared_ptr<Results> results = std::make_shared<Results>();
 
@@ -351,11 +289,15 @@ class Client
 void
 bind_job(nb::module_ &m)
 {
-    nb::class_<Jobs>(m, "Jobs").def(nb::init<nb::list>()).def("close", &Jobs::close);
+    nb::class_<OpenJob>(m, "Job")
+        .def(nb::init<nb::list, const std::string &, int, bool, bool, nb::dict>())
+        .def_prop_ro("lost", [](const OpenJob &j) {
+            must_be_ours(j.job->owner);
+            return j.job->is_lost();
+        });
     nb::class_<Client>(m, "Client")
-        .def(nb::init<Jobs &, const std::string &, int, bool, bool, int64_t, int64_t, nb::dict>(),
-             nb::arg("jobs"), nb::arg("dtype"), nb::arg("decoders"), nb::arg("alone"),
-             nb::arg("ordered"), nb::arg("most"), nb::arg("queue"), nb::arg("how"))
+        .def(nb::init<OpenJob &, bool, int64_t, int64_t>(), nb::arg("job"), nb::arg("ordered"),
+             nb::arg("most"), nb::arg("queue"))
         .def("share", &Client::share)
         .def("add", &Client::add, nb::arg("place"), nb::arg("key"), nb::arg("source"),
              nb::arg("is_path"), nb::arg("options"), nb::arg("decoder").none())

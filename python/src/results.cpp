@@ -81,7 +81,6 @@ Job::open(qv_job_options o)
     o.lost = [](void *self, qv_status status, const char *words) {
         static_cast<Job *>(self)->lose(status, words);
     };
-    is_warm = o.warm_up;
     check(qv_job_open(models.data(), models.size(), &o, &job, &err), err);
     job_opened(this);
 }

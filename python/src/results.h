@@ -21,7 +21,6 @@ struct Results;
 struct Job {
     qv_job *job = nullptr;
     const pid_t owner = getpid();
-    bool is_warm = false; /* as qv_job_options.warm_up */
     std::vector<std::shared_ptr<const Tower>> towers;
     qv_model_info facts = {};
     std::shared_ptr<const Origin> origin;
