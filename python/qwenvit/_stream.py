@@ -83,7 +83,7 @@ class _Feeder(threading.Thread):
     """Adds sources, while results are taken.
 
     The caller's iterator may block for ever, so nobody may wait for this thread while it is in
-    there, and it keeps no client open. After the client was closed, it drops a source that comes too late.
+    there, and it keeps no client open. One that was closed refuses a source that comes too late.
     """
 
     def __init__(self, model: Model, client: _core.Client, sources: Iterable[Any], options: Options) -> None:
@@ -94,8 +94,6 @@ class _Feeder(threading.Thread):
     def run(self) -> None:
         try:
             for place, source in enumerate(self.sources):
-                if self.client.closed:
-                    return
                 _add(self.client, self.core, place, source, {}, self.options)
         except BaseException as e:
             self.failure = e

@@ -105,8 +105,10 @@ end_work()
         return;
     {
         const std::lock_guard<std::mutex> hold(left_lock);
-        for (Job *job : open_jobs)
-            job->cancel();
+        for (Job *job : open_jobs) {
+            qv_job_cancel(job->job);
+            job->lose(QV_ESTATE, "the process ends");
+        }
     }
     for (int ms = 0; working && ms < MOST_WAIT_MS; ms++)
         usleep(1000);

@@ -19,6 +19,7 @@ progress_of(const qv_job_progress &p)
     d["done"] = p.done;
     d["failed"] = p.failed;
     d["tokens"] = p.tokens;
+    d["chunks"] = p.chunks;
     d["rows"] = p.rows;
     d["capacity_rows"] = p.capacity_rows;
     d["seconds"] = p.elapsed_s;
@@ -79,8 +80,11 @@ class Client
                                  &err),
               err);
         qv_job_get_progress(seat->job->job, &before);
-        seat->job->enter(results.get());
         results->seat = seat;
+        const std::lock_guard<std::mutex> hold(seat->job->lock);
+        seat->job->all.insert(results.get());
+        if (seat->job->lost)
+            results->lose(seat->job->lost, seat->job->why.text);
     }
 
     ~Client()
@@ -213,19 +217,12 @@ class Client
         }
         if (!seat)
             return;
-        seat->job->leave(results.get());
+        {
+            const std::lock_guard<std::mutex> hold(seat->job->lock);
+            seat->job->all.erase(results.get());
+        }
         qv_job_client_cancel(seat->client);
         let_go(std::move(seat));
-    }
-
-    bool
-    is_closed() const
-    {
-        if (owner != getpid())
-            return true;
-        const Released released;
-        const std::lock_guard<std::mutex> hold(results->lock);
-        return !results->seat;
     }
 
     /* Returns counts of this client's sources, and of the job's chunks since it was opened. */
@@ -307,7 +304,6 @@ bind_job(nb::module_ &m)
         .def("next", &Client::next,
              nb::sig("def next(self, seconds: float, /) -> Tokens | bool | None"))
         .def("close", &Client::close)
-        .def_prop_ro("closed", &Client::is_closed)
         .def("progress", &Client::progress);
 }
 

@@ -109,22 +109,6 @@ Job::is_lost()
     return lost != QV_OK;
 }
 
-void
-Job::enter(Results *results)
-{
-    const std::lock_guard<std::mutex> hold(lock);
-    all.insert(results);
-    if (lost)
-        results->lose(lost, why.text);
-}
-
-void
-Job::leave(Results *results)
-{
-    const std::lock_guard<std::mutex> hold(lock);
-    all.erase(results);
-}
-
 qv_decoder *
 Job::keep(std::shared_ptr<qv_decoder> first)
 {
@@ -132,13 +116,6 @@ Job::keep(std::shared_ptr<qv_decoder> first)
     if (!decoder)
         decoder = std::move(first);
     return decoder.get();
-}
-
-void
-Job::cancel()
-{
-    qv_job_cancel(job);
-    lose(QV_ESTATE, "the process ends");
 }
 
 /* ---- what waits ------------------------------------------------------------------------------ */

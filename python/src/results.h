@@ -34,10 +34,7 @@ struct Job {
     void open(qv_job_options o);
     ~Job();
     void lose(qv_status status, const char *words);
-    void cancel(); /* at the end of the process, whoever waits */
     bool is_lost();
-    void enter(Results *results);
-    void leave(Results *results);
     /* Returns the decoder of all clips: this one, which it then keeps, if none came before. */
     qv_decoder *keep(std::shared_ptr<qv_decoder> first);
 };
