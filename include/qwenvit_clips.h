@@ -441,7 +441,7 @@ typedef struct qv_job_source {
      * other fields, except key and user, are not used. */
     qv_status status;
     const char *error;
-    uint64_t ticket; /* a number for qv_job_drop; sources may share it; 0: none */
+    uint64_t ticket;       /* a number for qv_job_drop; sources may share it; 0: none */
     qv_job_client *client; /* whose bounds the source counts in; NULL: the job's own bounds */
     uint64_t reserved[6];
 } qv_job_source;

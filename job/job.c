@@ -215,7 +215,8 @@ open_queues(qv_job *job, qv_error *err)
     const size_t readers = (size_t)job->lanes.n;
     qv_status status = /* each reader may have an item's end in it */
         qv_job_queue_open(&job->told,
-                          readers + (size_t)job->n_devices * QV_JOB_BUFFERS * QV_FEEDER_PIECES, err);
+                          readers + (size_t)job->n_devices * QV_JOB_BUFFERS * QV_FEEDER_PIECES,
+                          err);
     job->devices = calloc((size_t)job->n_devices, sizeof *job->devices);
     job->readers = calloc(readers, sizeof *job->readers);
     job->sinks = calloc((size_t)job->n_sinks, sizeof *job->sinks);

@@ -207,15 +207,15 @@ struct qv_job {
     size_t n_items;
     struct qv_job_item *waiting, **last_waiting; /* items that no reader has taken up, in order */
     size_t n_waiting;
-    struct qv_job_client own; /* the bounds of sources without a client */
-    struct qv_job_queue told; /* pieces for the sink, and the ends of items that have failed */
+    struct qv_job_client own;    /* the bounds of sources without a client */
+    struct qv_job_queue told;    /* pieces for the sink, and the ends of items that have failed */
     int n_failures;              /* such ends in it */
     struct qv_job_item *dropped; /* items that wait for a sink's end call, and have no reader */
     int n_lost;                  /* devices */
     int n_reading, n_putting;    /* items with a reader; those of which more frame pairs come */
-    int64_t n_handed;        /* chunks that were handed to the sink */
-    size_t used;             /* bytes of frames */
-    int64_t ticket, serving; /* readers that ask for memory get it in their order */
+    int64_t n_handed;            /* chunks that were handed to the sink */
+    size_t used;                 /* bytes of frames */
+    int64_t ticket, serving;     /* readers that ask for memory get it in their order */
     double opened_s;
     qv_job_progress progress;
 };

@@ -60,8 +60,8 @@ end(const qv_job *job, const struct qv_job_item *item, qv_job_result *r, qv_erro
     const qv_job_sink *sink = &job->o.sink;
     r->timestamps_s = r->status ? NULL : item->timestamps_s;
     r->ahead_bytes = !item->client->most_ahead || !sink->end || r->cancelled ? 0
-                     : r->status                                 ? QV_JOB_TEXTS
-                                                                 : item->held;
+                     : r->status                                             ? QV_JOB_TEXTS
+                                                                             : item->held;
     return sink->end ? sink->end(sink->user, item->entry, r, err) : QV_OK;
 }
 
