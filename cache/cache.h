@@ -28,7 +28,7 @@ void qv_cache_seconds(double seconds, char text[QV_CACHE_SECONDS]);
 
 /* ---- layouts, records and descriptions ------------------------------------------------------- */
 
-/* Return how many tensors of tokens a key has, one's columns, its dtype's name, and a row's
+/* Return how many tensors of tokens a key has, the columns of each, its dtype's name, and a row's
  * bytes. */
 int qv_cache_n_tensors(const qv_cache_layout *l);
 int64_t qv_cache_columns(const qv_cache_layout *l);

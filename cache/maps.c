@@ -56,7 +56,7 @@ drop_idle(struct qv_part_maps *m, size_t most)
 
 /* ---- mapping --------------------------------------------------------------------------------- */
 
-/* Maps a file privately. No swap is reserved for pages that are written to, of which there may be
+/* Maps a file privately. No swap is reserved for pages that are written to; there may be
  * as many as the cache has. */
 static void *
 map_file(const struct qv_part_maps *m, int fd, uint64_t bytes)

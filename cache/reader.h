@@ -60,7 +60,7 @@ const struct qv_index_key *qv_cache_find_key(const qv_cache *c, const char *key)
 /* Returns QV_EINVAL if i is not an item. */
 qv_status qv_cache_check_index(const qv_cache *c, int64_t i, qv_error *err);
 
-/* Lists the folder's parts until there is no new one, or takes those that are named, and reads
+/* Lists the folder's parts until there is no new one, or takes the named ones, and reads
  * them. */
 qv_status qv_cache_scan(qv_cache *c, const struct qv_cache_reading *how, qv_error *err);
 

@@ -564,7 +564,7 @@ digest(const qv_cache_entry *e, const qv_cache_result *r)
     return XXH3_64bits(all, n * sizeof *all);
 }
 
-/* Looks at a part of which a key was finished or dropped. The caller holds the lock. */
+/* Looks at a part after one of its keys was finished or dropped. The caller holds the lock. */
 static void
 look_at_part(qv_cache_writer *w, struct qv_cache_part *p)
 {

@@ -50,7 +50,7 @@ qv_status qvm_process_tell(struct qvm_process *p, const qvm_request *request, qv
 /* Send and receive n bytes that belong to the last request or event. */
 qv_status qvm_process_send(struct qvm_process *p, const void *bytes, size_t n, qv_error *err);
 qv_status qvm_process_receive(struct qvm_process *p, void *bytes, size_t n, qv_error *err);
-/* Waits for an event that is no mere sign of life. If none comes, the error says why. */
+/* Waits for an event other than a sign of life. If none comes, the error says why. */
 qv_status qvm_process_next(struct qvm_process *p, qvm_event *event, qv_error *err);
 
 #endif

@@ -50,7 +50,8 @@ typedef struct qvm_gpu_request {
  * doubt. */
 qv_status qvm_gpu_give(qv_decoder *decoder, const qvm_gpu_request *request, pid_t *pid,
                        qv_error *err);
-/* Gives a process no further clips: one says that it ended, is silent, or sent what cannot be. */
+/* Gives a process no further clips: one says that it ended, is silent, or sent an impossible
+ * message. */
 void qvm_gpu_doubt(qv_decoder *decoder, int gpu, pid_t pid);
 /* Ends all processes at once. No clip may be under way. */
 void qvm_gpus_stop(struct qvm_gpus *gpus);

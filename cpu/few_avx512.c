@@ -9,9 +9,9 @@
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
 
-/* Returns a pair of codes of a line as bf16 side by side. Those of 4 bits are or-ed into the
+/* Returns a pair of codes of a line as bf16 side by side. Codes of 4 bits are or-ed into the
  * fraction of BIAS_OF_4, whose last bit of four is 1, so that they come out BIAS_OF_4 too great.
- * Those of 8 bits are converted; the lower half of such a float is zero. */
+ * Codes of 8 bits are converted; the lower half of such a float is zero. */
 #define BIAS_OF_4 16.0f /* 0x4180 in bf16 */
 TARGET_BF16_CPU INLINED_CPU __m512bh
 pair_of_codes(const void *line, int64_t pair, const int64_t bits)

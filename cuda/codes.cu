@@ -72,7 +72,7 @@ struct widenings {
 /* Threads that share a slice: one for each row and lane of 4 that has its codes. */
 enum { SLICE_THREADS = TILE_COLS * 4, BLOCK_SLICES = THREADS / SLICE_THREADS };
 
-/* Returns (word & mask) | power, in one instruction, of which a constant operand would make two. */
+/* Returns (word & mask) | power, in one instruction; a constant operand would make two. */
 static __device__ __forceinline__ uint32_t
 put_into(uint32_t word, uint32_t mask, uint32_t power)
 {

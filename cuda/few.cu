@@ -210,7 +210,7 @@ template <int BITS, int GROUP, int TILES> struct few_x {
 
 /* ---- w --------------------------------------------------------------------------------------- */
 
-/* Begins to copy a step, of which a lane's first 16 bytes are at `from`. */
+/* Begins to copy a step; a lane's first 16 bytes are at `from`. */
 template <int BITS, int GROUP>
 static __device__ __forceinline__ void
 begin_step(few_step<BITS, GROUP> &to, const uint8_t *from)
@@ -312,7 +312,7 @@ await_launch()
 #endif
 }
 
-/* Begins to copy the warp's first slice, of which a lane's first 16 bytes of the first tile are at
+/* Begins to copy the warp's first slice; a lane's first 16 bytes of the first tile are at
  * `from`. */
 template <int BITS, int GROUP>
 static __device__ __forceinline__ void

@@ -402,7 +402,7 @@ prepare_gemm(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
     return status;
 }
 
-/* ---- in words -------------------------------------------------------------------------------- */
+/* ---- describing ------------------------------------------------------------------------------ */
 
 /* Appends a name such as "128x256", or the number if it is newer than the header. */
 static void

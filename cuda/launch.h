@@ -46,7 +46,7 @@ struct qv_matrix_cuda {
 };
 /* The values y[n,k] of up to QV_MOST_WIDENED such weights, rounded to dtype. early: from compute
  * capability 9.0 on they may be written while the kernel in front of this one runs, if that one
- * allows it; what comes behind waits for both. */
+ * allows it; later work waits for both. */
 enum { QV_MOST_WIDENED = 8 };
 struct widening_cuda {
     struct qv_matrix_cuda matrix;

@@ -59,7 +59,7 @@ struct attention_shape {
 
 /* Queries [q0, q0 + TILE) of a segment; the tile may go past the segment's `rows`. */
 struct query_tile {
-    int64_t first, rows, q0; /* rows 0: there is no such tile */
+    int64_t first, rows, q0; /* rows 0: no such tile */
 };
 
 /* Finds the i-th tile of a head; tiles are counted segment by segment. Every warp counts them for

@@ -217,7 +217,7 @@ typedef struct qv_cache_item {
 QV_API qv_status qv_cache_find(const qv_cache *cache, const char *key, qv_cache_item *out,
                                qv_error *err);
 /* Gets item i of n_ok + n_failed, in the order of the parts, without mapping a part. Returns
- * QV_EINVAL if there is no such item. */
+ * QV_EINVAL if no such item exists. */
 QV_API qv_status qv_cache_at(const qv_cache *cache, int64_t i, qv_cache_item *out, qv_error *err);
 /* Maps an item's part, if it is not mapped yet, and sets the item's tensors: nothing is copied, and
  * no file stays open. The tensors are valid until qv_cache_release, which must follow each hold

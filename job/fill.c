@@ -459,7 +459,7 @@ run(qv_cache_fill *f, qv_model *const *models, size_t n_models, bool is_last, qv
     qv_status s = f->n ? open_job(f, models, n_models, err) : qv_cache_fill_begin(f, *models, err);
     f->is_over = is_last;
     if (is_last)
-        qv_cache_close(&f->there); /* frees a large index that is no longer needed */
+        qv_cache_close(&f->there); /* frees a large index that nothing needs now */
     const double began_s = qv_seconds();
     if (!s && f->job)
         s = compute(f, err);

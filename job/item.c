@@ -222,7 +222,7 @@ qv_job_client_close(qv_job_client **client)
         *client = NULL;
 }
 
-/* An item whose data come with each put is a clip, of which the error names the grid alone. */
+/* An item whose data come with each put is a clip; its errors name only the grid. */
 qv_status
 qv_job_feed(qv_job *job, struct qv_job_item *item, const char *name, qv_error *err)
 {
@@ -355,7 +355,7 @@ make_item(qv_job *job, const qv_job_source *s, struct qv_job_item **out, qv_erro
     qv_status status = QV_OK;
     if (!item->source.key || (path && !item->source.path))
         status = qv_fail(err, QV_ENOMEM, "%s: no memory for a source", name);
-    else if (s->status) { /* as frames of which there are none, it is told of in its turn */
+    else if (s->status) { /* like a clip without frames, it is reported in its turn */
         item->source.kind = QV_SOURCE_FRAMES;
         item->status = qv_fail(&item->error, s->status, "%s", s->error ? s->error : "");
     } else if (qv_job_kinds[s->kind].is_clip)

@@ -343,7 +343,7 @@ free_pieces(qv_job *job)
 }
 
 /* Ends all threads, and tells the sink, from this one, of each item that is not done, as cancelled.
- * Progress may be asked for meanwhile, so an item leaves the list before it is told of and
+ * Progress may be asked for meanwhile, so an item leaves the list before it is reported and
  * freed. */
 static void
 finish(qv_job *job)

@@ -212,7 +212,7 @@ struct qv_job {
     int n_failures;              /* such ends in it */
     struct qv_job_item *dropped; /* items that wait for a sink's end call, and have no reader */
     int n_lost;                  /* devices */
-    int n_reading, n_putting;    /* items with a reader; those of which more frame pairs come */
+    int n_reading, n_putting;    /* items with a reader; items that will get more frame pairs */
     int64_t n_handed;            /* chunks that were handed to the sink */
     size_t used;                 /* bytes of frames */
     int64_t ticket, serving;     /* readers that ask for memory get it in their order */

@@ -19,7 +19,7 @@
  * - A is 1 if rows of w begin at multiples of four elements, 2 if those of x do as well.
  * - B is 1 if rows of y do.
  * - C: log2 of the tiles below one another in a band; a band is walked column by column.
- * - D is not 0 if there is no epilogue but f32 sums: 1 writes them, 2 adds them to y.
+ * - D is not 0 if the epilogue only stores f32 sums: 1 writes them, 2 adds them to y.
  */
 
 enum : uint {
@@ -193,7 +193,7 @@ tile_multiply(thread simdgroup_float8x8 (&sums)[DOWN][ACROSS], threadgroup const
     }
 }
 
-/* Stores four sums of one row, of which at least the first is inside y. */
+/* Stores four sums of one row; at least the first is inside y. */
 static inline void
 tile_store(constant epilogue_args &e, float4 v, uint row, uint col, uint n, device const real *bias,
            device const real *residual, device real *y)
@@ -243,7 +243,7 @@ tile_place(uint3 group)
     return uint2((group.y << C) + (group.x & ((1u << C) - 1)), group.x >> C);
 }
 
-/* Computes a tile of ROWS x COLS, of which each simdgroup has DOWN x ACROSS fragments. */
+/* Computes a tile of ROWS x COLS; each simdgroup has DOWN x ACROSS fragments of it. */
 template <uint ROWS, uint COLS, uint DOWN, uint ACROSS>
 static inline void
 gemm_tile(constant gemm_args &a, device const real *x, device const real *w,

@@ -51,7 +51,7 @@ qv_status qv_launch_metal(const struct qv_op *op, int choice, bool naive, struct
 
 /*
  * metal/batch.c: macOS ends a command buffer that runs for seconds. So a list is cut into several
- * buffers, and what alone would run too long into pieces, each of which is a dispatch of its own.
+ * buffers, and a step that would run too long alone into pieces, each a dispatch of its own.
  * Pieces are whole heads of attention, or blocks of queries of one head; each computes the bits
  * that it would have computed among the others.
  */

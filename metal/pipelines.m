@@ -38,7 +38,7 @@ find(const struct entry *wanted)
     return nil;
 }
 
-/* Takes over the object. If there is no memory to remember it, it is released. */
+/* Takes over the object. If no memory is left to remember it, it is released. */
 static id
 keep(const struct entry *entry)
 {

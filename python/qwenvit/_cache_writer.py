@@ -70,7 +70,7 @@ class CacheWriter:
             default the path), start, end, fps, max_frames, max_pixels, offset, bytes. Instead of a
             path, a dict may have a source in memory, as in Model.encode: "bytes" (a file's bytes),
             "frames" or "image". It then needs a key, and is kept in memory until add() returns.
-        progress: a function that is given a dict, as in Model.encode, a few times a second.
+        progress: a function that is given a dict, as in Model.encode, a few times per second.
 
         A row whose key the cache had when it was opened is skipped, unless its path, size, time,
         options or bytes in memory have changed. A clip that fails gets a record with the reason.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The decoder, of which each process has one. It alone is linked with FFmpeg, whose libraries are the
+"""The decoder; each process has one. It alone is linked with FFmpeg, whose libraries are the
 system's: the wheel has a folder with one for each major of FFmpeg that it was built for."""
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ translate(const std::exception_ptr &p, void *)
 
 } // namespace qvpy
 
-/* nanobind's entry, in front of which PyInit__core stands. */
+/* nanobind's entry; PyInit__core calls it. */
 NB_MODULE(core, m)
 {
     using namespace qvpy;

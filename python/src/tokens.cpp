@@ -137,7 +137,7 @@ metadata_of(const Tokens &t, const Pairs &more)
     return pairs;
 }
 
-/* Writes the file that `qwenvit encode` writes. dtype: "" for that of the model. */
+/* Writes the file that `qwenvit encode` writes. dtype: "" for the model's. */
 static void
 save(const Tokens &t, nb::bytes path_, const Pairs &more, const std::string &dtype)
 {

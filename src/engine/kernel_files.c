@@ -106,7 +106,7 @@ read_all(const char *path, char **out, size_t *n, qv_error *err)
     return QV_OK;
 }
 
-/* Returns where a file's bytes begin, behind its four lines, all of which must be what write_head
+/* Returns where a file's bytes begin, behind its four lines, which must all be what write_head
  * would write for these bytes. NULL: the file is damaged, or of another key. */
 static const char *
 bytes_of(const struct qv_kernel_files *files, const char *key, const char *text, size_t n)

@@ -59,7 +59,7 @@ finish(const struct qv_op_epilogue *e, double sum, int64_t row, int64_t col, con
     qv_store(y, e->y_dtype, row * e->cols + col, sum);
 }
 
-/* Writes n values of x, of which `first` is the first. */
+/* Writes n values of x, from `first` on. */
 static void
 widen(const void *x, int64_t dtype, int64_t first, int64_t n, double *out)
 {

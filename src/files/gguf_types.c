@@ -28,7 +28,7 @@ split_q8_0(const uint8_t *b, struct qv_gguf_block *out)
 }
 
 /* Splits a block of a type of 4 or 5 bits. It has a scale, perhaps a least value, perhaps the fifth
- * bits, then bytes of two nibbles, of which the lower ones are the first 16 values. */
+ * bits, then bytes of two nibbles; the lower ones are the first 16 values. */
 static inline void
 split_nibbles(bool has_least, bool has_fifth, const uint8_t *b, struct qv_gguf_block *out)
 {
@@ -68,8 +68,8 @@ split_q5_1(const uint8_t *block, struct qv_gguf_block *out)
 
 /* ---- blocks of 256 values -------------------------------------------------------------------- */
 
-/* Returns a group's scale and least value. Those of 8 groups, 6 bits each, are packed into 12
- * bytes. */
+/* Returns a group's scale and least value. Eight groups' scales and least values, 6 bits each, are
+ * packed into 12 bytes. */
 static void
 unpack_group(const uint8_t *packed, int group, int *scale, int *least)
 {
@@ -83,7 +83,7 @@ unpack_group(const uint8_t *packed, int group, int *scale, int *least)
 }
 
 /* Splits a block of Q4_K or Q5_K. It has two f16, the groups' 12 bytes, in Q5_K the fifth bits (bit
- * g of byte i is that of value i of group g), then nibbles, of which two groups share 32 bytes. */
+ * g of byte i belongs to value i of group g), then nibbles; two groups share 32 bytes. */
 static inline void
 split_groups(bool has_fifth, const uint8_t *b, struct qv_gguf_block *out)
 {

@@ -24,7 +24,7 @@ enum {
     /* A chunk of clips' frames, which are large, has room for few: it takes 17.1 ms with room for
      * 32, 17.9 with 128. */
     QV_LARGE_SEGMENT_ROWS = 384,
-    /* The least room. With room for exactly 3 a chunk took 0.25 ms less, of 20 to 26. */
+    /* The least room. With room for exactly 3, a chunk took 0.25 ms less of its 20 to 26. */
     QV_LEAST_SEGMENTS = 8,
     /* A bucket exceeds the one below by at most 1/8, or 1/32 from half of the device's chunk on:
      * in a large chunk empty rows cost more than another plan does. Not measured apart. */

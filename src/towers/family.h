@@ -39,7 +39,7 @@ enum qv_size {
     QV_SIZE_DEPTH,
     QV_SIZE_HIDDEN,
     QV_SIZE_HEADS,
-    QV_SIZE_KV_HEADS,  /* heads of k and v, each of which several heads of q share */
+    QV_SIZE_KV_HEADS,  /* heads of k and v; several heads of q share each */
     QV_SIZE_MLP_RATIO, /* the intermediate size divided by the hidden size */
     QV_SIZE_INTERMEDIATE,
     QV_SIZE_OUT_HIDDEN,

@@ -41,7 +41,7 @@ has(const struct used *used, const char *name)
 }
 
 /* Returns whether the tower reads a tensor of that name. The name may also be the patch embedding's
- * other name, or that of a quantised matrix's scales or biases. */
+ * other name, or the name of a quantised matrix's scales or biases. */
 static bool
 is_used(const struct used *used, const char *name)
 {

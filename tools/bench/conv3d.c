@@ -269,7 +269,7 @@ as_frames(const struct qv_config *t, int64_t rows, qv_conv3d_desc *d)
     return true;
 }
 
-/* What is timed of a patch embedding of so many rows: the ways, of which the GEMM is no object. */
+/* The ways to run a patch embedding; the GEMM alone is not an object. */
 enum { GEMM_ALONE, FROM_ROWS, FROM_BYTES, DIRECT, N_EMBEDS };
 static const struct {
     const char *name;
@@ -372,7 +372,7 @@ run_rows(struct bench *b, const struct tower *t, int64_t rows, double *longest_m
     return status;
 }
 
-/* Runs a tower with the first n row counts, of which none is above `most`. */
+/* Runs a tower with the first n row counts, none above `most`. */
 static qv_status
 run_tower(struct bench *b, const struct tower *t, int n, int64_t most, qv_error *err)
 {

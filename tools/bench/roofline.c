@@ -87,7 +87,7 @@ time_rate(const struct bench *b, enum rated what, qv_dtype dtype, int64_t size, 
     return status;
 }
 
-/* Sizes grow while a run is short. Those of memory are far larger than any cache, except on a slow
+/* Sizes grow while a run is short. Sizes of copies are far larger than any cache, except on a slow
  * device, where caches do not matter; the largest are for GPUs, which copy them in a fraction of a
  * millisecond. Only the last size is certain not to come from a cache. */
 static const struct {

@@ -52,7 +52,7 @@ struct tool_devices {
     double load_s; /* how long opening took */
 };
 
-/* Loads the model on each of the devices asked for; with --all-devices on every device, of which
+/* Loads the model on each of the devices asked for, or with --device all on every device there is;
  * there must be one. tool_devices_close must be called in any case. */
 qv_status tool_devices_open(const struct tool_options *o, struct tool_devices *d, qv_error *err);
 void tool_devices_close(struct tool_devices *d);

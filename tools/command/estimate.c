@@ -91,7 +91,7 @@ bytes_of(const struct estimate *e, const qv_cache_layout *l)
     return e->tokens * (double)l->width * (1 + l->n_deepstack) * (double)qv_dtype_bytes(l->dtype);
 }
 
-/* What both subcommands print; the layout is that of the tokens on a disk. */
+/* Both subcommands print these; the layout is the tokens' on a disk. */
 #define ESTIMATE_TEXT                                                                              \
     "  clips      {clips}, {images} of them images[text.sampled?; estimated from {opened} of "     \
     "them, evenly spaced][unusable?; {unusable} of {opened} cannot be used]\n"                     \
@@ -197,7 +197,7 @@ tool_measure(const struct tool_options *o, const struct tool_entry *const *clips
 
 /* ---- cache fill --dry-run -------------------------------------------------------------------- */
 
-/* Takes the rate of some clips of the list, evenly spaced, in place of that of the last run. */
+/* Takes the rate of some clips of the list, evenly spaced, in place of the last run's. */
 static qv_status
 measure(const struct tool_options *o, const struct tool_list *list, qv_cache_rate *rate,
         qv_error *err)

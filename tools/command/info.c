@@ -97,7 +97,7 @@ full_json(const struct qv_config *c)
     return list;
 }
 
-/* Sets how many tensors of which type a GGUF file has. */
+/* Counts a GGUF file's tensors by type. */
 static void
 add_types(json_t *text, const char *dir)
 {

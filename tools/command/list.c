@@ -62,7 +62,7 @@ keep_text(struct tool_list *list, const char *text)
     return to ? memcpy(to, text, n) : NULL;
 }
 
-/* Returns a path as it is, and that of a file:// address, in which bytes may be %XX. Any other
+/* Returns a path as it is, and the path of a file:// address, whose bytes may be %XX. Any other
  * address is left to whoever opens it. */
 static const char *
 path_of(struct tool_list *list, const char *text)
@@ -118,7 +118,7 @@ value_of(const json_t *value)
                : (qv_value){ .type = QV_VALUE_OTHER };
 }
 
-/* Sets a field. Returns NULL, or what its value must be; "": there is no such field. */
+/* Sets a field. Returns NULL, or what its value must be; "": no such field. */
 static const char *
 set_field(struct line *line, const char *name, const json_t *value)
 {

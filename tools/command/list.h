@@ -28,7 +28,7 @@ struct tool_list {
  * a repeated key, a NUL, or a key that begins with "__"; else QV_EIO.
  */
 qv_status tool_list_read(const char *file, struct tool_list *out, qv_error *err);
-/* folder.c: makes a list of the arguments, of which a folder stands for the clips and images in it,
+/* folder.c: makes a list of the arguments; a folder stands for the clips and images in it,
  * with `recursive` in the folders below it too, in the order of their names. The arguments must
  * outlive the list. Keys are paths as written, or, with `names`, those that files below one folder
  * can have: a file's name, and a folder's name with what lies below it. */
@@ -56,7 +56,7 @@ qv_status tool_list_check_files(const struct tool_list *list, const char *file, 
 /* Called for each file in a tar file: its name, and where its bytes lie. */
 typedef qv_status tool_tar_see(void *user, const char *name, int64_t offset, int64_t bytes,
                                qv_error *err);
-/* Returns QV_EIO; QV_EFORMAT for what is no tar file, or is cut short; what `see` returned. */
+/* Returns QV_EIO; QV_EFORMAT if it is not a tar file, or is cut short; what `see` returned. */
 qv_status tool_tar_visit(const char *path, tool_tar_see *see, void *user, qv_error *err);
 bool tool_tar_is(const char *path);
 

@@ -40,10 +40,10 @@ slowest_stage_s(const struct tool_output *output, const qv_job_result *r)
     return output->write_s > most ? output->write_s : most;
 }
 
-/* Places of outcome.inc in front of which the line has fields of its own. */
+/* Fields of outcome.inc that follow fields of the line's own. */
 enum { AT_FRAMES = 3, AT_DAMAGE = 4, AT_TIMES = 7 };
 
-/* The stages are told of a clip that took a second or more; the rates of several clips are the
+/* The stages of a clip are printed if it took a second or more; the rates of several clips are the
  * job's. */
 static const char text[] =
     "{clip}: {frames} frame{frames|s} of {text.width}x{text.height} -> {tokens} tokens of {width} "

@@ -205,7 +205,7 @@ close_stdout(int code)
     return lost && !code ? TOOL_BAD_INPUT : code;
 }
 
-/* Ends the process. After encode it ends at once, without the exit handlers of libraries, of which
+/* Ends the process. After encode it ends at once, without the exit handlers of libraries, since
  * CUDA's are slow: the tokens are written, and the system frees everything. Other subcommands run
  * the handlers, because profilers write their results there; so do builds with the address
  * sanitizer, which looks for leaks there. */

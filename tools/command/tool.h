@@ -45,7 +45,7 @@ struct tool_options {
     qv_dtype dtype;
     struct tool_weights weights;
     int64_t device, threads;
-    int64_t devices[TOOL_MOST_DEVICES]; /* devices for encode, of which `device` is the first */
+    int64_t devices[TOOL_MOST_DEVICES]; /* devices for encode; `device` is the first */
     size_t n_devices;
     bool all_devices;
     bool tf32, json, quiet;
@@ -142,8 +142,7 @@ struct tool_program {
     const struct tool *tools;
     size_t n;
 };
-const char *
-tool_word(const struct tool *tool); /* the last word of its name, which is that of a verb */
+const char *tool_word(const struct tool *tool); /* the last word of its name: a verb's own name */
 /* pages.c: what `help --man` and `help --bash` print. */
 void tool_print_man(const struct tool_program *program);
 void tool_print_completion(const struct tool_program *program);
@@ -185,7 +184,7 @@ void tool_each_option(const struct tool *tool,
                       void (*see)(void *user, const char *name, const char *value,
                                   const char *help),
                       void *user);
-/* Parses n integers, of which none is below `least`, with `between` between them. */
+/* Parses n integers, none below `least`, with `between` between them. */
 bool tool_parse_integers(const char *text, int64_t *out, int n, char between, int64_t least);
 /* Returns whether the word is nearer to `name` than *least letters (left out, added or replaced),
  * which becomes the distance then. */

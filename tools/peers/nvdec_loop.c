@@ -167,7 +167,7 @@ on_display(void *user, CUVIDPARSERDISPINFO *d)
     return 1;
 }
 
-/* Returns whether no picture refers to that of a packet in Annex B's form. */
+/* Returns whether no picture refers to the picture of a packet in Annex B's form. */
 static int
 is_unreferenced(const AVPacket *packet, enum AVCodecID codec)
 {

@@ -60,7 +60,7 @@ def check(folder):
 
 
 def check_saving(model, before):
-    """What a patched model saves has the weights, with the same bits; what cannot be saved or
+    """A patched model saves the weights, with the same bits; what cannot be saved or
     copied raises."""
     def is_whole(state):
         assert state.keys() == before.keys(), state.keys() ^ before.keys()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Is qwenvit.prompt the text that transformers' own processors make? Real clips and images at several
-frames a second, and lengths and rates made up, for the families whose folders are given.
+frames per second, and made-up lengths and rates, for the families whose folders are given.
 
     prompts.py FOLDER... --files FILE... [--table python/tests/prompts.json]
 
@@ -29,7 +29,7 @@ SPECIAL = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>
 TEXT = {kind: f"a <b> <|vision_start|><|{kind}_pad|><|vision_end|>\nsays <0.5 seconds>?" for kind in ("image", "video")}
 OUTER = tuple(map(int, transformers.__version__.split(".")[:2])) >= (5, 10)
 
-# the numbers of sampled frames, and the clip's frames a second
+# the numbers of sampled frames, and the clip's frames per second
 CLIPS = [
     ([0, 8, 16, 24], 30.0), ([0, 12, 24], 24.0), ([0, 12, 25, 37, 49], 25.0), ([0], 25.0),
     ([0, 12, 24, 36, 47], 24000 / 1001), ([0, 15, 30, 45, 59, 74, 89], 30000 / 1001),

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """qwenvit's video loader in vLLM, beside vLLM's own: are pixel_values the same, and what does it cost? A clip is loaded as vLLM
-loads it (VideoMediaIO), and what comes goes to the checkpoint's video processor.
+loads it (VideoMediaIO), and the frames go to the checkpoint's video processor.
 
     vllm_loader.py CLIP... [--model FOLDER] [--times N] [--callers N]
 
