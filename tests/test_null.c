@@ -397,7 +397,7 @@ CALL(qv_job_progress_since, NO_STATUS)
     qv_job_progress p = { .added = 7 };
     const qv_job_progress before = { .added = 4 };
     qv_job_progress_since(arg(0, &p), arg(1, &before));
-    return if_not(null_at >= 0 || p.added == 3);
+    return if_not(null_at >= 0 || p.added != 3);
 }
 
 CALL_FREES(qv_job_close, qv_job, a_job());
@@ -415,7 +415,7 @@ a_client(void)
 CALL(qv_job_client_open, 0)
 {
     qv_job_client *client;
-    return qv_job_client_open(arg(0, a_job()), 0, false, 0, arg(4, &client), arg(5, &err));
+    return qv_job_client_open(arg(0, a_job()), 0, false, 0, arg(1, &client), arg(2, &err));
 }
 
 CALL_IS(qv_job_client_cancel, NO_STATUS,
