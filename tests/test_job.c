@@ -1596,39 +1596,44 @@ add_and_wait(void *user)
 TEST(clients_have_bounds_of_their_own)
 {
     uint8_t *frames = tiny_frames(&usual, 14, 4, 4, 1);
+    const qv_clip_options whole = clip_options(10);
     struct holder h = { .held = 0 };
-    const qv_job_options o = held_options(&h, 1, 1);
+    const qv_job_options o = held_options(&h, 0, 1);
     qv_job_client *idle = NULL, *busy = NULL;
+    qv_job_source clip = { .key = "clip", .path = clip_paths[10], .clip = &whole };
     pthread_t adder;
     assert_ok(qv_job_open(&usual.model, 1, &o, &h.job, ERR));
     expect_error(QV_EINVAL, "queue is -1", qv_job_client_open(h.job, -1, false, 0, &idle, ERR));
-    assert_ok(qv_job_client_open(h.job, 0, false, 1, &idle, ERR));
+    assert_ok(qv_job_client_open(h.job, 0, false, 7000, &idle, ERR));
     assert_ok(qv_job_client_open(h.job, 2, true, 0, &busy, ERR));
-    qv_job_source s = small_source("idle", frames);
-    s.client = idle;
-    s.user = &h.bytes[0];
-    job_add(h.job, &s);
-    struct adding waits = { .job = h.job, .source = s };
+    for (int i = 0; i < 4; i++) { /* while the only reader has the first one, the others wait */
+        clip.client = i ? idle : NULL;
+        clip.user = &h.bytes[i];
+        job_add(h.job, &clip);
+    }
+    struct adding waits = { .job = h.job, .source = clip };
     assert_int_equal(pthread_create(&adder, NULL, add_and_wait, &waits), 0);
-    expect_done(h.job, 1);
+    expect_done(h.job, 2);
+    assert_true(h.bytes[1] > 7000); /* nothing further of this client is taken up */
+    qv_job_source s = small_source("busy", frames);
     s.client = busy;
-    for (int i = 1; i < 9; i++) {
+    for (int i = 4; i < 12; i++) {
         s.user = &h.bytes[i];
         while (qv_job_add(h.job, &s, NULL) == QV_EFULL)
             usleep(100);
     }
-    expect_done(h.job, 9);
-    assert_true(h.bytes[0] && !h.bytes[8]); /* nothing of the other client counts */
+    expect_done(h.job, 10);
     qv_job_client_cancel(idle);
     pthread_join(adder, NULL);
     assert_int_equal(waits.status, QV_ESTATE);
     expect_error(QV_ESTATE, "the job was ended", qv_job_add(h.job, &waits.source, ERR));
     qv_job_client_close(&idle);
     qv_job_client_close(&busy);
-    s = small_source("own", frames);
-    s.user = &h.bytes[9];
-    job_add(h.job, &s);
-    assert_int_equal(job_end(&h.job).done, 10);
+    clip.client = NULL;
+    job_add(h.job, &clip);
+    const qv_job_progress p = job_end(&h.job);
+    assert_int_equal(p.done, 13);
+    assert_int_equal(p.failed, 2); /* those that waited were dropped */
     free(frames);
 }
 
