@@ -2,8 +2,8 @@
 /*
  * The parts of the CUDA backend: GEMM on cuBLASLt, attention and convolutions on cuDNN, the rest in
  * our own kernels. They are layers, each of which calls only those before it: architectures;
- * status; context; copier; memory; cudnn_graph and our kernels (launch.h); gemm_graph; gemm,
- * attention, conv, own; batches; work; device.
+ * status; context; copier; memory; cudnn_graph and our kernels (launch.h); frames; gemm_graph;
+ * gemm, attention, conv, own; batches; work; device.
  */
 #ifndef QV_CUDA_CUDA_H
 #define QV_CUDA_CUDA_H
@@ -44,6 +44,8 @@ struct qv_device_cuda {
     cudaStream_t recorder, side; /* streams on which lists are captured */
     cudaEvent_t fork, join;      /* order these two streams */
     struct staging_cuda in, out;
+    cudaStream_t frames_stream; /* of frames.c; NULL: this GPU has no memory pools */
+    cudaMemPool_t frames_pool;
     struct qv_copier *copier; /* copies the caller's memory from and to the blocks */
     cudaEvent_t marks[QV_MARKS], uploaded;
     bool uploads;        /* something was uploaded since the last run, which must wait for it */
@@ -106,6 +108,19 @@ qv_status qv_download_cuda(struct qv_device *dev, void *dst, struct qv_buffer sr
                            qv_error *err);
 qv_status qv_lock_pages_cuda(struct qv_device *dev, size_t bytes, void **out, qv_error *err);
 void qv_unlock_pages_cuda(struct qv_device *dev, void *p);
+
+/* cuda/frames.c: verbs of the backend's table. */
+qv_status qv_frames_open_cuda(struct qv_device_cuda *dev, qv_error *err);
+void qv_frames_close_cuda(struct qv_device_cuda *dev);
+void *qv_frames_stream_cuda(const struct qv_device *dev);
+qv_status qv_resize_cuda(struct qv_device *dev, const struct qv_resize *r, void **out,
+                         qv_error *err);
+qv_status qv_read_frames_cuda(struct qv_device *dev, void *to, const void *frames, size_t bytes,
+                              qv_error *err);
+void qv_free_frames_cuda(struct qv_device *dev, void *frames);
+/* Enqueues a resize to dst on a stream: frames are read, and dst is written, in its order. */
+qv_status qv_enqueue_resize_cuda(const struct qv_device_cuda *dev, cudaStream_t stream,
+                                 const struct qv_resize *r, void *dst, qv_error *err);
 
 /* A cuDNN graph of one operation, ready to run. */
 struct graph_cuda {

@@ -68,6 +68,7 @@ close_cuda(struct qv_device *device)
         cudaStreamDestroy(dev->recorder);
     if (dev->side)
         cudaStreamDestroy(dev->side);
+    qv_frames_close_cuda(dev);
     if (dev->own_stream && dev->stream)
         cudaStreamDestroy(dev->stream);
     cudaGetLastError();
@@ -187,6 +188,8 @@ open_parts(struct qv_device_cuda *dev, int threads, qv_error *err)
         status = qv_staging_open_cuda(dev, &dev->in, err);
     if (!status)
         status = qv_staging_open_cuda(dev, &dev->out, err);
+    if (!status)
+        status = qv_frames_open_cuda(dev, err);
     if (!status)
         status = qv_copier_open(threads, &dev->copier, err);
     for (int i = 0; i < QV_MARKS && !status; i++)
@@ -484,6 +487,8 @@ STATUS_VERBS(STATUS_VERB)
     X(close, close_cuda, (struct qv_device * device), (device))                                    \
     X(free, qv_free_cuda, (struct qv_device * device, struct qv_memory * memory),                  \
       (device, memory))                                                                            \
+    X(free_frames, qv_free_frames_cuda, (struct qv_device * device, void *frames),                 \
+      (device, frames))                                                                            \
     X(unlock_pages, qv_unlock_pages_cuda, (struct qv_device * device, void *p), (device, p))       \
     X(release, release_cuda, (struct qv_device * device, struct qv_kernel * kernel),               \
       (device, kernel))                                                                            \
@@ -509,28 +514,41 @@ wrap_in_context(struct qv_device *device, const void *p, size_t bytes, struct qv
     return wraps;
 }
 
-/* Any thread may call it while another uses the device, so it does not look whether that was
- * lost. */
-static qv_status
-lock_pages_in_context(struct qv_device *device, size_t bytes, void **out, qv_error *err)
-{
-    const struct entered_cuda entered = qv_enter_cuda(device_cuda(device));
-    qv_status status = qv_check_cuda(NULL, entered.error, "cuCtxPushCurrent", err);
-    if (!status)
-        status = qv_lock_pages_cuda(device, bytes, out, err);
-    qv_leave_cuda(entered);
-    return status;
-}
+/* Verbs that any thread may call while another uses the device, so that they do not look whether
+ * that was lost. */
+#define ANY_THREADS_VERBS(X)                                                                       \
+    X(lock_pages, qv_lock_pages_cuda,                                                              \
+      (struct qv_device * device, size_t bytes, void **out, qv_error *err),                        \
+      (device, bytes, out, err))                                                                   \
+    X(resize, qv_resize_cuda,                                                                      \
+      (struct qv_device * device, const struct qv_resize *r, void **out, qv_error *err),           \
+      (device, r, out, err))                                                                       \
+    X(read_frames, qv_read_frames_cuda,                                                            \
+      (struct qv_device * device, void *to, const void *frames, size_t bytes, qv_error *err),      \
+      (device, to, frames, bytes, err))
+
+#define ANY_THREADS_VERB(name, verb, parameters, arguments)                                        \
+    static qv_status name##_in_context parameters                                                  \
+    {                                                                                              \
+        const struct entered_cuda entered = qv_enter_cuda(device_cuda(device));                    \
+        qv_status status = qv_check_cuda(NULL, entered.error, "cuCtxPushCurrent", err);            \
+        if (!status)                                                                               \
+            status = verb arguments;                                                               \
+        qv_leave_cuda(entered);                                                                    \
+        return status;                                                                             \
+    }
+ANY_THREADS_VERBS(ANY_THREADS_VERB)
 
 const struct qv_backend qv_backend_cuda = { .name = "cuda",
                                             .open = open_cuda,
                                             .caps = caps_cuda,
                                             .wrap = wrap_in_context,
-                                            .lock_pages = lock_pages_in_context,
+                                            .frames_stream = qv_frames_stream_cuda,
                                             .describe = describe_cuda,
                                             .warm = warm_cuda,
 #define ENTRY(name, verb, parameters, arguments) .name = name##_in_context,
                                             STATUS_VERBS(ENTRY) FREEING_VERBS(ENTRY)
+                                                ANY_THREADS_VERBS(ENTRY)
 #undef ENTRY
 };
 

@@ -89,6 +89,9 @@ divide(int64_t n, const struct divisor &d, int64_t *rest)
 typedef __nv_bfloat16 bf16;
 
 template <int BYTES> struct word_of;
+template <> struct word_of<1> {
+    typedef uint8_t type;
+};
 template <> struct word_of<2> {
     typedef uint16_t type;
 };

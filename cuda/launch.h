@@ -11,7 +11,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "engine/op.h"
+#include "engine/backend.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -55,6 +55,14 @@ struct widening_cuda {
 };
 cudaError_t qv_widen_cuda(cudaStream_t stream, const struct widening_cuda *list, int n,
                           int64_t dtype, bool early);
+
+/* The two passes of a resize; the axis's tables are in the device's memory. Across: frames of
+ * `height` rows to dst[n, height, axis->out, 3]. Down: bytes src[frames, axis->in, row] to
+ * dst[frames, axis->out, row]. */
+cudaError_t qv_resize_across_cuda(cudaStream_t stream, const struct qv_axis *axis,
+                                  const struct qv_frames_view *src, int64_t height, void *dst);
+cudaError_t qv_resize_down_cuda(cudaStream_t stream, const struct qv_axis *axis, int64_t frames,
+                                int64_t row, const void *src, void *dst);
 
 /* y[i] += x[i] of n f32 values */
 cudaError_t qv_add_cuda(cudaStream_t stream, int64_t n, const void *x, void *y);

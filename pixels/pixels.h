@@ -3,10 +3,9 @@
 #ifndef QVM_PIXELS_H
 #define QVM_PIXELS_H
 
-#include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
+#include "axis.h"
 #include "error.h"
 
 #define QVM_MAX_SIDE 65536 /* pixels of a side of any frame that is resized or written */
@@ -18,15 +17,6 @@
 
 /* ---- resize.c: as transformers resizes ------------------------------------------------------- */
 
-/* The weights of one axis: output i is the sum of weights[i][k] * input[start[i] + k], k < taps. */
-typedef struct qvm_axis {
-    int in, out;
-    int taps;         /* inputs of each output, padded with zero weights as the kernel wants it */
-    int precision;    /* weights are scaled by 2^precision */
-    int32_t *start;   /* [out, and up to 3 copies of the last]; start + taps <= in if in >= taps */
-    int16_t *weights; /* [out, taps], or packed: [out / 4 rounded up][taps / 2][4][2] */
-} qvm_axis;
-
 #define QVM_ROWS 4 /* source rows that one call of `across` resizes */
 
 /* The kernels of a resize. `across` resizes QVM_ROWS rows of RGB; it may read 4 bytes past a row of
@@ -35,7 +25,7 @@ typedef struct qvm_axis {
 typedef struct qvm_resize_ops {
     int multiple; /* `across` wants a number of taps that is a multiple of this */
     bool packed;  /* `across` wants packed weights */
-    void (*across)(const qvm_axis *axis, const uint8_t *const *src, uint8_t *const *dst);
+    void (*across)(const struct qv_axis *axis, const uint8_t *const *src, uint8_t *const *dst);
     void (*down)(const uint8_t *const *rows, const int16_t *weights, int taps, int precision,
                  uint8_t *dst, size_t n);
 } qvm_resize_ops;

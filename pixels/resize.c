@@ -2,7 +2,6 @@
 /* Bicubic resize of RGB bytes with torch's uint8 arithmetic: 16-bit weights with one precision per
  * axis; first across, rounded to bytes, then down, through a small ring of rows that stays in the
  * cache. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +12,7 @@
 #define ROW_SPARE 64
 
 struct qvm_resizer {
-    qvm_axis across, down;
+    struct qv_axis across, down;
     qvm_resize_ops ops;
     int src_h, src_w, dst_h, dst_w;
     int ring_rows;      /* rows kept after the pass across */
@@ -24,129 +23,9 @@ struct qvm_resizer {
     const uint8_t **rows; /* [down.taps + 1] */
 };
 
-/* ---- weights --------------------------------------------------------------------------------- */
-
-static double
-cubic(double x)
-{
-    const double a = -0.5;
-    x = fabs(x);
-    if (x < 1.0)
-        return ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0;
-    if (x < 2.0)
-        return ((a * x - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a;
-    return 0.0;
-}
-
-/* Returns room for the weights of any output. */
-static double *
-open_weights(const qvm_axis *axis)
-{
-    const double scale = (double)axis->in / axis->out;
-    return malloc(((size_t)ceil(scale >= 1.0 ? 2.0 * scale : 2.0) * 2 + 1) * sizeof(double));
-}
-
-/* Computes the weights of one output. Returns how many there are; *first is the first input. */
-static int
-weigh(const qvm_axis *axis, int i, int64_t *first, double *w)
-{
-    const double scale = (double)axis->in / axis->out;
-    const double support = scale >= 1.0 ? 2.0 * scale : 2.0;
-    const double center = scale * (i + 0.5);
-    const double inverse = scale >= 1.0 ? 1.0 / scale : 1.0;
-    int64_t begin = (int64_t)(center - support + 0.5);
-    int64_t end = (int64_t)(center + support + 0.5);
-    if (begin < 0)
-        begin = 0;
-    if (end > axis->in)
-        end = axis->in;
-    const int n = (int)(end - begin);
-
-    double total = 0.0;
-    for (int k = 0; k < n; k++) {
-        w[k] = cubic(((double)(k + begin) - center + 0.5) * inverse);
-        total += w[k];
-    }
-    for (int k = 0; k < n && total != 0.0; k++)
-        w[k] /= total;
-    *first = begin;
-    return n;
-}
-
-static int
-choose_precision(double largest)
-{
-    int p = 0;
-    while (p < 22 && (int)(0.5 + largest * (double)(1 << (p + 1))) < (1 << 15))
-        p++;
-    return p;
-}
-
-/* Stores n weights that begin at input `first` as the row of output i. Their window lies inside
- * the input if the input is long enough. */
-static void
-store_weights(qvm_axis *axis, int i, int64_t first, const double *w, int n)
-{
-    int64_t start = first;
-    if (start + axis->taps > axis->in)
-        start = axis->in - axis->taps;
-    if (start < 0)
-        start = 0;
-    int16_t *row = axis->weights + (size_t)i * (size_t)axis->taps + (first - start);
-    const double unit = (double)(1 << axis->precision);
-    for (int k = 0; k < n; k++) {
-        const double v = w[k] * unit;
-        row[k] = (int16_t)(v < 0 ? (int)(v - 0.5) : (int)(v + 0.5));
-    }
-    axis->start[i] = (int32_t)start;
-}
-
-/* Finds the axis's precision and returns the most inputs of any output; 0 if out of memory. */
-static int
-axis_measure(qvm_axis *axis, int in, int out)
-{
-    axis->in = in;
-    axis->out = out;
-    double *w = open_weights(axis);
-    if (!w)
-        return 0;
-    int most = 1;
-    double largest = 0.0;
-    for (int i = 0; i < out; i++) {
-        int64_t first;
-        const int n = weigh(axis, i, &first, w);
-        most = n > most ? n : most;
-        for (int k = 0; k < n; k++)
-            largest = w[k] > largest ? w[k] : largest;
-    }
-    free(w);
-    axis->precision = choose_precision(largest);
-    return most;
-}
-
-static bool
-axis_fill(qvm_axis *axis, int taps)
-{
-    const size_t n_out = ((size_t)axis->out + 3) / 4 * 4;
-    double *w = open_weights(axis);
-    axis->taps = taps;
-    axis->start = malloc(n_out * sizeof *axis->start);
-    axis->weights = calloc(n_out * (size_t)taps, sizeof *axis->weights);
-    const bool done = w && axis->start && axis->weights;
-    for (int i = 0; done && i < axis->out; i++) {
-        int64_t first;
-        const int n = weigh(axis, i, &first, w);
-        store_weights(axis, i, first, w, n);
-    }
-    for (size_t i = (size_t)axis->out; done && i < n_out; i++)
-        axis->start[i] = axis->start[axis->out - 1];
-    free(w);
-    return done;
-}
-
 /* Puts the weights of four outputs side by side, as one vector of the packed kernel takes them. */
 static bool
-axis_pack(qvm_axis *axis)
+axis_pack(struct qv_axis *axis)
 {
     const size_t taps = (size_t)axis->taps, groups = ((size_t)axis->out + 3) / 4;
     int16_t *packed = malloc(groups * 4 * taps * sizeof *packed);
@@ -172,7 +51,7 @@ to_byte(int32_t sum, int precision)
 }
 
 static void
-across_c(const qvm_axis *axis, const uint8_t *const *src, uint8_t *const *dst)
+across_c(const struct qv_axis *axis, const uint8_t *const *src, uint8_t *const *dst)
 {
     const int taps = axis->taps, precision = axis->precision;
     for (int r = 0; r < QVM_ROWS; r++) {
@@ -217,8 +96,8 @@ static bool
 axes_prepare(qvm_resizer *r, qvm_level level)
 {
     const bool wide = r->src_w != r->dst_w, high = r->src_h != r->dst_h;
-    const int n_across = wide ? axis_measure(&r->across, r->src_w, r->dst_w) : 0;
-    const int n_down = high ? axis_measure(&r->down, r->src_h, r->dst_h) : 0;
+    const int n_across = wide ? qv_axis_measure(&r->across, r->src_w, r->dst_w) : 0;
+    const int n_down = high ? qv_axis_measure(&r->down, r->src_h, r->dst_h) : 0;
     if ((wide && !n_across) || (high && !n_down))
         return false;
     r->ops = (qvm_resize_ops){ .multiple = 1, .across = across_c, .down = down_c };
@@ -227,11 +106,11 @@ axes_prepare(qvm_resizer *r, qvm_level level)
 #else
     (void)level;
 #endif
-    if (wide && !axis_fill(&r->across, (int)qv_round_up(n_across, r->ops.multiple)))
+    if (wide && !qv_axis_fill(&r->across, (int)qv_round_up(n_across, r->ops.multiple)))
         return false;
     if (wide && r->ops.packed && !axis_pack(&r->across))
         return false;
-    return !high || axis_fill(&r->down, (int)qv_round_up(n_down, 2));
+    return !high || qv_axis_fill(&r->down, (int)qv_round_up(n_down, 2));
 }
 
 /* Allocates the scratch: the ring, one output row, and copied source rows. */
@@ -276,10 +155,8 @@ qvm_resizer_free(qvm_resizer **resizer)
     qvm_resizer *r = *resizer;
     if (!r)
         return;
-    free(r->across.start);
-    free(r->across.weights);
-    free(r->down.start);
-    free(r->down.weights);
+    qv_axis_free(&r->across);
+    qv_axis_free(&r->down);
     free(r->scratch);
     free(r->rows);
     free(r);

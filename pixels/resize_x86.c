@@ -18,7 +18,7 @@ taps4(const uint8_t *s, __m256i spread)
 }
 
 __attribute__((target("avx2"))) static void
-across_avx2(const qvm_axis *axis, const uint8_t *const *src, uint8_t *const *dst)
+across_avx2(const struct qv_axis *axis, const uint8_t *const *src, uint8_t *const *dst)
 {
     const __m256i spread =
         _mm256_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1, 6, -1, 9, -1, 7,
@@ -109,7 +109,7 @@ sum_lanes(__m512i a0, __m512i a1, __m512i a2, __m512i a3)
 }
 
 AVX512 static void
-across_avx512(const qvm_axis *axis, const uint8_t *const *src, uint8_t *const *dst)
+across_avx512(const struct qv_axis *axis, const uint8_t *const *src, uint8_t *const *dst)
 {
     uint8_t order[64] = { 0 };
     for (int tap = 0; tap < 8; tap++)
@@ -152,7 +152,7 @@ store4(uint8_t *dst, __m512i sum, __m128i shift)
 /* For four neighbouring outputs that read at most 64 bytes: one load serves all, then each lane
  * picks the taps of its output, so no sum runs across lanes. */
 AVX512 static void
-across_packed(const qvm_axis *axis, const uint8_t *const *src, uint8_t *const *dst)
+across_packed(const struct qv_axis *axis, const uint8_t *const *src, uint8_t *const *dst)
 {
     uint8_t order[64] = { 0 };
     for (int j = 0; j < 4; j++)

@@ -53,6 +53,8 @@ fails(const char *call)
       cudaErrorMemoryAllocation)                                                                   \
     X(cudaError_t, cudaStreamCreateWithFlags, (cudaStream_t * s, unsigned f), (s, f),              \
       cudaErrorMemoryAllocation)                                                                   \
+    X(cudaError_t, cudaMemPoolCreate, (cudaMemPool_t * p, const struct cudaMemPoolProps *q),       \
+      (p, q), cudaErrorMemoryAllocation)                                                           \
     X(cudaError_t, cudaEventCreate, (cudaEvent_t * e), (e), cudaErrorMemoryAllocation)             \
     X(cudaError_t, cudaEventCreateWithFlags, (cudaEvent_t * e, unsigned f), (e, f),                \
       cudaErrorMemoryAllocation)                                                                   \
@@ -66,6 +68,7 @@ fails(const char *call)
     X(cudaError_t, cudaFree, (void *p), (p))                                                       \
     X(cudaError_t, cudaFreeHost, (void *p), (p))                                                   \
     X(cudaError_t, cudaStreamDestroy, (cudaStream_t s), (s))                                       \
+    X(cudaError_t, cudaMemPoolDestroy, (cudaMemPool_t p), (p))                                     \
     X(cudaError_t, cudaEventDestroy, (cudaEvent_t e), (e))                                         \
     X(cudaError_t, cudaGraphExecDestroy, (cudaGraphExec_t e), (e))                                 \
     X(cublasStatus_t, cublasLtDestroy, (cublasLtHandle_t h), (h))                                  \

@@ -305,6 +305,16 @@ every_verb(struct qv_device *dev)
     EXPECT(false, b->wrap(dev, values, sizeof values, &wrapped));
     EXPECT(QV_OK, b->lock_pages(dev, 64, &pages, &err));
     DO(b->unlock_pages(dev, pages));
+    static int32_t start[2];
+    static int16_t weights[2];
+    const struct qv_axis axis = {
+        .in = 2, .out = 2, .taps = 1, .start = start, .weights = weights
+    };
+    const struct qv_resize same = { .down = axis, .across = axis };
+    void *frames = NULL;
+    EXPECT(QV_OK, b->resize(dev, &same, &frames, &err));
+    EXPECT(QV_OK, b->read_frames(dev, values, frames, 8, &err));
+    DO(b->free_frames(dev, frames));
     assert_ok(b->layout(dev, &matrix, &layout, ERR));
     EXPECT(QV_OK, b->lay_out(dev, &matrix, 0, 4, values, all, &err));
     assert_ok(qv_op_parse("convert n=16 x=f32 y=bf16", &op, ERR));

@@ -61,6 +61,24 @@ def shareable(x: Any, what: str) -> tuple[Any, bool]:
     return x, False
 
 
+CUDA = 2  # DLPack's number of this kind of device
+
+
+def cuda_device(x: Any) -> int:
+    """Returns the number of the CUDA device on which an array lies, or -1."""
+    kind, device = x.__dlpack_device__() if hasattr(x, "__dlpack_device__") else (0, 0)
+    return device if kind == CUDA else -1
+
+
+def in_order(x: Any, stream: int) -> Any:
+    """Returns an array on a CUDA device as a capsule of DLPack, once the work that makes it has been put
+    in front of a stream of that device."""
+    if not is_torch(x):
+        return x.__dlpack__(stream=stream)
+    with sys.modules["torch"].cuda.device(cuda_device(x)):  # torch takes the stream for its current device's
+        return x.__dlpack__(stream=stream)
+
+
 def current_stream(torch: Any, device: int) -> int:
     """Returns a CUDA device's current stream as a number. It takes torch's short way, meant for
     torch's own kernels, if there is one: torch.cuda.current_stream makes an object and takes ten

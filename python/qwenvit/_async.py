@@ -144,7 +144,7 @@ class AsyncEncoder:
         many requests or bytes wait. cancel() of the Future drops the source."""
         place = next(self._places)
         key = key_of(source, place)
-        described = describe(self.models[0]._core, source, place, options_of(options), self._options)
+        described = describe([m._core for m in self.models], source, place, options_of(options), self._options)
         requests = self._collector.requests
         request = requests[place] = _Request(self._client, place)
         try:

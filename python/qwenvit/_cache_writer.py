@@ -121,7 +121,7 @@ class CacheWriter:
             return None
         own = {k: row[k] for k in OF_FRAMES if k in FIELDS and k in row and kinds != ["bytes"]}
         source = {k: row.pop(k) for k in (*kinds, "timestamps") if k in row}
-        data, is_path, *_ = describe(self.model._core, {**source, **own}, place, {}, options_of(self._options))
+        data, is_path, *_ = describe([self.model._core], {**source, **own}, place, {}, options_of(self._options))
         if is_path:
             raise error("QV_EINVAL", f"{kinds[0]} is a path; give it as path")
         return data

@@ -497,7 +497,7 @@ class Model:
         - the bytes of a file, or an open file;
         - frames: an array of bytes [frames, height, width, 3] or [frames, 3, height, width];
           without the first axis it is an image. 4 channels are RGBA, whose alpha is dropped; 1
-          channel is gray;
+          channel is gray. An array on the model's NVIDIA GPU is resized there;
         - a PIL image;
         - a dict with "path", "bytes", "frames" or "image", and, if wanted, "key" (a text that is
           not empty) and options of its own; or an entry of a chat's content, {"type": "video",
@@ -554,7 +554,7 @@ class Model:
         if not _sources.is_one(source):
             raise error("QV_EINVAL", "preprocess() takes one source; call it for each")
         key = _sources.key_of(source, 0)
-        data, is_path, asked, decoder = _sources.describe(self._core, source, 0, _sources.options_of({**options}))
+        data, is_path, asked, decoder = _sources.describe([self._core], source, 0, _sources.options_of({**options}))
         return Pixels._of(_core.preprocess(self._core, decoder, key, data, is_path, asked))
 
     def _tokens(self, core: _core.Tokens) -> Tokens:

@@ -8,10 +8,11 @@ import base64
 import os
 import sys
 import urllib.parse
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from . import _check, _core, _decoder
-from ._arrays import is_torch, shareable
+from ._arrays import cuda_device, in_order, is_torch, shareable
 from ._error import error
 
 
@@ -206,8 +207,9 @@ def _array(frame: Any, name: str) -> Any:
     return frame
 
 
-def _frames(model: _core.Model, frames: Any, is_image: bool, own: Options, common: Options) -> _core.Frames:
-    """Returns Frames from an array or a PIL image, or from a list of these, which is a clip."""
+def _frames(models: Sequence[_core.Model], frames: Any, is_image: bool, own: Options, common: Options) -> _core.Frames:
+    """Returns Frames from an array or a PIL image, or from a list of these, which is a clip. What lies on the
+    GPU of one of the models is resized there."""
     options = {**common, **own}
     if isinstance(frames, (list, tuple)):
         arrays = [_array(frame, f"frames: frame {i}") for i, frame in enumerate(frames)]
@@ -216,6 +218,12 @@ def _frames(model: _core.Model, frames: Any, is_image: bool, own: Options, commo
         is_image = is_image or _is_pil(frames) or getattr(arrays[0], "ndim", 0) in (2, 3)
     fps, seconds = (0, []) if is_image else _seconds_of(own, common)
     pixels = {k: options[k] for k in ("min_pixels", "max_pixels") if k in options}
+    device = cuda_device(arrays[0]) if arrays else -1
+    model, stream = models[0], 0
+    for there in models if device >= 0 else ():
+        if number := _core.frames_stream(there, device):
+            model, stream = there, number
+    arrays = [in_order(a, stream) if stream and cuda_device(a) == device else a for a in arrays]
     return _core.prepare(model, arrays, is_image, {**pixels, "fps": fps}, seconds)
 
 
@@ -248,7 +256,7 @@ def _take_dict(source: Options, place: int) -> tuple[Any, str, Options]:
 
 
 def describe(
-    model: _core.Model, source: Any, place: int, options: Options, common: Options | None = None
+    models: Sequence[_core.Model], source: Any, place: int, options: Options, common: Options | None = None
 ) -> tuple[Any, bool, Options, _core.Decoder | None]:
     """Returns what the binding takes of a source (a path's bytes, a file's bytes, or Frames), whether it is a
     path, its options, and the decoder of a file. common: options of all sources, of which frames ignore those
@@ -273,7 +281,7 @@ def describe(
             raise error("QV_EINVAL", f"source {place}: an image is one array or PIL image, no list")
         if {*options, *own} - {*OF_FRAMES, *PASSED_OVER}:
             raise error("QV_EINVAL", f"frames take only the options {', '.join(OF_FRAMES[:-1])} and {OF_FRAMES[-1]}")
-        return _frames(model, source, kind == "image", own, common), False, {}, None
+        return _frames(models, source, kind == "image", own, common), False, {}, None
     raise error(
         "QV_EINVAL",
         f"source {place}: {_check.kind_of(source)}; must be a path, bytes, a file that is open, frames (an array or "

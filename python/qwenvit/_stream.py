@@ -72,7 +72,7 @@ def _add(client: _core.Client, core: _core.Model, place: int, source: Any, optio
     key = str(place)
     try:
         key = key_of(source, place)
-        client.add(place, key, *describe(core, source, place, options, common))
+        client.add(place, key, *describe([core], source, place, options, common))
     except Error as e:
         if e.status not in OF_A_SOURCE:
             raise

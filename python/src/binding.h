@@ -28,6 +28,7 @@ namespace qvpy
 
 namespace nb = nanobind;
 
+struct Tower;
 /* Returns what a Decoder holds; NULL for None. */
 std::shared_ptr<qv_decoder> decoder_of(nb::handle decoder);
 
@@ -124,14 +125,20 @@ struct Frames : qv_outcome {
     Frames() : qv_outcome()
     {
     }
-    std::vector<uint8_t> data;
+    std::vector<uint8_t> data;      /* or, while this is empty, */
+    std::shared_ptr<uint8_t> there; /* in the memory of the tower's device, */
+    size_t there_bytes = 0;         /* so many */
+    std::shared_ptr<const Tower> tower;
     std::vector<double> timestamps; /* [n_frames], or empty */
+
+    /* Copies them to the host, if they are in a device's memory. */
+    void to_host();
 
     qv_item
     item() const
     {
         qv_item item = {};
-        item.data = data.data();
+        item.data = there ? there.get() : data.data();
         item.n_frames = n_frames;
         item.is_image = is_image;
         memcpy(item.grid_thw, grid_thw, sizeof item.grid_thw);

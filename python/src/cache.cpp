@@ -44,7 +44,8 @@ memory_of(nb::handle data, const std::string &key)
 {
     qv_cache_fill_memory m = {};
     if (nb::isinstance<Frames>(data)) {
-        const Frames &frames = nb::cast<const Frames &>(data);
+        Frames &frames = nb::cast<Frames &>(data);
+        frames.to_host(); /* their bytes are hashed */
         m.kind = QV_SOURCE_FRAMES;
         m.data = frames.data.data();
         m.n_bytes = frames.data.size();

@@ -10,6 +10,7 @@
 
 extern "C" {
 #include "engine/block_order.h"
+#include "engine/frames.h"
 }
 
 namespace qvpy
@@ -27,6 +28,11 @@ struct View {
     at(int64_t i, int64_t y, int64_t x) const
     {
         return static_cast<const uint8_t *>(array.data()) + i * step[N] + y * step[H] + x * step[W];
+    }
+    bool
+    is_on_host() const
+    {
+        return array.device_type() == nb::device::cpu::value;
     }
     bool
     is_rgb() const
@@ -50,10 +56,21 @@ are_channels(size_t n)
     return n == 1 || n == 3 || n == 4;
 }
 
+/* Returns the stream on which a model resizes frames of a CUDA device; 0: it takes none of that
+ * device. */
+static uintptr_t
+frames_stream(const Model &model, int device)
+{
+    int own;
+    void *stream = qv_frames_stream(model.tower()->context, &own);
+    return own == device ? reinterpret_cast<uintptr_t>(stream) : 0;
+}
+
 /* Returns a view of an array [height, width], or with 1, 3 or 4 channels after or before these two,
- * or with frames in front of all. */
+ * or with frames in front of all. It lies on the host, or on a device that resizes frames for
+ * the model. */
 static View
-view_of(nb::handle object, const std::string &what)
+view_of(const Model &model, nb::handle object, const std::string &what)
 {
     View v;
     v.array = take_array(object, what.c_str());
@@ -61,15 +78,16 @@ view_of(nb::handle object, const std::string &what)
     const size_t n = x.ndim();
     const bool behind = n > 2 && are_channels(x.shape(n - 1));
     const bool before = n > 2 && !behind && are_channels(x.shape(n - 3));
+    const bool lies_here = v.is_on_host() || (x.device_type() == nb::device::cuda::value &&
+                                              frames_stream(model, x.device_id()));
     if (x.dtype() != nb::dtype<uint8_t>() || !x.size() || n < 2 || n > 4 ||
-        (n > 2 && !behind && !before) || x.device_type() != nb::device::cpu::value)
-        fail(
-            QV_EINVAL,
-            "%s: must be bytes (uint8) [frames, height, width, 3], [frames, 3, height, width], or "
-            "one "
-            "of these frames, of 3 channels, 4 (RGBA) or 1 (gray), in the host's memory; %s came%s",
-            what.c_str(), shape_text(x).c_str(),
-            x.device_type() != nb::device::cpu::value ? ", of a device: give it .cpu()" : "");
+        (n > 2 && !behind && !before) || !lies_here)
+        fail(QV_EINVAL,
+             "%s: must be bytes (uint8) [frames, height, width, 3], [frames, 3, height, width], or "
+             "one of these frames, of 3 channels, 4 (RGBA) or 1 (gray), in the memory of the host "
+             "or of the model's NVIDIA GPU; %s came%s",
+             what.c_str(), shape_text(x).c_str(),
+             lies_here ? "" : ", of another device: give it .cpu()");
     static const int orders[][4] = { { View::H, View::W },
                                      { View::H, View::W, View::C },
                                      { View::C, View::H, View::W },
@@ -100,6 +118,50 @@ rgb_of(const View &v, int64_t i, std::vector<uint8_t> &room)
                 *to++ = from[channels == 1 ? 0 : c * step];
         }
     return room.data();
+}
+
+/* ---- frames in a device's memory ------------------------------------------------------------- */
+
+/* Resizes views in the memory of the tower's device. They were made in the order of
+ * frames_stream(). */
+static void
+resize_there(const Model &model, const std::vector<View> &views, int64_t to_h, int64_t to_w,
+             Frames &frames)
+{
+    std::vector<qv_frames_view> from;
+    void *made = nullptr;
+    qv_error err = {};
+    for (const View &v : views) {
+        const int64_t channel = v.size[View::C] == 1 ? 0 : v.step[View::C];
+        from.push_back({ v.at(0, 0, 0),
+                         v.size[View::N],
+                         { v.step[View::N], v.step[View::H], v.step[View::W], channel } });
+    }
+    frames.tower = model.tower();
+    frames.there_bytes = (size_t)(frames.n_frames * to_h * to_w * 3);
+    const qv_status status =
+        qv_frames_resize(frames.tower->context, from.data(), from.size(), views[0].size[View::H],
+                         views[0].size[View::W], to_h, to_w, &made, &err);
+    if (status == QV_ENOMEM)
+        throw std::bad_alloc();
+    check(status, err);
+    frames.there.reset(static_cast<uint8_t *>(made), [tower = frames.tower](uint8_t *p) {
+        if (tower->owner == getpid())
+            qv_frames_free(tower->context, p);
+    });
+}
+
+void
+Frames::to_host()
+{
+    if (!there)
+        return;
+    qv_error err = {};
+    data.resize(there_bytes);
+    const Released released;
+    check(qv_frames_read(tower->context, data.data(), there.get(), data.size(), &err), err);
+    there.reset();
+    tower.reset();
 }
 
 /* ---- frames to the tower's size -------------------------------------------------------------- */
@@ -144,12 +206,15 @@ prepare(const Model &model, nb::list arrays, bool is_image, nb::dict options,
     for (size_t i = 0; i < arrays.size(); i++) {
         const std::string name =
             arrays.size() > 1 ? "frames: frame " + std::to_string(i) : std::string("frames");
-        const View v = view_of(arrays[i], name);
+        const View v = view_of(model, arrays[i], name);
         const View &first = views.empty() ? v : views[0];
         if (v.size[View::H] != first.size[View::H] || v.size[View::W] != first.size[View::W])
             fail(QV_EINVAL, "%s: is %lld high and %lld wide, the first one %lld and %lld",
                  name.c_str(), (long long)v.size[View::H], (long long)v.size[View::W],
                  (long long)first.size[View::H], (long long)first.size[View::W]);
+        if (v.is_on_host() != first.is_on_host())
+            fail(QV_EINVAL, "%s: in the memory of %s, the first one of %s", name.c_str(),
+                 v.is_on_host() ? "the host" : "a GPU", v.is_on_host() ? "a GPU" : "the host");
         frames->n_frames += v.size[View::N];
         views.push_back(v);
     }
@@ -173,12 +238,16 @@ prepare(const Model &model, nb::list arrays, bool is_image, nb::dict options,
     frames->grid_thw[0] = (frames->n_frames + p.temporal_patch_size - 1) / p.temporal_patch_size;
     frames->grid_thw[1] = to_h / p.patch_size;
     frames->grid_thw[2] = to_w / p.patch_size;
+    const bool there = !views[0].is_on_host();
     try {
-        frames->data.resize((size_t)(frames->n_frames * to_h * to_w * 3));
+        there ? resize_there(model, views, to_h, to_w, *frames)
+              : frames->data.resize((size_t)(frames->n_frames * to_h * to_w * 3));
     } catch (const std::bad_alloc &) {
         fail(QV_EINVAL, "frames: no memory for %lld frames of %lldx%lld; see max_pixels",
              (long long)frames->n_frames, (long long)to_w, (long long)to_h);
     }
+    if (there)
+        return frames.release();
     std::vector<uint8_t> room;
     for (const View &v : views)
         for (int64_t i = 0; i < v.size[View::N]; i++, done++)
@@ -289,7 +358,7 @@ preprocess(const Model &model, nb::handle decoder, const std::string &key, nb::o
     Frames read, *frames = &read;
     must_be_ours(model.owner);
     if (nb::isinstance<Frames>(source))
-        frames = nb::cast<Frames *>(source);
+        (frames = nb::cast<Frames *>(source))->to_host();
     else
         open_and_read(model.facts.image, model.facts.video, decoder, key,
                       nb::cast<nb::bytes>(source), is_path, options, read);
@@ -348,6 +417,7 @@ bind_frames(nb::module_ &m)
             return nb::make_tuple(f.source_frames, f.source_fps, f.source_width, f.source_height);
         });
     m.def("read_frames", read_frames, nb::rv_policy::take_ownership);
+    m.def("frames_stream", frames_stream);
     m.def("prepare", prepare, nb::rv_policy::take_ownership);
     m.def("preprocess", preprocess, nb::arg("model"), nb::arg("decoder").none(), nb::arg("key"),
           nb::arg("source"), nb::arg("is_path"), nb::arg("options"), nb::rv_policy::take_ownership);

@@ -119,10 +119,14 @@ class Client
         qv_job_source s = {};
         must_be_ours(owner);
         take_clip_options(options, &clip);
-        clip.decoder = results->use()->job->keep(decoder_of(decoder));
+        const auto job = results->use()->job;
+        clip.decoder = job->keep(decoder_of(decoder));
         s.clip = &clip;
         if (nb::isinstance<Frames>(source)) {
             kept->frames = std::make_unique<Frames>(std::move(nb::cast<Frames &>(source)));
+            /* any device may take them, and it may not see another's memory */
+            if (job->towers.size() > 1)
+                kept->frames->to_host();
             s.kind = QV_SOURCE_FRAMES;
             s.item = kept->frames->item();
         } else if (is_path) {

@@ -87,7 +87,7 @@ def main():
     import concurrent.futures
 
     from qwenvit import _async
-    from qwenvit.serve import command
+    from qwenvit.serve import command, sglang
 
     class Slow(_async.AsyncEncoder):
         lost = False
@@ -115,6 +115,7 @@ def main():
             return result
 
     command.AsyncEncoder = Slow
+    sglang.CONNECTIONS, sglang.SECONDS = 2, 1.0
     sys.exit(command.main(sys.argv[1:]))
 
 

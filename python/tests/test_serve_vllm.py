@@ -13,7 +13,7 @@ import qwenvit
 from conftest import Values, read_safetensors
 from serving import Server, message
 
-for needed in ("starlette", "uvicorn", "prometheus_client", "blake3"):
+for needed in ("httptools", "uvicorn", "prometheus_client", "blake3"):
     pytest.importorskip(needed)
 from qwenvit.serve.vllm import image_key  # noqa: E402
 from qwenvit.serve.items import Refused  # noqa: E402

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Tests the order of CUDA's streams in Model.forward, with stand-ins for torch's. The model computes
 on the CPU, and a tensor says that it lies on a GPU."""
+import contextlib
 import types
 
 import fake_torch
@@ -9,9 +10,9 @@ import pytest
 
 import qwenvit
 from conftest import refused
-from qwenvit import _arrays
+from qwenvit import _arrays, _core
 
-CALLER, OWN = 5, 7
+CALLER, OWN, OF_FRAMES = 5, 7, 9
 
 
 class Stream:
@@ -124,3 +125,50 @@ def test_torchs_default_stream_is_replaced_by_one_that_has_a_number(monkeypatch)
     assert _arrays.number_of(Stream(cuda, 0, "cuda:1")) == OWN and cuda.log == ["a stream is made on cuda:1"]
     assert [_arrays.number_of(s) for s in (None, 0, CALLER, Stream(cuda, CALLER))] == [0, 0, CALLER, CALLER]
     assert len(cuda.log) == 1
+
+
+class OnGpu:
+    """Frames that say they lie on a GPU, and note how they are asked for. They are on the host, so that the
+    model takes them."""
+
+    def __init__(self, array, device, log):
+        self.array, self.gpu, self.log = array, device, log
+
+    @property
+    def ndim(self):
+        return self.array.ndim
+
+    def __dlpack_device__(self):
+        return _arrays.CUDA, self.gpu
+
+    def __dlpack__(self, stream=None):
+        self.log.append((self.gpu, stream))
+        return self.array.__dlpack__()
+
+
+class TorchOnGpu(OnGpu, fake_torch.Tensor):
+    pass
+
+
+@pytest.mark.parametrize("kind", [OnGpu, TorchOnGpu])
+def test_frames_on_the_models_gpu_are_asked_for_in_the_order_of_its_stream(golden, monkeypatch, kind):
+    """torch takes a stream for one of its current device's. Of another GPU's frames nothing is in order."""
+    log = []
+
+    @contextlib.contextmanager
+    def current_device(index):
+        log.append(f"torch's device is {index}")
+        yield
+
+    fake_torch.install(monkeypatch, "5.0")
+    monkeypatch.setattr(fake_torch, "cuda", types.SimpleNamespace(device=current_device), raising=False)
+    monkeypatch.setattr(_core, "frames_stream", lambda model, device: OF_FRAMES if device == 1 else 0)
+    model = qwenvit.load(golden, backend="cpu", dtype="f32", threads=1)
+    frames = np.arange(2 * 64 * 96 * 3, dtype=np.uint32).astype(np.uint8).reshape(2, 64, 96, 3)
+    expected = model.encode(frames=frames).tokens
+    asked = ["torch's device is 1"] * (kind is TorchOnGpu) + [(1, OF_FRAMES)]
+    for source in (kind(frames, 1, log), [kind(frame, 1, log) for frame in frames]):
+        assert (model.encode(frames=source).tokens == expected).all()
+        assert log == asked * (len(source) if isinstance(source, list) else 1)
+        log.clear()
+    assert (model.encode(frames=kind(frames, 0, log)).tokens == expected).all() and log[-1] == (0, None)

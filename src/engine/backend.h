@@ -7,6 +7,7 @@
 #ifndef QV_ENGINE_BACKEND_H
 #define QV_ENGINE_BACKEND_H
 
+#include "axis.h"
 #include "dtype.h"
 #include "op.h"
 
@@ -128,6 +129,19 @@ struct qv_plan_cache {
     void (*keep)(void *files, const char *key, const void *data, size_t bytes);
 };
 
+/* RGB frames in the device's memory: channel c of pixel x of row y of frame i is the byte at
+ * i * step[0] + y * step[1] + x * step[2] + c * step[3]. */
+struct qv_frames_view {
+    const uint8_t *data;
+    int64_t n, step[4];
+};
+/* A resize of frames [down.in, across.in]. The tables are on the host. */
+struct qv_resize {
+    const struct qv_frames_view *views;
+    size_t n_views;
+    struct qv_axis down, across;
+};
+
 struct qv_device_options {
     int ordinal, threads;
     bool tf32;    /* f32 GEMMs may be computed in TF32 */
@@ -175,6 +189,20 @@ struct qv_backend {
      * good. */
     qv_status (*lock_pages)(struct qv_device *dev, size_t bytes, void **out, qv_error *err);
     void (*unlock_pages)(struct qv_device *dev, void *p);
+
+    /* Frames in the device's memory, which are resized there to the bytes of pixels/resize.c. Any
+     * thread may call these, also while others use the device. NULL: the device resizes none.
+     * - frames_stream: the stream on which that is done, for which the work that makes the frames
+     *   must be in order. NULL if this device cannot.
+     * - resize: *out is [frames of all views, down.out, across.out, 3] in the device's memory, from
+     *   which qv_backend.upload reads. When it returns, that is done and no view is read any more.
+     * - read_frames: copies so many bytes of it to the host. free_frames: frees it. */
+    void *(*frames_stream)(const struct qv_device *dev);
+    qv_status (*resize)(struct qv_device *dev, const struct qv_resize *r, void **out,
+                        qv_error *err);
+    qv_status (*read_frames)(struct qv_device *dev, void *to, const void *frames, size_t bytes,
+                             qv_error *err);
+    void (*free_frames)(struct qv_device *dev, void *frames);
 
     /* Weights. The layout follows from the matrix (and its convolution, if it has one) alone, so
      * that all plans share one copy.

@@ -2,7 +2,9 @@
 """What the scripts that try engines share: a tiny whole model with random weights around a golden
 tower, as a checkpoint folder with tokenizer and processors, and a chat with clips and images."""
 import argparse
+import base64
 import contextlib
+import io
 import json
 import os
 import subprocess
@@ -62,6 +64,24 @@ def setting(args):
         paths = [args.clips[0], write_image(folder), *args.clips[1:]]
         cache = make_cache(args.golden, paths, folder)
         yield folder, model, config, processor, [cache[path] for path in paths]
+
+
+def pixels(size, mode="RGB", seed=1, colours=4):
+    """Returns an image of squares, which makes a small file."""
+    from PIL import Image
+
+    grid = np.random.default_rng(seed).integers(0, colours, (size[1] // 8, size[0] // 8, 3), dtype=np.uint8)
+    return Image.fromarray(grid * (255 // colours)).resize(size, 0).convert(mode)
+
+
+def encoded(images, kind, **how):
+    out = io.BytesIO()
+    images[0].save(out, kind, **how, **({"save_all": True, "append_images": images[1:]} if images[1:] else {}))
+    return out.getvalue()
+
+
+def data_url(data, kind):
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
 
 
 def write_image(folder):

@@ -11,7 +11,6 @@ python/tests has. Exit 1: something differs.
 import argparse
 import base64
 import hashlib
-import io
 import json
 import os
 import socket
@@ -25,7 +24,6 @@ import urllib.request
 from concurrent.futures import Future
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-import numpy as np
 import torch
 from PIL import Image
 
@@ -40,6 +38,7 @@ from vllm.renderers.chat_utils import parse_chat_messages
 
 import engine_models
 import qwenvit
+from engine_models import data_url, encoded, pixels
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.append(os.path.join(HERE, "..", "..", "python", "tests"))
@@ -50,17 +49,6 @@ PATH = "/v1/chat/completions"
 
 
 # ---- media ---------------------------------------------------------------------------------------
-
-def encoded(images, kind, **how):
-    out = io.BytesIO()
-    images[0].save(out, kind, **how, **({"save_all": True, "append_images": images[1:]} if images[1:] else {}))
-    return out.getvalue()
-
-
-def pixels(size, mode="RGB", seed=1, colours=4):
-    grid = np.random.default_rng(seed).integers(0, colours, (size[1] // 8, size[0] // 8, 3), dtype=np.uint8)
-    return Image.fromarray(grid * (255 // colours)).resize(size, 0).convert(mode)
-
 
 def images_of_all_modes():
     """Gives (name, bytes) of images whose mode vLLM keeps or converts."""
@@ -84,8 +72,8 @@ def key_of(data, model_id):
 
 
 def part(data, kind):
-    url = f"data:{kind};base64,{base64.b64encode(data).decode()}"
-    return {"type": f"{kind.partition('/')[0]}_url", f"{kind.partition('/')[0]}_url": {"url": url}}
+    name = f"{kind.partition('/')[0]}_url"
+    return {"type": name, name: {"url": data_url(data, kind)}}
 
 
 # ---- the decode side, and what stands before the encoder -----------------------------------------

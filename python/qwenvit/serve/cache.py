@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import re
@@ -19,11 +20,11 @@ import blake3
 
 from .._error import Error, error
 from .._model import Tokens
-from .items import Item, Refused, off_loop
+from .items import Item, Refused
+from .loop import Writers, forgotten, off_loop
 
 ENDING = ".safetensors"
 NAME = re.compile("[0-9a-f]{64}" + re.escape(ENDING))
-UNFINISHED = ".unfinished"  # a folder for files that are being written
 
 
 class Kept(NamedTuple):
@@ -32,26 +33,31 @@ class Kept(NamedTuple):
     data: bytes | None  # None: it lies in the folder only
 
 
-class _Flight:
-    """A computation, and how many wait for it. Once its tokens are being kept, it ends by itself."""
+Finish = Callable[[Tokens], Kept]
+Added = Callable[[Kept], None]
 
-    task: asyncio.Task[Kept]
+Compute = Callable[..., Awaitable[Any]]  # Service.compute of an item
+
+
+class _Flight:
+    """A computation, and how many wait for it."""
+
+    task: asyncio.Task[Any]
     waiters = 0
-    is_kept = False
 
 
 class TokenCache:
     """Files as `encode` writes them, by names made of the content. memory, most: bytes in memory and
     in the folder; those used last are kept. folder: None for none. Errors are not kept.
 
-    A folder belongs to one server at a time. What is in it is whole: a file is written elsewhere and
-    then renamed."""
+    A folder belongs to one server at a time. What is in it is whole: a file gets its name once it is
+    written."""
 
     option = "--cache"
 
-    def __init__(self, about: dict[str, Any], memory: int, folder: str | None, most: int) -> None:
+    def __init__(self, about: dict[str, Any], memory: int, folder: str | None, most: int, writers: Writers) -> None:
         self.about = json.dumps(about, sort_keys=True)  # all that tokens depend on but the item
-        self.folder, self.most, self.memory = folder, most, memory
+        self.folder, self.most, self.memory, self.writers = folder, most, memory, writers
         self.files: OrderedDict[str, int] = OrderedDict()
         self.in_memory: OrderedDict[str, bytes] = OrderedDict()
         self.file_bytes = self.memory_bytes = 0
@@ -59,16 +65,14 @@ class TokenCache:
         self._scratch = None if folder else tempfile.TemporaryDirectory(
             prefix="qwenvit-serve-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         )
-        self.unfinished = self._take_folder(folder) if folder else self._scratch.name  # type: ignore[union-attr]
+        if folder:
+            self._take_folder(folder)
 
-    def _take_folder(self, folder: str) -> str:
-        unfinished = os.path.join(folder, UNFINISHED)
+    def _take_folder(self, folder: str) -> None:
         try:
-            os.makedirs(unfinished, exist_ok=True)
+            os.makedirs(folder, exist_ok=True)
             self._lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for name in os.listdir(unfinished):  # of a server that was killed
-                os.unlink(os.path.join(unfinished, name))
             found = self._files_in(folder)
         except BlockingIOError:
             raise error("QV_EINVAL", f"{self.option} {folder}: another server has it; each server needs its own") from None
@@ -77,11 +81,16 @@ class TokenCache:
         self.files.update((name, size) for _, name, size in sorted(found))
         self.file_bytes = sum(self.files.values())
         self._drop_files()
-        return unfinished
 
     def _files_in(self, folder: str) -> list[tuple[float, str, int]]:
         """Returns when each file was last used, its name and its size."""
-        return [(f.stat().st_mtime, f.name, f.stat().st_size) for f in os.scandir(folder) if NAME.fullmatch(f.name)]
+        found = []
+        for f in os.scandir(folder):
+            if NAME.fullmatch(f.name):
+                found.append((f.stat().st_mtime, f.name, f.stat().st_size))
+            elif NAME.match(f.name):  # unfinished, of a server that was killed
+                os.unlink(f.path)
+        return found
 
     def close(self) -> None:
         if self._scratch:
@@ -91,11 +100,14 @@ class TokenCache:
         """Returns the name of an item's tokens. client: "" if clients share them."""
 
         def digest() -> str:
-            asked = json.dumps([item.options, client], sort_keys=True)
             content = blake3.blake3(item.data).digest()
-            return blake3.blake3(content + (self.about + asked).encode()).hexdigest() + ENDING
+            return blake3.blake3(content + self._asked(tuple(sorted(item.options.items())), client)).hexdigest() + ENDING
 
         return await off_loop(len(item.data), digest)
+
+    @functools.lru_cache(256)
+    def _asked(self, options: tuple[tuple[str, Any], ...], client: str) -> bytes:
+        return (self.about + json.dumps([dict(options), client])).encode()
 
     # ---- finding -----------------------------------------------------------------------------------
 
@@ -119,38 +131,42 @@ class TokenCache:
         return Kept(name, self.files.get(name, 0) if data is None else len(data), data), "folder"
 
     def path_of(self, name: str) -> str:
-        return os.path.join(self.folder or self.unfinished, name)
+        return os.path.join(self.folder or self._scratch.name, name)  # type: ignore[union-attr]
 
     # ---- keeping -----------------------------------------------------------------------------------
 
-    async def keep(self, name: str, tokens: Tokens, wanted: bool) -> Kept:
+    async def keep(self, name: str, compute: Compute, wanted: bool) -> Kept:
         """Writes the file of tokens, and keeps it."""
-        size, data = await asyncio.to_thread(self._write, name, tokens, wanted or not self.folder)
-        if self.folder:
-            self._forget(name)
-            self.files[name] = size
-            self.file_bytes += size
-            self._drop_files()
-        if data is not None:
-            self._remember(name, data)
-        return Kept(name, size, data)
+        kept: Kept = await compute(lambda tokens: self._write(name, tokens, wanted), self._add)
+        return kept
 
-    def _write(self, name: str, tokens: Tokens, wanted: bool) -> tuple[int, bytes | None]:
-        unfinished = os.path.join(self.unfinished, f"{name}.{os.urandom(8).hex()}")
+    def _write(self, name: str, tokens: Tokens, wanted: bool) -> Kept:
+        """Is called by any thread."""
+        path = self.path_of(name if self.folder else f"{name}.{os.urandom(8).hex()}")
+        is_kept = False
         try:
-            tokens.save(unfinished)
-            size = os.path.getsize(unfinished)
-            data = _read(unfinished) if wanted else None
-            if self.folder and size > self.most:
-                raise Refused(507, "QV_EIO", f"tokens of {size} bytes; --cache-bytes is {self.most}")
-            if self.folder:
-                os.rename(unfinished, self.path_of(name))
-            return size, data
+            tokens.save(path)
+            data = _read(path) if wanted or not self.folder else None
+            size = os.path.getsize(path) if data is None else len(data)
+            is_kept = bool(self.folder) and size <= self.most
         except (Error, OSError) as e:
             raise Refused(507, "QV_EIO", f"the tokens cannot be written: {e}") from None
         finally:
-            with contextlib.suppress(OSError):
-                os.unlink(unfinished)
+            if not is_kept:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+        if self.folder and not is_kept:
+            raise Refused(507, "QV_EIO", f"tokens of {size} bytes; --cache-bytes is {self.most}")
+        return Kept(name, size, data)
+
+    def _add(self, kept: Kept) -> None:
+        if self.folder:
+            self._forget(kept.name)
+            self.files[kept.name] = kept.size
+            self.file_bytes += kept.size
+            self._drop_files()
+        if kept.data is not None:
+            self._remember(kept.name, kept.data)
 
     def _remember(self, name: str, data: bytes) -> None:
         if len(data) > self.memory:
@@ -167,12 +183,11 @@ class TokenCache:
         while self.file_bytes > self.most:
             name = next(iter(self.files))
             self._forget(name)
-            with contextlib.suppress(OSError):
-                os.unlink(self.path_of(name))
+            self.writers.do(name, functools.partial(os.unlink, self.path_of(name)))  # before one that is made again
 
     # ---- what is under way -------------------------------------------------------------------------
 
-    async def get(self, name: str, wanted: bool, compute: Callable[[], Awaitable[Tokens]]) -> tuple[Kept, str]:
+    async def get(self, name: str, wanted: bool, compute: Compute) -> tuple[Kept, str]:
         """Returns the tokens, and where they were found: memory, folder, flight (an equal request was
         under way) or miss. A computation ends when the last who waits for it leaves."""
         while True:
@@ -187,23 +202,29 @@ class TokenCache:
             if kept.data is not None or not wanted:
                 return kept, where
 
-    async def _compute(self, flight: _Flight, name: str, wanted: bool, compute: Callable[[], Awaitable[Tokens]]) -> Kept:
+    async def _compute(self, flight: _Flight, name: str, wanted: bool, compute: Compute) -> Kept | Exception | None:
+        """Returns what it fails with: a task would keep an exception's frames."""
         try:
-            tokens = await compute()
-            flight.is_kept = True
-            return await self.keep(name, tokens, wanted)
+            return await self.keep(name, compute, wanted)
+        except asyncio.CancelledError:  # nobody waits
+            return None
+        except Exception as e:
+            return forgotten(e)
         finally:
             self._end(name, flight)
 
     async def _wait_for(self, name: str, flight: _Flight) -> Kept:
         flight.waiters += 1
         try:
-            return await asyncio.shield(flight.task)
+            got = await asyncio.shield(flight.task)
         finally:
             flight.waiters -= 1
-            if not flight.waiters and not flight.is_kept:
+            if not flight.waiters:
                 self._end(name, flight)
                 flight.task.cancel()
+        if isinstance(got, Exception):
+            raise got
+        return got
 
     def _end(self, name: str, flight: _Flight) -> None:
         if self.flights.get(name) is flight:

@@ -6,13 +6,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import base64
-import contextlib
+import gc
 import hashlib
 import math
 import os
 import sys
 import time
-from collections.abc import AsyncIterator
 from types import FrameType
 from typing import Any
 
@@ -22,12 +21,13 @@ from .. import __version__
 from .._async import AsyncEncoder
 from .._error import Error, error
 from .._prompt import FAMILIES
-from .app import make_app
+from .app import App
 from .cache import TokenCache
 from .items import Limits
-from .metrics import Metrics, start_log
+from .metrics import AccessLog, Metrics, start_log
 from .protocol import Patience, Protocol
 from .service import Service, Settings
+from .sglang import Peers
 from .turns import IMAGES_UNDER_WAY, Turns
 from .vllm import EcFolder
 
@@ -93,6 +93,7 @@ def parser() -> argparse.ArgumentParser:
     add("--ec-bytes", _from_1, 16 << 30, "most bytes in that folder (default 16G)")
     add("--ec-seconds", _seconds, 600.0, "a file stays there so long after its last answer (default 600)")
     add("--vllm-model-id", str, None, "the model as vLLM's decode side was given it, for keys of images (default: --model)")
+    add("--sglang-peers", str, None, "HOST,..: SGLang's decode sides, which /encode may send tokens to (docs/engines.md)")
     p.add_argument("--no-shared-cache", action="store_true", help="a client gets only tokens that itself asked for before")
     add("--decoders", _from_1, len(os.sched_getaffinity(0)), "items decoded at once (default: one per core)")
     add("--decode-memory", _from_1, 1 << 30, "most bytes for decoding an item (default 1G)")
@@ -118,14 +119,32 @@ def parser() -> argparse.ArgumentParser:
 class Server(uvicorn.Server):
     """Ends once nothing is under way, or the time to drain is over. Until then it answers 503."""
 
-    def __init__(self, config: uvicorn.Config, service: Service, drain: float) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service, a: argparse.Namespace) -> None:
         super().__init__(config)
-        self.service, self.drain, self.until = service, drain, math.inf
+        self.service, self.a, self.until = service, a, math.inf
+        self.failure: Error | None = None  # of loading
+
+    async def _load(self) -> None:
+        try:
+            await asyncio.to_thread(load, self.service, self.a, asyncio.get_running_loop())
+        except Error as e:
+            self.failure, self.should_exit = e, True
+
+    async def serve(self, sockets: Any = None) -> None:
+        loading = asyncio.ensure_future(self._load())
+        try:
+            await super().serve(sockets)
+        finally:
+            await loading
+            if not self.failure:
+                await asyncio.to_thread(self.service.encoder.close)
+                self.service.cache.close()
+            self.service.writers.end()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.service.draining:  # the second signal
             self.should_exit = self.force_exit = True
-        self.service.draining, self.until = True, time.monotonic() + self.drain
+        self.service.draining, self.until = True, time.monotonic() + self.a.drain_seconds
 
     async def on_tick(self, counter: int) -> bool:
         if self.service.draining and (not self.service.under_way or time.monotonic() > self.until):
@@ -133,10 +152,11 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-def load(service: Service, a: argparse.Namespace) -> None:
+def load(service: Service, a: argparse.Namespace, loop: asyncio.AbstractEventLoop) -> None:
     """Makes the encoder and the cache, and encodes an image, so that the first request finds all ready."""
     devices = a.device if a.device in (None, "all") else [int(d) if d.isdigit() else d for d in a.device.split(",")]
     # what is kept is decoded by the CPU
+    service.writers.start(loop)
     service.encoder = encoder = AsyncEncoder(
         a.model, devices=devices, dtype=None, queue=IMAGES_UNDER_WAY + 2 * a.decoders, decoders=a.decoders, decode="cpu",
         decode_memory=a.decode_memory, max_seconds=a.max_seconds,
@@ -145,56 +165,51 @@ def load(service: Service, a: argparse.Namespace) -> None:
     service.metrics.gauge("chunk_rows", "Patches that were computed", lambda: encoder.progress()["rows"])
     service.metrics.gauge("chunk_capacity_rows", "Patches that their chunks had room for", lambda: encoder.progress()["capacity_rows"])
     about = {"version": __version__, **{name: info[name] for name in ("digest", "dtype", "backend", "device")}}
-    service.cache = TokenCache(about, a.cache_memory, a.cache, a.cache_bytes)
+    service.cache = TokenCache(about, a.cache_memory, a.cache, a.cache_bytes, service.writers)
     if a.ec_path:
         if info["model_type"] not in FAMILIES:
             raise error("QV_EUNSUPPORTED", f"--ec-path: vLLM takes no tokens of {info['model_type']} from elsewhere")
-        service.ec = EcFolder(about, a.ec_path, a.ec_bytes, a.ec_seconds)
-    encoder.submit({"bytes": WARM}).result()
+        service.ec = EcFolder(about, a.ec_path, a.ec_bytes, a.ec_seconds, service.writers)
+    service.peers = Peers(a.sglang_peers, info["model_type"]) if a.sglang_peers else None
+    for warm in [encoder.submit({"bytes": WARM}) for _ in range(a.decoders)]:  # each decoder starts
+        warm.result()
+    gc.collect()
+    gc.freeze()  # what is here by now stays, and need not be looked at again
+    gc.set_threshold(10_000)
     service.ready = True
+
+
+def keys_of(a: argparse.Namespace) -> list[str]:
+    return a.api_key or [key for key in (os.environ.get("QWENVIT_API_KEY"),) if key]
 
 
 def serve(a: argparse.Namespace) -> int:
     """Returns the command's exit code."""
     limits = Limits(a.max_body, a.max_items, a.max_frames, a.max_seconds, a.max_pixels)
-    keys = a.api_key or [key for key in (os.environ.get("QWENVIT_API_KEY"),) if key]
-    digests = frozenset(hashlib.sha256(key.encode()).digest() for key in keys)
+    digests = frozenset(hashlib.sha256(key.encode()).digest() for key in keys_of(a))
     settings = Settings(limits, a.max_bodies, a.body_seconds, a.timeout, digests, not a.no_shared_cache, a.vllm_model_id or a.model)
     service = Service(settings, Turns(a.decoders, a.queue), Metrics())
-    failures: list[Error] = []
+    log = AccessLog()
 
-    async def loading() -> None:
-        try:
-            await asyncio.to_thread(load, service, a)
-        except Error as e:
-            failures.append(e)
-            server.should_exit = True
-
-    @contextlib.asynccontextmanager
-    async def lifespan(app: Any) -> AsyncIterator[None]:
-        task = asyncio.ensure_future(loading())
-        yield
-        await task
-        if not failures:
-            await asyncio.to_thread(service.encoder.close)
-            service.cache.close()
+    def refused(client: str, status: int, message: str) -> None:
+        service.metrics.count("requests", "none", str(status))
+        log.add(client=client, status=status, message=message)
 
     start_log()
-    Protocol.patience = Patience(
-        a.max_connections, a.header_seconds, a.body_seconds, lambda status: service.metrics.requests.labels("none", str(status)).inc()
-    )
+    Protocol.patience = Patience(a.max_connections, a.header_seconds, a.body_seconds, refused)
     config = uvicorn.Config(
-        make_app(service, lifespan), host=a.host, port=a.port, uds=a.uds, http=Protocol, ws="none", lifespan="on",
+        App(service, log), host=a.host, port=a.port, uds=a.uds, http=Protocol, ws="none", lifespan="off",
         log_config=None, access_log=False, server_header=False, proxy_headers=False, timeout_graceful_shutdown=1, backlog=2048,
         ssl_keyfile=a.ssl_keyfile, ssl_certfile=a.ssl_certfile, ssl_keyfile_password=a.ssl_keyfile_password,
         ssl_ca_certs=a.ssl_ca_certs,
     )
-    server = Server(config, service, a.drain_seconds)
+    server = Server(config, service, a)
     try:
         server.run()
     except SystemExit:  # uvicorn has logged why it cannot listen
         return 4
-    for e in failures:
+    log.write()
+    if e := server.failure:
         print(f"qwenvit serve: {e}", file=sys.stderr)
         return 3 if e.status in ("QV_EINVAL", "QV_EFORMAT", "QV_EUNSUPPORTED") else 4
     return 0
@@ -211,4 +226,6 @@ def main(arguments: list[str]) -> int:
         p.error("--ec-path and --no-shared-cache exclude each other: any client can name what another has sent")
     if a.ec_path and a.ec_seconds < a.timeout:
         p.error(f"--ec-seconds is {a.ec_seconds:g}; must be at least --timeout, {a.timeout:g}, in which a request is answered")
+    if a.sglang_peers and keys_of(a):
+        p.error("--sglang-peers and API keys exclude each other: SGLang sends none")
     return serve(a)

@@ -4,17 +4,14 @@ Nothing here opens a path or a URL."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import struct
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from .._error import Error
 from .._sources import bytes_of_data, is_data, options_of
-
-T = TypeVar("T")
 
 FLAGS = {"1": True, "true": True, "0": False, "false": False}
 # the options that a request may have, of those in clips/options.inc: the others (threads, memory, a
@@ -24,8 +21,8 @@ OPTIONS: dict[str, type] = {
     "max_frames": int, "min_pixels": int, "max_pixels": int, "total_pixels": int, "cap_pixels": bool,
 }
 FRAMES = ("num_frames", "min_frames", "max_frames")
-SMALL = 64 << 10  # bytes that take less time than handing them to another thread
 VALUES = 32  # of an item, at most: twice the options
+ENGINES_VALUES = 1 << 16  # of an engine's request, at most: a client's tools may come along
 DEFAULT_FRAMES = 768  # transformers' most frames of a clip
 
 
@@ -54,11 +51,6 @@ class Item(NamedTuple):
     data: bytes
     options: dict[str, Any]
     is_image: bool
-
-
-async def off_loop(size: int, call: Callable[..., T], *arguments: Any) -> T:
-    """Calls it in another thread, if there are more bytes than the event loop should wait for."""
-    return await asyncio.to_thread(call, *arguments) if size > SMALL else call(*arguments)
 
 
 def shown(value: object) -> str:
@@ -196,6 +188,11 @@ def bytes_of(url: Any, name: str = "data") -> bytes:
         raise Refused(422, e.status, str(e)) from None
 
 
+def media_item(url: Any, name: str, is_image: bool, limits: Limits) -> Item:
+    """Returns an engine's image or clip. What engines open as an image is the first frame of an animation."""
+    return make_item(bytes_of(url, name), {"first_frame": True} if is_image else {}, limits)
+
+
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
@@ -209,6 +206,14 @@ def parsed(body: bytes, most: int) -> Any:
         return json.loads(body, parse_constant=_no_constant)
     except (ValueError, RecursionError) as e:
         raise Refused(400, "QV_EFORMAT", f"the body is not JSON: {e}") from None
+
+
+def object_of(body: bytes, form: str) -> dict[str, Any]:
+    """Returns the JSON of an engine's request."""
+    asked = parsed(body, ENGINES_VALUES)
+    if not isinstance(asked, dict):
+        raise Refused(400, "QV_EFORMAT", f"the body must be {form}")
+    return asked
 
 
 def items_of_json(body: bytes, limits: Limits) -> list[Item | Refused]:

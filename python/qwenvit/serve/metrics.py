@@ -3,62 +3,115 @@
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
+import bisect
+import itertools
 import json
 import logging
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-access = logging.getLogger("qwenvit.access")
+COUNTED = {  # what is counted, by which labels
+    "requests": ("Requests by path and status", ("path", "status")),
+    "items": ("Items by status", ("status",)),
+    "tokens": ("Tokens that were computed", ()),
+    "cache_lookups": ("Where an item's tokens came from", ("found",)),
+    "decode_errors": ("Items that could not be decoded", ("code",)),
+}
+LOG_DELAY = 0.05  # seconds after which lines are written, many at once
+
+
+class _Stage:
+    """Counts how often a stage took how long."""
+
+    def __init__(self) -> None:
+        self.counts, self.sum = [0] * (len(SECONDS) + 1), 0.0
 
 
 class Metrics:
+    """Prometheus's own counters have a lock each, and cost more than all else that a small request does."""
+
     def __init__(self) -> None:
-        self.registry = r = CollectorRegistry()
-        self.requests = Counter("qwenvit_requests", "Requests by path and status", ["path", "status"], registry=r)
-        self.items = Counter("qwenvit_items", "Items by status", ["status"], registry=r)
-        self.tokens = Counter("qwenvit_tokens", "Tokens that were computed", registry=r)
-        self.lookups = Counter("qwenvit_cache_lookups", "Where an item's tokens came from", ["found"], registry=r)
-        self.decode_errors = Counter("qwenvit_decode_errors", "Items that could not be decoded", ["code"], registry=r)
-        self.seconds = Histogram("qwenvit_stage_seconds", "Seconds of a stage", ["stage"], buckets=SECONDS, registry=r)
+        self.registry = CollectorRegistry()
+        self.counts: dict[str, Counter[tuple[str, ...]]] = {name: Counter() for name in COUNTED}
+        self.stages: dict[str, _Stage] = {name: _Stage() for name in ("body", "parse", "queue", "encode")}
+        self.registry.register(self)
+
+    def count(self, name: str, *labels: str, by: int = 1) -> None:
+        self.counts[name][labels] += by
+
+    def took(self, stage: str, began: float) -> float:
+        """Counts what a stage took since a time of time.perf_counter, and returns that of now."""
+        now, of = time.perf_counter(), self.stages[stage]
+        of.counts[bisect.bisect_left(SECONDS, now - began)] += 1
+        of.sum += now - began
+        return now
 
     def gauge(self, name: str, what: str, value: Callable[[], float]) -> None:
         """Adds a number that is asked for when the metrics are read."""
         Gauge(f"qwenvit_{name}", what, registry=self.registry).set_function(value)
 
-    @contextlib.contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds.labels(name).observe(time.perf_counter() - began)
+    def collect(self) -> Iterator[Any]:
+        """Is called by the registry."""
+        for name, (what, labels) in COUNTED.items():
+            counter = CounterMetricFamily(f"qwenvit_{name}", what, labels=labels)
+            for values, count in self.counts[name].items() or (() if labels else [((), 0)]):
+                counter.add_metric(values, count)
+            yield counter
+        seconds = HistogramMetricFamily("qwenvit_stage_seconds", "Seconds of a stage", labels=["stage"])
+        for name, stage in self.stages.items():
+            bounds = [*map(str, SECONDS), "+Inf"]
+            seconds.add_metric([name], list(zip(bounds, itertools.accumulate(stage.counts))), stage.sum)
+        yield seconds
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
+
+
+# ---- the log -------------------------------------------------------------------------------------
+
+_encoded = json.JSONEncoder().encode
+
+
+class AccessLog:
+    """Keeps lines for a moment, so that many are written at once."""
+
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
+
+    def add(self, **about: Any) -> None:
+        if not self.lines:
+            asyncio.get_running_loop().call_later(LOG_DELAY, self.write)
+        self.lines.append({"time": round(time.time(), 3), "level": "info", **about})
+
+    def write(self) -> None:
+        text = "".join(f"{_encoded(line)}\n" for line in self.lines)
+        self.lines.clear()
+        sys.stdout.write(text)
+        sys.stdout.flush()
 
 
 class _Lines(logging.Formatter):
     """Formats a record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        about: dict[str, Any] = {"time": round(record.created, 3), "level": record.levelname.lower()}
-        about.update(record.args if isinstance(record.args, dict) else {"message": record.getMessage()})
+        about = {"time": round(record.created, 3), "level": record.levelname.lower(), "message": record.getMessage()}
         if record.exc_info:
             about["exception"] = self.formatException(record.exc_info)
-        return json.dumps(about)
+        return _encoded(about)
 
 
 def start_log() -> None:
-    """Sends the log to standard output, uvicorn's messages too."""
+    """Sends uvicorn's messages to standard output, where the lines about requests go."""
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(_Lines())
-    for name in ("uvicorn.error", "qwenvit.access"):
-        logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(logging.INFO)
+    logger = logging.getLogger("uvicorn.error")
+    logger.handlers, logger.propagate = [handler], False
+    logger.setLevel(logging.INFO)

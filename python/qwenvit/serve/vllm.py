@@ -20,8 +20,9 @@ from .._error import Error
 from .._model import Tokens
 from .._prompt import FAMILIES, items_of
 from ..adapters.engines import EC_FILE, save_ec
-from .cache import Kept, TokenCache
-from .items import Item, Limits, Refused, bytes_of, make_item, parsed, shown
+from .cache import Compute, Kept, TokenCache
+from .items import Item, Limits, Refused, media_item, object_of, shown
+from .loop import Writers
 
 KINDS = {"image_url": "image", "video_url": "video"}
 REKEYED = "which makes the decode side look for other keys than it sent; the decode side must set neither for images and clips"
@@ -29,7 +30,6 @@ NOT_SERVED = {
     "mm_processor_kwargs": REKEYED, "media_io_kwargs": REKEYED, "stream": "and an encoder's answer is one object",
     "ec_transfer_params": "and tokens are handed over as files, which ECExampleConnector reads",
 }
-VALUES = 1 << 16  # of a request, at most: a client's tools may come along
 HEADER = 512  # bytes of a file's header besides what we say of it, at most
 MOST_HEADER = 16 << 20  # bytes of one that is read
 
@@ -130,9 +130,7 @@ def _parts(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def asked_of(body: bytes, limits: Limits, model_id: str) -> list[Asked]:
     """Returns what the body of a chat request asks for."""
-    asked = parsed(body, VALUES)
-    if not isinstance(asked, dict):
-        raise Refused(400, "QV_EFORMAT", 'the body must be {"messages": [..]}')
+    asked = object_of(body, '{"messages": [..]}')
     for name, why in NOT_SERVED.items():
         if asked.get(name):
             raise Refused(400, "QV_EUNSUPPORTED", f"{name} is set, {why}")
@@ -145,10 +143,8 @@ def asked_of(body: bytes, limits: Limits, model_id: str) -> list[Asked]:
     for part in parts:
         name = part["type"]
         url = part.get(name)
-        data = bytes_of(url.get("url") if isinstance(url, dict) else url, f"{name}'s url")
-        # what vLLM opens as an image is the first frame of an animation
-        item = make_item(data, {"first_frame": True} if KINDS[name] == "image" else {}, limits)
-        found.append(Asked(_key_of(part, KINDS[name], data, model_id), item))
+        item = media_item(url.get("url") if isinstance(url, dict) else url, f"{name}'s url", KINDS[name] == "image", limits)
+        found.append(Asked(_key_of(part, KINDS[name], item.data, model_id), item))
     return found
 
 
@@ -182,11 +178,11 @@ class EcFolder(TokenCache):
 
     option = "--ec-path"
 
-    def __init__(self, about: dict[str, Any], folder: str, most: int, seconds: float) -> None:
+    def __init__(self, about: dict[str, Any], folder: str, most: int, seconds: float, writers: Writers) -> None:
         self.seconds = seconds
         self.published: dict[str, Published] = {}
         self.until: dict[str, float] = {}
-        super().__init__(about, 0, folder, most)
+        super().__init__(about, 0, folder, most, writers)
 
     def _files_in(self, folder: str) -> list[tuple[float, str, int]]:
         found = []
@@ -237,8 +233,12 @@ class EcFolder(TokenCache):
             self._stays(name)
         return found
 
-    async def keep(self, name: str, tokens: Any, wanted: bool) -> Kept:
-        result, known = tokens
+    async def keep(self, name: str, compute: Compute, wanted: bool) -> Kept:
+        result, known = await compute()
+        # once it is being written it ends by itself, so that what is written is counted
+        return await asyncio.shield(asyncio.ensure_future(self._keep(name, result, known)))
+
+    async def _keep(self, name: str, result: Tokens, known: Published) -> Kept:
         about = json.dumps(known)
         size = sum(m.nbytes for m in (result.tokens, *result.deepstack)) + 2 * len(about) + HEADER
         if size > self.most:
