@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import os
 import threading
@@ -23,21 +24,6 @@ if TYPE_CHECKING:
     from ._sources import One
 
 
-class _Request(Future[Tokens]):
-    """The result of a source that was added. Cancelling it drops the source."""
-
-    def __init__(self, client: _core.Client, place: int) -> None:
-        super().__init__()
-        self._client, self._place = client, place
-
-    def cancel(self) -> bool:
-        cancelled = super().cancel()
-        if cancelled:
-            with contextlib.suppress(Error):  # the encoder may be closed
-                self._client.drop(self._place)
-        return cancelled
-
-
 class _Collector(threading.Thread):
     """Answers requests until their client is closed, or no device is left. It does not hold the
     encoder, so that one that is dropped is closed."""
@@ -45,29 +31,30 @@ class _Collector(threading.Thread):
     def __init__(self, client: _core.Client, model_type: str) -> None:
         super().__init__(name="qwenvit encoder", daemon=True)
         self.client, self.model_type = client, model_type
-        self.requests: dict[int, _Request] = {}
+        self.requests: dict[int, Future[Tokens]] = {}
         self.over: tuple[str, str] | None = None  # why nothing is encoded any more: status and text
 
     def run(self) -> None:
         try:
             while isinstance(core := self.client.next(-1), _core.Tokens):
-                self.answer(self.requests.pop(core.index), core)
+                self.answer(core.index, _model.result_of(core, self.model_type))
             self.over = "QV_ESTATE", "this encoder was closed"
         except Error as e:
             self.over = e.status, f"no device is left, so this encoder cannot go on: {e}"
         self.client.close()
-        while self.requests:  # nothing answers them any more
-            request = self.requests.popitem()[1]
-            if request.set_running_or_notify_cancel():
-                request.set_exception(error(*self.over))
+        for place in list(self.requests):  # nothing answers them any more
+            self.answer(place, error(*self.over))
 
-    def answer(self, request: _Request, core: _core.Tokens) -> None:
-        if not request.set_running_or_notify_cancel():
-            return
-        if core.status == "QV_OK":
-            request.set_result(Tokens(core, self.model_type))
-        else:
-            request.set_exception(error(core.status, core.error, core.key, core.index))
+    def answer(self, place: int, result: Tokens | Error) -> None:
+        request = self.requests.pop(place, None)  # submit() may have refused it
+        if request and request.set_running_or_notify_cancel():
+            request.set_exception(result) if isinstance(result, Error) else request.set_result(result)
+
+    def drop(self, place: int, request: Future[Tokens]) -> None:
+        """Drops the source of a request that was cancelled."""
+        if request.cancelled():
+            with contextlib.suppress(Error):  # the encoder may be closed
+                self.client.drop(place)
 
 
 def _load(path: _check.Path, devices: Any) -> list[Model]:
@@ -146,9 +133,10 @@ class AsyncEncoder:
         key = key_of(source, place)
         described = describe([m._core for m in self.models], source, place, options_of(options), self._options)
         requests = self._collector.requests
-        request = requests[place] = _Request(self._client, place)
+        request = requests[place] = Future[Tokens]()
         try:
             self._client.add(place, key, *described)
+            request.add_done_callback(functools.partial(self._collector.drop, place))
         except BaseException as e:
             requests.pop(place, None)
             if self._collector.over and isinstance(e, Error):

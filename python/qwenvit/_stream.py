@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import _core
-from ._error import Error, error
+from . import _core, _model
+from ._error import Error
 from ._sources import Options, describe, key_of
 
 if TYPE_CHECKING:
@@ -67,37 +67,23 @@ class Jobs:
         self._open = {}
 
 
-def _add(client: _core.Client, core: _core.Model, place: int, source: Any, options: Options, common: Options | None = None) -> None:
-    """Adds a source, or its failure."""
-    key = str(place)
+def _feed(
+    client: _core.Client, core: _core.Model, sources: Iterable[Any], own: Options, common: Options, failures: list[BaseException]
+) -> None:
+    """Adds sources, while results are taken. A client that was closed refuses one that comes too late."""
     try:
-        key = key_of(source, place)
-        client.add(place, key, *describe([core], source, place, options, common))
-    except Error as e:
-        if e.status not in OF_A_SOURCE:
-            raise
-        client.refuse(place, key, e.status, str(e))
-
-
-class _Feeder(threading.Thread):
-    """Adds sources, while results are taken.
-
-    The caller's iterator may block for ever, so nobody may wait for this thread while it is in
-    there, and it keeps no client open. One that was closed refuses a source that comes too late.
-    """
-
-    def __init__(self, model: Model, client: _core.Client, sources: Iterable[Any], options: Options) -> None:
-        super().__init__(name="qwenvit feeder", daemon=True)
-        self.core, self.client, self.sources, self.options = model._core, client.share(), sources, options
-        self.failure: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            for place, source in enumerate(self.sources):
-                _add(self.client, self.core, place, source, {}, self.options)
-        except BaseException as e:
-            self.failure = e
-        self.client.end()
+        for place, source in enumerate(sources):
+            key = str(place)
+            try:
+                key = key_of(source, place)
+                client.add(place, key, *describe([core], source, place, own, common))
+            except Error as e:
+                if e.status not in OF_A_SOURCE:
+                    raise
+                client.refuse(place, key, e.status, str(e))
+    except BaseException as e:
+        failures.append(e)
+    client.end()
 
 
 # ---- progress ------------------------------------------------------------------------------------
@@ -163,41 +149,28 @@ def _room(decoders: int) -> int:
     return MOST_AHEAD + FOR_A_DECODER * (decoders or len(cores))
 
 
-def _result(model: Model, how: How, core: _core.Tokens) -> Tokens | Error:
-    if core.status == "QV_OK":
-        return model._tokens(core)
-    failure = error(core.status, core.error, core.key, core.index)
-    if how.errors == "raise":
-        raise failure from None
-    return failure
+def results(model: Model, sources: Iterable[Any], how: How, options: Options, alone: bool = False) -> Iterator[Tokens | Error]:
+    """Gives Tokens, and Errors if how.errors is "yield". alone: there is one source, and no other is in its chunk.
 
-
-def results(model: Model, sources: Iterable[Any], how: How, options: Options) -> Iterator[Tokens | Error]:
-    """Gives Tokens, and Errors if how.errors is "yield"."""
-    progress = _Progress(how)
-    client = model._jobs.client(how.dtype, options, _room(how.decoders), decoders=how.decoders, ordered=how.ordered)
+    A thread reads the caller's iterator, which may block for ever. So nobody waits for the thread, and it keeps no
+    client open."""
+    progress, failures = _Progress(how), list[BaseException]()
+    client = model._jobs.client(
+        how.dtype, options, _room(how.decoders), decoders=0 if alone else how.decoders, alone=alone, ordered=how.ordered
+    )
     try:
-        feeder = _Feeder(model, client, sources, options)
-        feeder.start()
+        if alone:
+            _feed(client, model._core, sources, options, {}, failures)
+        else:
+            feeds = client.share(), model._core, sources, {}, options, failures
+            threading.Thread(target=_feed, args=feeds, name="qwenvit feeder", daemon=True).start()
         for core in _take(client, progress):
-            yield _result(model, how, core)
-        feeder.join()
-        if feeder.failure:
-            raise feeder.failure
-    finally:
-        client.close()
-        progress.end()
-
-
-def one(model: Model, source: Any, how: How, options: Options) -> Tokens | Error:
-    """Returns the Tokens of one source, or its Error if how.errors is "yield"."""
-    progress = _Progress(how)
-    client = model._jobs.client(how.dtype, options, 0, alone=True)
-    try:
-        _add(client, model._core, 0, source, options)
-        client.end()
-        [core] = _take(client, progress)
-        return _result(model, how, core)
+            result = _model.result_of(core, model.info["model_type"])
+            if isinstance(result, Error) and how.errors == "raise":
+                raise result from None
+            yield result
+        if failures:
+            raise failures[0]
     finally:
         client.close()
         progress.end()

@@ -149,7 +149,7 @@ def test_when_no_device_is_left_all_requests_fail(own):
             pass
 
     collector = _async._Collector(Lost(), "x")
-    collector.requests[0] = waits = _async._Request(None, 0)
+    collector.requests[0] = waits = concurrent.futures.Future()
     collector.run()
     with qwenvit.AsyncEncoder(own) as encoder:
         encoder._client.close()
