@@ -112,12 +112,13 @@ def test_answers_are_the_files_that_encode_writes(served, same, clip):
 
 
 def test_items_of_a_request_fail_alone(served):
-    rows = [{"data": url(image(3))}, {"data": url(b"nonsense" * 50)}, {"data": url(image(3)), "fps": "x"}, {}, 3]
+    rows = [{"data": url(image(3))}, {"data": url(b"nonsense" * 50)}, {"data": url(image(3)), "fps": "x"}, {}, 3, {"data": "data:,\ud800"}]
     status, _, body = served.ask(json.dumps({"items": rows}), "?store=1", content_type="application/json")
     answers = json.loads(body)["items"]
-    assert status == 207 and [a["status"] for a in answers] == [200, 422, 422, 422, 422]
+    assert status == 207 and [a["status"] for a in answers] == [200, 422, 422, 422, 422, 422]
     words = [a["error"]["message"] for a in answers[1:]]
-    for text, wanted in zip(words, ("not a clip or image", "fps is 'x'; must be a number", "must be a data: URL", "an item is 3")):
+    for text, wanted in zip(words, ("not a clip or image", "fps is 'x'; must be a number", "must be a data: URL", "an item is 3",
+                                  "surrogates")):
         assert wanted in text
     assert all("name" not in a for a in answers[1:])
 
