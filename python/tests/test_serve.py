@@ -426,6 +426,27 @@ def test_a_full_queue(start):
     waiting = [server.later(clips[0], "?max_frames=710")]
     server.wait_for("under_way_items", 1)
     waiting.append(server.later(clips[1], "?max_frames=701"))
+def test_turns_of_a_request_that_leaves_end_at_once(golden):
+    from qwenvit.serve.turns import Turns
+
+    async def run():
+        turns = Turns(2, 100)
+
+        async def one():
+            async with turns.turn("a", False):
+                await asyncio.sleep(60)
+
+        tasks = [asyncio.ensure_future(one()) for _ in range(10)]
+        await asyncio.sleep(0)
+        assert (turns.n_under_way, turns.n_waiting) == (2, 8)
+        for task in tasks:
+            task.cancel()
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+        assert {type(end) for end in ends} == {asyncio.CancelledError} and turns.n_under_way == turns.n_waiting == 0
+
+    asyncio.run(run())
+
+
     server.wait_for("queue_items", 1)
     status, headers, answer = server.ask(clips[2])
     assert status == 429 and 1 <= int(headers["retry-after"]) <= 60 and "queue is full" in message(answer)

@@ -75,8 +75,10 @@ class Turns:
     def _go_on(self) -> None:
         for line in (self.images, self.clips):
             while line.clients and self._has_room(line):
-                line.under_way += 1
-                line.next().set_result(None)
+                turn = line.next()
+                if not turn.done():  # whose task was cancelled and has not heard of it yet
+                    line.under_way += 1
+                    turn.set_result(None)
 
     def turn(self, client: str, is_image: bool) -> _Turn:
         """Waits for a turn, which lasts as long as the context."""
