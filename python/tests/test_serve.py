@@ -272,11 +272,15 @@ def test_requests_that_http_does_not_allow(tight):
         (get + b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n", b"Upgrade is not accepted"),
         (get + b"A: " + b"a" * 40000, many),
         (b"GET /" + b"a" * 40000, many),
+        (get + b"A: b\r\n" * 6000 + b"\r\n", many),  # which comes in one piece
+        (chunked + b"\r\n5\r\nhello\r\n0\r\n" + b"A: b\r\n" * 6000 + b"\r\n", many),
         (chunked + b"\r\n5\r\nhello\r\n0\r\nA: " + b"a" * 600000, many),  # a trailer
         (chunked + b"\r\n5;" + b"a" * 600000, many),
     ):
         got = raw(tight.port, data)
         assert b" 400 " in got and words in got, (data[:99], got)
+    # a trailer is no header
+    assert b" 422 " in raw(tight.port, chunked + b"Connection: close\r\n\r\n5\r\nhello\r\n0\r\nContent-Encoding: x\r\n\r\n")
     # requests in advance are answered in order, and so many that no connection's memory grows
     file = image(7, 32, 32)
     got = raw(tight.port, post + b"Content-Length: %d\r\n\r\n" % len(file) + file + (get + b"\r\n") * 1000)
@@ -422,13 +426,6 @@ def test_a_client_has_half_of_the_queue(golden):
     asyncio.run(run())
 
 
-def test_a_full_queue(start):
-    server = start("--queue", 2, "--decoders", 1, slow=True)
-    clips = [b"GIF89a" + struct.pack("<HH", 8, 8) + bytes([0, 0, 0]) + (b"\x2c" + bytes(9) + b"\2\1\0\0") * 2 + bytes([0x3B, n])
-             for n in range(3)]
-    waiting = [server.later(clips[0], "?max_frames=710")]
-    server.wait_for("under_way_items", 1)
-    waiting.append(server.later(clips[1], "?max_frames=701"))
 def test_turns_of_a_request_that_leaves_end_at_once(golden):
     from qwenvit.serve.turns import Turns
 
@@ -450,6 +447,13 @@ def test_turns_of_a_request_that_leaves_end_at_once(golden):
     asyncio.run(run())
 
 
+def test_a_full_queue(start):
+    server = start("--queue", 2, "--decoders", 1, slow=True)
+    clips = [b"GIF89a" + struct.pack("<HH", 8, 8) + bytes([0, 0, 0]) + (b"\x2c" + bytes(9) + b"\2\1\0\0") * 2 + bytes([0x3B, n])
+             for n in range(3)]
+    waiting = [server.later(clips[0], "?max_frames=710")]
+    server.wait_for("under_way_items", 1)
+    waiting.append(server.later(clips[1], "?max_frames=701"))
     server.wait_for("queue_items", 1)
     status, headers, answer = server.ask(clips[2])
     assert status == 429 and 1 <= int(headers["retry-after"]) <= 60 and "queue is full" in message(answer)
