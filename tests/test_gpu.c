@@ -199,6 +199,7 @@ TEST(test_faults)
         { "kind 4", "the GPU process sent an impossible reply" },
         { "pixel", "the GPU's first frame is not the CPU's" },
         { "rgb", "the GPU's first frame is not the CPU's" },
+        { "copied", "" },
         { "planes", "" }, /* the clip's process converts and resizes them */
         { "full", "the GPU opens no more streams" },
         { "long", "its groups of pictures are too long" },
