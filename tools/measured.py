@@ -18,6 +18,7 @@ import glob
 import html
 import io
 import json
+import math
 import os
 import re
 import subprocess
@@ -375,7 +376,7 @@ def readme(records, version, left_out):
 
 # ---- pictures: bars [(group, bar, milliseconds, note)] -------------------------------------------
 
-COLOURS = {"qwenvit": "#0072b2", "transformers": "#d55e00", "transformers linear": "#d55e00", "compiled torch": "#e69f00",
+COLOURS = {"qwenvit": "#0072b2", "job": "#0072b2", "packed into chunks": "#0072b2", "transformers": "#d55e00", "transformers linear": "#d55e00", "compiled torch": "#e69f00",
            "library's Conv3d": "#009e73", "torch conv3d": "#cc79a7", "torch linear": "#56b4e9"}
 
 
@@ -405,6 +406,34 @@ def embed_bars(records):
     return compared(found.values())
 
 
+def job_bars(records):
+    """Returns the bars of jobs with their stages alone."""
+    bars = []
+    for (name, cores), ways in groups((r for r in records if r["bench"] == "job"), case, lambda r: r["cores"]).items():
+        stages = [(STAGES[w].rpartition(",")[0], ways[w]["median_ms"]) for w in ("decode", "device", "files", "parts") if w in ways]
+        jobs = [("job" + JOBS[w].rpartition(",")[0][3:], ways[w]["median_ms"]) for w in JOBS if w in ways]
+        if len(stages) > 1 and jobs:
+            bars += [(f"{name}, {cores} cores", bar, value, digits(value / 1e3) + " s") for bar, value in stages + jobs]
+    return bars
+
+
+def fill_bars(records):
+    """Returns the bars of how full the device's rows are: of chunks as packed, and of other ways to batch the same list."""
+    found = {}
+    for r in (r for r in records if r["way"] == "packed" and "list" in r):
+        try:
+            grids = re.findall(r"^(\d+),(\d+),(\d+)$", read_text(os.path.join(ROOT, "tools/shapes", r["list"])), re.M)
+        except SystemExit:
+            continue  # a user's own list
+        sizes = [int(t) * int(h) * int(w) for t, h, w in grids]
+        pieces = sum(-(-n // r["capacity"]) for n in sizes)
+        if sum(sizes) == r["patches"]:
+            found[r["list"]] = [(f"{r['items']} clips and images, {r['patches']:,} patches, chunks of {r['capacity']:,}", *bar) for bar in (
+                ("packed into chunks", r["fill"]), ("a chunk per item", r["patches"] / pieces / r["capacity"]),
+                ("padded to the largest", r["patches"] / len(sizes) / max(sizes)))]
+    return [(group, bar, 100 * share, f"{share:.0%} of the rows hold patches") for bars in found.values() for group, bar, share in bars]
+
+
 def all_bars(records):
     """Returns a bar per record: GEMMs by their rows, all else by the ways in which each case was run."""
     bars = []
@@ -415,8 +444,11 @@ def all_bars(records):
 
 
 BARS = {"tower": (tower_bars, "Towers, from pixels to tokens"), "patch-embed": (embed_bars, "Patch embedding"),
+        "job": (job_bars, "Jobs and their stages alone, from files to tokens"), "fill": (fill_bars, "How full the device's rows are"),
         "all": (all_bars, "Median times")}
-PICTURES = {"docs/towers.svg": "tower", "docs/embed.svg": "patch-embed"}  # of an H200, in bf16
+CSV_HEADS = {"fill": ("group", "bar", "percent", "note"), "roofline": ("tower", "way", "FLOPs per byte", "TFLOP/s")}
+PICTURES = {"docs/towers.svg": "tower", "docs/embed.svg": "patch-embed", "docs/stages.svg": "job", "docs/fill.svg": "fill",
+            "docs/roofline.svg": "roofline"}  # of an H200, in bf16
 
 
 def svg(title, under, bars):
@@ -432,20 +464,67 @@ def svg(title, under, bars):
             y += 18
             wide = 380 * value / max(bar[2] for bar in mine)
             write(190, name, ' text-anchor="end"')
-            body.append(f'<rect x="200" y="{y - 12}" width="{wide:.1f}" height="15" fill="{COLOURS.get(name, "#999999")}"/>')
+            body.append(f'<rect x="200" y="{y - 12}" width="{wide:.1f}" height="15" fill="{COLOURS.get(name.split(",")[0], "#999999")}"/>')
             write(f"{206 + wide:.1f}", note)
         y += 28
-    return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" width="780" height="{y - 10}" font-family="sans-serif" font-size="12">',
+    return framed(title, under, y - 10, body)
+
+
+def framed(title, under, height, body):
+    return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" width="780" height="{height}" font-family="sans-serif" font-size="12">',
                       '<rect width="100%" height="100%" fill="white"/>',
                       f'<text x="10" y="20" font-size="14">{html.escape(title)}</text>',
                       f'<text x="10" y="38">{html.escape(under)}</text>', *body, "</svg>", ""])
 
 
+def roofline_dots(records):
+    """Returns [(what, way, FLOPs per byte, TFLOP/s)]: patch embeddings and towers of the largest size."""
+    dots = {}
+    for r in sorted(records, key=lambda r: r.get("rows") or r.get("patches") or 0):
+        way = {"patchify": "patch embedding as a GEMM", "direct": "patch embedding by the library's Conv3d", "encode": "tower",
+               "limit": "its GEMMs and attention alone"}.get(r["way"])
+        if way and r["bench"] in ("patch-embed", "tower") and "stored" not in r and r.get("flops") and r.get("bytes"):
+            dots[tower(r), way] = (tower(r), way, r["flops"] / r["bytes"], r["flops"] / r["median_ms"] / 1e9)
+    return [dot for dot in dots.values() if dot[0] == README_ROWS[0][0]]
+
+
+def roofline(under, records):
+    """Returns a picture of work below the roofline that the same runs measured, in logarithmic scales, and its dots."""
+    dots = roofline_dots(records)
+    roofs = [r["machine"] for r in records if r["machine"].get("roof_tflops_per_s") and r["machine"].get("roof_gb_per_s")]
+    if not dots or not roofs:
+        return "", []
+    peak, gb = (max(m[name] for m in roofs) for name in ("roof_tflops_per_s", "roof_gb_per_s"))
+
+    def xy(intensity, tflops):
+        return 60 + 165 * math.log10(intensity), 320 - 75 * math.log10(tflops)
+    body = []
+    for at in (1, 10, 100, 1000, 10000):
+        x, y = xy(at, min(at, 1000))
+        body.append(f'<text x="{x:.0f}" y="338" text-anchor="middle">{at:,}</text>')
+        if at <= 1000:
+            body.append(f'<text x="52" y="{y + 4:.0f}" text-anchor="end">{at:,}</text>')
+    corners = [xy(*at) for at in ((1, gb / 1e3), (peak * 1e3 / gb, peak), (10000, peak))]
+    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)
+    body.append(f'<polyline points="{points}" fill="none" stroke="black"/>')
+    body.append(f'<text x="{corners[1][0]:.0f}" y="{corners[1][1] - 8:.0f}">{digits(peak)} TFLOP/s, {digits(gb)} GB/s measured</text>')
+    for i, ((_, way, intensity, tflops), colour) in enumerate(zip(dots, ("#0072b2", "#009e73", "#d55e00", "#cc79a7"))):
+        x, y = xy(intensity, max(tflops, 1))
+        left, named = 20 + 400 * (i % 2), 384 + 20 * (i // 2)  # below: dots may lie too close to each other for names beside them
+        body += [f'<circle cx="{cx:.1f}" cy="{cy:.1f}" r="4" fill="{colour}" fill-opacity="0.8"/>' for cx, cy in ((x, y), (left, named - 4))]
+        body.append(f'<text x="{left + 10}" y="{named}">{html.escape(way)}, {digits(tflops)} TFLOP/s</text>')
+    body.append('<text x="390" y="356" text-anchor="middle">FLOPs per byte moved</text><text x="10" y="56">TFLOP/s</text>')
+    return framed(f"{dots[0][0]} under the roofline", under, 416, body), dots
+
+
 def picture(what, records):
     """Returns a picture of records of one machine and dtype, and its bars; ("", []) if there are none."""
-    bars = BARS[what][0](records)
     versions = ", ".join(sorted({r["version"] for r in records if not is_peer(r)}))
-    return bars and svg(BARS[what][1], f"{place(records[0])}, {records[0]['dtype']}; qwenvit {versions}", bars), bars
+    under = f"{place(records[0])}, {records[0]['dtype']}; qwenvit {versions}" if records else ""
+    if what == "roofline":
+        return roofline(under, records)
+    bars = BARS[what][0](records)
+    return bars and svg(BARS[what][1], under, bars), bars
 
 
 def plot(args):
@@ -462,7 +541,8 @@ def plot(args):
         raise SystemExit("\n  ".join(["the files hold several; choose by --machine or --dtype:", *map(", ".join, sorted(drawn))]))
     (text, bars), = drawn.values()
     numbers = io.StringIO()
-    csv.writer(numbers, lineterminator="\n").writerows([("group", "bar", "ms", "note"), *bars])
+    csv.writer(numbers, lineterminator="\n").writerows(
+        [CSV_HEADS.get(args.what, ("group", "bar", "ms", "note")), *bars])
     for ending, content in ((".svg", text), (".csv", numbers.getvalue())):
         with open(args.o[:-4] + ending, "w", encoding="utf-8") as f:
             f.write(content)
@@ -522,7 +602,7 @@ def main():
     draw = parser.add_subparsers(metavar="plot").add_parser("plot", help="draw records as SVG, with a CSV file beside it")
     draw.add_argument("files", nargs="+", metavar="FILE", help="records, one JSON object per line")
     draw.add_argument("-o", required=True, metavar="OUT", help="OUT.svg and OUT.csv are written")
-    draw.add_argument("--what", choices=BARS, default="all", help="towers or patch embeddings beside other libraries")
+    draw.add_argument("--what", choices=(*BARS, "roofline"), default="all", help="towers or patch embeddings beside other libraries")
     draw.add_argument("--machine", default="", metavar="TEXT", help="part of its name, if the files hold several")
     draw.add_argument("--dtype", choices=("f32", "bf16"), default="")
     draw.set_defaults(does=plot)

@@ -15,6 +15,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "..", "python", "tests"))
@@ -97,7 +98,9 @@ def same(one, other):
 def check(golden, clip, folder):
     config, processor = engine_models.make_folder(golden, os.path.join(folder, "model"))
     server = Server(golden, os.path.join(folder, "log"), "--sglang-peers", HOST)
-    side = Side(os.path.join(folder, "model"), config, processor, f"http://{HOST}:{server.port}")
+    url = f"http://{HOST}:{server.port}"
+    side, healthy = Side(os.path.join(folder, "model"), config, processor, url), [url]
+    watch = receiver.EncoderBootstrapServer(HOST, 0, healthy, health_check_interval=0.1, health_check_timeout=5)
     model = qwenvit.load(golden)
     encoder = qwenvit.AsyncEncoder(model, dtype=model.info["dtype"])
     png = [encoded([pixels((64, 48), seed=i)], "PNG") for i in (1, 2, 3)]
@@ -121,9 +124,16 @@ def check(golden, clip, folder):
                 assert list(fields) == list(wanted) and all(same(fields[k], wanted[k]) for k in wanted), (name, fields, wanted)
                 requests.append((asked, frame))
             print(f"{config.model_type}: {name}: {len(ids)} ids, {len(out.mm_items)} items, the fields of SGLang's own EmbeddingData")
-        for url, why in ((data_url(b"nonsense" * 50, "image/png"), "not a clip or image"), (f"http://{HOST}:9/a.png", "no other URL is fetched")):
-            assert side("say <|vision_start|><|image_pad|><|vision_end|>", [url], []) is None and not side.sent, why
+        for wrong, why in ((data_url(b"nonsense" * 50, "image/png"), "not a clip or image"), (f"http://{HOST}:9/a.png", "no other URL is fetched")):
+            assert side("say <|vision_start|><|image_pad|><|vision_end|>", [wrong], []) is None and not side.sent, why
+        assert healthy == [url], "/health"
+        server.end()
+        until = time.monotonic() + 20
+        while healthy and time.monotonic() < until:
+            time.sleep(0.1)
+        assert not healthy, "an encoder that has ended is still healthy"
     finally:
+        watch.close()
         server.kill()
         encoder.close()
     return requests
