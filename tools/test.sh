@@ -220,22 +220,34 @@ tidy() {
     preset=$1; shift
     git ls-files "$@" | nice xargs -P "$(nproc)" -n 1 clang-tidy --quiet -p "build/$preset"
 }
-# ended PROCESS LOG: how a process in the background ends, and what it printed
-ended() {
+# what reads the sources without running them, but takes minutes
+static_checks() (
     status=0
-    wait "$1" || status=$?
-    cat "$2"
+    if has clang-tidy 'version 14.'; then
+        tidy dev 'src/*/*.c' 'cpu/*.c' 'job/*.c' 'cache/*.c' 'ipc/*.c' 'pixels/*.c' 'clips/*.c' 'decoder/*.c' 'tools/*/*.c' || status=1
+        tidy metal-dev 'metal/*.c' || status=1
+    fi
+    if has cppcheck 'Cppcheck 2.10'; then
+        mkdir -p build/cppcheck
+        nice cppcheck --project=build/dev/compile_commands.json --cppcheck-build-dir=build/cppcheck \
+            -j "$(nproc)" --quiet --std=c11 --enable=warning,performance,portability \
+            --suppressions-list=tests/cppcheck.txt --error-exitcode=1 || status=1
+    fi
+    exit $status
+)
+# how the static checks end, and what they printed
+static_checks_end() {
+    status=0
+    wait "$checked" || status=$?
+    cat build/static.log
     return $status
 }
-# clang-tidy runs beside the wheel's tests, which keep one core busy. It needs what dev and metal configure and generate.
-tidied=
+# They run beside the wheel's tests, which keep one core busy. They need what dev and metal configure and generate.
 if wanted lint; then
     wanted dev || check build dev --target qwenvit_bench
     wanted metal || check cmake --preset metal-dev
-fi
-if wanted lint && has clang-tidy 'version 14.'; then
-    tidy dev 'src/*/*.c' 'cpu/*.c' 'job/*.c' 'cache/*.c' 'ipc/*.c' 'pixels/*.c' 'clips/*.c' 'decoder/*.c' 'tools/*/*.c' > build/tidy.log 2>&1 &
-    tidied=$!
+    static_checks > build/static.log 2>&1 &
+    checked=$!
 fi
 
 if ! wanted wheel; then
@@ -265,20 +277,13 @@ wanted lint || finish
 if has clang-format 'version 14.'; then
     check clang-format --dry-run --Werror $(git ls-files '*.c' '*.h' '*.cpp' '*.cu' '*.cuh' '*.m' '*.metal')
 fi
-if [ "$tidied" ]; then
-    say "clang-tidy's findings"
-    check ended "$tidied" build/tidy.log
-    check tidy metal-dev 'metal/*.c'
-fi
-if has cppcheck 'Cppcheck 2.10'; then
-    mkdir -p build/cppcheck
-    check cppcheck --project=build/dev/compile_commands.json --cppcheck-build-dir=build/cppcheck \
-        -j "$(nproc)" --quiet --std=c11 --enable=warning,performance,portability \
-        --suppressions-list=tests/cppcheck.txt --error-exitcode=1
-fi
 if has codespell '2.2.'; then # grid_thw, "\nin", and mistakes that tests make on purpose
     check codespell -L thw,nin,kernal,hight,enocde \
         $(git ls-files ':!tests/golden' ':!tests/mutations' ':!tests/fuzz/corpus' ':!*.png' ':!*.json*')
 fi
+
+say 'What clang-tidy and cppcheck find'
+check static_checks_end
+grep ': skipped$' build/static.log || true
 
 finish
