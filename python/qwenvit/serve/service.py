@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Coroutine
@@ -140,7 +141,7 @@ class Service:
         seconds, began = self.settings.body_seconds, time.perf_counter()
         pieces, size = [], 0
         try:
-            with within(seconds):
+            with within(seconds) if request.connection.in_message else contextlib.nullcontext():
                 while not request.body_is_read:
                     message = await request.receive()
                     if message["type"] == "http.disconnect":
