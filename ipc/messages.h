@@ -55,8 +55,8 @@ typedef struct qvm_request {
     int32_t height, width, n_slots; /* START: the size of frames; the number of slots */
     /* START: frames_at: offset of the first slot; `memory`: bytes of the numbers and the slots */
     int64_t n_frames, frames_at, slot_bytes, memory;
-    /* START: bytes of each of the QVM_SLOTS slots behind `memory` that a GPU fills; 0: none does */
-    int64_t plane_bytes;
+    /* START: bytes of each of the n_planes slots behind `memory` that a GPU fills; 0: none does */
+    int64_t plane_bytes, n_planes;
     double gpu_patience_s; /* START: how long the GPU process may be silent */
 } qvm_request;
 
@@ -72,8 +72,9 @@ typedef enum qvm_event_kind {
 
 typedef struct qvm_event {
     int32_t kind;
-    int32_t status;      /* END: a qv_status */
-    int32_t gpu_lost;    /* the GPU process ended, is silent, or sent something impossible */
+    int32_t status;   /* END: a qv_status */
+    int32_t gpu_slot; /* FRAME: the GPU's slot that has the frame, as it was asked for; -1: none */
+    int32_t gpu_lost; /* the GPU process ended, is silent, or sent something impossible */
     int64_t plane_bytes; /* FACTS: bytes of a frame's planes as a GPU gives them; 0: none will */
     int64_t index_bytes; /* FACTS: bytes of an index that follows the event; 0: none does */
     qv_outcome outcome;  /* outcome.inc lists what comes with FACTS, and what with every event */
@@ -103,6 +104,7 @@ enum {
     /* slots for sampled frames: one more than can wait or be decoded, so that a next one always
      * comes */
     QVM_SLOTS = QVM_MOST_HELD + QVM_GPU_DELAY + 1,
+    QVM_MOST_SLOTS = 1024, /* of clips that have a slot for each sampled frame, and reuse none */
     QVM_MOST_PLANES = 8192 * 8192 * 3 /* bytes of a slot: the planes of a frame with 10 bits */
 };
 #define QVM_GPU_PICTURES                                                                           \
@@ -130,7 +132,7 @@ typedef struct qvm_order {
     int32_t kind;
     int32_t pid;    /* KILL, DROP: the process */
     int64_t memory; /* SERVE: the limit in bytes; DECODE: offset of the slots in shared memory */
-    int64_t plane_bytes; /* DECODE: bytes of each of the QVM_SLOTS slots */
+    int64_t plane_bytes, n_planes; /* DECODE: bytes of a slot, and their number */
 } qvm_order;
 
 /* Sends an order with n descriptors, without waiting. Returns false with errno if nothing was sent
