@@ -143,8 +143,8 @@ bool qvm_gpu_decoder_can_hold(qvm_gpu_decoder *d, int64_t n);
 bool qvm_gpu_decoder_open(qvm_gpu_decoder *d, const AVStream *stream, const AVCodecContext *codec,
                           const AVFrame *first);
 void qvm_gpu_decoder_close(qvm_gpu_decoder *d);
-/* Returns whether a received frame is RGB of the size that was asked for. *slot is where it is, if it
- * was not copied, else -1. */
+/* Returns whether a received frame is RGB of the size that was asked for. *slot is where it is if
+ * it was not copied, else -1. */
 bool qvm_gpu_decoder_scaled(const qvm_gpu_decoder *d, const AVFrame *frame, int32_t *slot);
 /* These do what avcodec_send_packet and avcodec_receive_frame do, but frames that were not sampled
  * come without data, a failure is final, and none comes before its group is known to be whole. */

@@ -297,11 +297,13 @@ QV_API qv_status qv_resize_bicubic(const uint8_t *src, int64_t src_h, int64_t sr
  *     64 MiB, or 2 frames, per decoder    shared with its process, which may use clip.decode_memory
  *     timestamps and names of the sources that wait or are under way.
  *
- * Threads. Any threads may call qv_job_add, qv_job_drop, qv_job_give_back, qv_job_cancel and
- * qv_job_get_progress at once; one thread calls qv_job_end and qv_job_close. Until it is closed,
- * only jobs, feeders and calls of qv_encode may use the models' contexts.
+ * Threads. Any threads may call qv_job_add, qv_job_drop, qv_job_give_back, qv_job_cancel,
+ * qv_job_get_progress and the functions of clients at once; one thread calls qv_job_end and
+ * qv_job_close. Until it is closed, only jobs, feeders and calls of qv_encode may use the models'
+ * contexts.
  */
 typedef struct qv_job qv_job;
+typedef struct qv_job_client qv_job_client;
 
 /* ---- results --------------------------------------------------------------------------------- */
 
@@ -431,16 +433,18 @@ typedef struct qv_job_source {
     const void *bytes; /* [n_bytes], at most 4 TiB; the caller's, valid until its end call */
     size_t n_bytes;
     qv_item item; /* for FRAMES and PATCHES; item.data is the caller's, valid until that call */
-    /* for PATH and BYTES: copied, and used instead of the job's options, except for the decoder,
-     * which is always the job's. NULL: the job's options */
+    /* for PATH and BYTES: copied, and used instead of the job's options. A job opened without a
+     * decoder keeps the first one that comes with a source; all its clips use the same one. NULL:
+     * the job's options */
     const qv_clip_options *clip;
     void *user; /* returned with the results */
     /* not QV_OK: the source failed already, with this text, and gets an end call in its turn. The
      * other fields, except key and user, are not used. */
     qv_status status;
     const char *error;
-    uint64_t ticket; /* a number for qv_job_drop; sources may share it; 0: none */
-    uint64_t reserved[7];
+    uint64_t ticket;       /* a number for qv_job_drop; sources may share it; 0: none */
+    qv_job_client *client; /* whose bounds the source counts in; NULL: the job's own bounds */
+    uint64_t reserved[6];
 } qv_job_source;
 
 /* Counts and seconds since the job was opened. A stage's seconds are summed over its threads:
@@ -488,15 +492,29 @@ QV_API qv_status qv_job_open(qv_model *const *models, size_t n_models,
  */
 QV_API qv_status qv_job_add(qv_job *job, const qv_job_source *source, qv_error *err);
 
-/* Drops the sources with this ticket, unless the sink has had all of their rows: nothing more of
- * them is read or put into a chunk, and their end call, which comes soon, is `cancelled` with
- * QV_ESTATE. Their memory must stay valid until that call. Returns how many were dropped. Any
- * thread may call it. */
-QV_API size_t qv_job_drop(qv_job *job, uint64_t ticket);
+/* Drops the client's sources with this ticket (NULL: those without a client), unless the sink has
+ * had all of their rows: nothing more of them is read or put into a chunk, and their end call,
+ * which comes soon, is `cancelled` with QV_ESTATE. Their memory must stay valid until that call.
+ * Returns how many were dropped. Any thread may call it. */
+QV_API size_t qv_job_drop(qv_job *job, const qv_job_client *client, uint64_t ticket);
 
-/* Reports that results of so many bytes (qv_job_result.ahead_bytes) were released. Any thread may
- * call it. */
-QV_API void qv_job_give_back(qv_job *job, int64_t bytes);
+/* Reports that results of so many bytes (qv_job_result.ahead_bytes) were released, of the client's
+ * sources (NULL: of those without a client). Any thread may call it. */
+QV_API void qv_job_give_back(qv_job *job, qv_job_client *client, int64_t bytes);
+
+/*
+ * Opens a client: one of several users of a job, whose sources have bounds of their own. queue,
+ * refuse_when_full and ahead are as in qv_job_options. A client that has reached its bounds, or
+ * takes no results, keeps nobody else waiting; the chunks are shared. Returns QV_EINVAL and
+ * QV_ENOMEM.
+ */
+QV_API qv_status qv_job_client_open(qv_job *job, int64_t queue, bool refuse_when_full,
+                                    int64_t ahead, qv_job_client **out, qv_error *err);
+/* Drops all of the client's sources, as qv_job_drop does, and makes qv_job_add fail for it, in
+ * calls under way too. */
+QV_API void qv_job_client_cancel(qv_job_client *client);
+/* Cancels the client and frees it, once no call uses it, and before its job is closed. */
+QV_API void qv_job_client_close(qv_job_client **client);
 
 /* Waits until all sources are done; none may be added any more. Returns QV_OK even if sources
  * failed, or the failure that ended the job early. Before it returns, sources that were not done
@@ -510,6 +528,10 @@ QV_API void qv_job_cancel(qv_job *job);
 
 /* Fills *out with the job's counts so far. Any thread may call it until qv_job_end has returned. */
 QV_API void qv_job_get_progress(qv_job *job, qv_job_progress *out);
+
+/* Turns *p into the counts and seconds since *before, an earlier progress of the same job; `limit`
+ * is then that time's. */
+QV_API void qv_job_progress_since(qv_job_progress *p, const qv_job_progress *before);
 
 /* Cancels the sources that are not done, waits for the calls under way of sinks and decoders, and
  * frees the job. */

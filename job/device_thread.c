@@ -62,7 +62,7 @@ choose(struct qv_job_device *d, struct qv_job_buffer *buffer, double *wait_s)
 {
     qv_job *job = d->job;
     /* a reader that waits for memory gets it once chunks have gone */
-    const bool more = (qv_job_may_take_up(job) || job->n_putting) && job->serving == job->ticket;
+    const bool more = (qv_job_next_waiting(job) || job->n_putting) && job->serving == job->ticket;
     buffer->chunk = qv_feeder_ready(job->feeder, d->index, qv_seconds(), more, wait_s);
     if (!buffer->chunk)
         return false;

@@ -17,6 +17,29 @@ const struct qv_job_kind qv_job_kinds[QV_JOB_KINDS] = {
     [QV_SOURCE_PATCHES_BF16] = { .input = QV_INPUT_PATCHES_BF16 },
 };
 
+/* ---- clients --------------------------------------------------------------------------------- */
+
+void
+qv_job_count(struct qv_job_client *client, int64_t ahead, int64_t results)
+{
+    if (!client->most_ahead)
+        return;
+    client->ahead += ahead;
+    client->results += results;
+    if (ahead >= 0)
+        return;
+    qv_job_wake(client->job, QV_JOB_ADDERS);
+    qv_job_wake(client->job, QV_JOB_READERS);
+}
+
+/* The job's own has no owner that closes it. */
+static void
+leave(struct qv_job_client *client)
+{
+    if (!--client->users && client->is_closed)
+        free(client);
+}
+
 /* ---- failures -------------------------------------------------------------------------------- */
 
 void
@@ -65,6 +88,8 @@ qv_job_free_item(qv_job *job, struct qv_job_item *item)
     free((void *)(uintptr_t)item->source.key);
     free((void *)(uintptr_t)item->source.path);
     free(item->timestamps_s);
+    if (item->client)
+        leave(item->client);
     free(item);
 }
 
@@ -100,16 +125,18 @@ qv_job_let_go(qv_job *job, struct qv_job_item *item)
     return QV_JOB_DONE;
 }
 
-/* Takes an item that no reader has taken up out of their queue. */
-static void
-take_out(qv_job *job, struct qv_job_item *item)
+void
+qv_job_take_up(qv_job *job, struct qv_job_item *item)
 {
-    size_t i = 0;
-    while (qv_job_queue_at(&job->sources, i) != item)
-        i++;
-    qv_job_queue_take(&job->sources, i);
-    qv_job_count(job, 0, item->held);
-    item->state = QV_JOB_READ;
+    struct qv_job_item **link = &job->waiting;
+    while (*link != item)
+        link = &(*link)->next_waiting;
+    *link = item->next_waiting;
+    if (!*link)
+        job->last_waiting = link;
+    job->n_waiting--;
+    item->client->waiting--;
+    qv_job_count(item->client, 0, item->held);
     qv_job_wake(job, QV_JOB_ADDERS);
 }
 
@@ -118,8 +145,10 @@ qv_job_lose_item(qv_job *job, struct qv_job_item *item, qv_status status, const 
 {
     item->holders++; /* what waits of it may be all that holds it */
     qv_job_fail_item(job, item, status, err);
-    if (item->state == QV_JOB_WAITING)
-        take_out(job, item);
+    if (item->state == QV_JOB_WAITING) {
+        qv_job_take_up(job, item);
+        item->state = QV_JOB_READ;
+    }
     if (qv_job_let_go(job, item) != QV_JOB_FAILED)
         return; /* who holds it lets go of it soon */
     item->holders++;
@@ -137,22 +166,60 @@ drop_item(qv_job *job, struct qv_job_item *item)
     qv_job_lose_item(job, item, status, &why);
 }
 
-size_t
-qv_job_drop(qv_job *job, uint64_t ticket)
+/* Drops a client's sources: those with the ticket, or with 0 all. */
+static size_t
+drop_items(qv_job *job, const struct qv_job_client *client, uint64_t ticket)
 {
     size_t n = 0;
-    if (!job || !ticket)
-        return 0;
-    pthread_mutex_lock(&job->lock);
     for (struct qv_job_item *item = job->items, *next; item; item = next) {
         next = item->next;
-        if (item->source.ticket != ticket || item->status || item->is_ending)
+        const bool is_meant = item->client == client && (!ticket || item->source.ticket == ticket);
+        if (!is_meant || item->status || item->is_ending)
             continue;
         drop_item(job, item);
         n++;
     }
+    return n;
+}
+
+size_t
+qv_job_drop(qv_job *job, const qv_job_client *client, uint64_t ticket)
+{
+    if (!job || !ticket)
+        return 0;
+    pthread_mutex_lock(&job->lock);
+    const size_t n = drop_items(job, client ? client : &job->own, ticket);
     pthread_mutex_unlock(&job->lock);
     return n;
+}
+
+static void
+close_client(qv_job_client *client, bool is_last)
+{
+    qv_job *job = client->job;
+    pthread_mutex_lock(&job->lock);
+    client->is_closed = true;
+    drop_items(job, client, 0);
+    qv_job_wake(job, QV_JOB_ADDERS);
+    if (is_last)
+        leave(client);
+    pthread_mutex_unlock(&job->lock);
+}
+
+void
+qv_job_client_cancel(qv_job_client *client)
+{
+    if (client)
+        close_client(client, false);
+}
+
+void
+qv_job_client_close(qv_job_client **client)
+{
+    if (client && *client)
+        close_client(*client, true);
+    if (client)
+        *client = NULL;
 }
 
 /* An item whose data come with each put is a clip; its errors name only the grid. */
@@ -172,7 +239,7 @@ qv_job_feed(qv_job *job, struct qv_job_item *item, const char *name, qv_error *e
         const int64_t bytes = qv_job_token_bytes(job, item->n_tokens);
         item->held += bytes;
         if (is_taken_up)
-            qv_job_count(job, bytes, bytes);
+            qv_job_count(item->client, bytes, bytes);
     }
     pthread_mutex_unlock(&job->lock);
     if (status)
@@ -217,7 +284,8 @@ start_gpus(qv_job *job)
     job->gpus_started = true;
 }
 
-/* Sets the clip's options, with the job's decoder, which starts for the first that needs it. */
+/* Sets the clip's options, with the job's decoder, which is found or started for the first clip. A
+ * job before this one may have had its GPUs opened. */
 static qv_status
 set_clip_options(qv_job *job, struct qv_job_item *item, qv_error *err)
 {
@@ -230,6 +298,9 @@ set_clip_options(qv_job *job, struct qv_job_item *item, qv_error *err)
     }
     qv_status status = QV_OK;
     pthread_mutex_lock(&job->lock);
+    const bool is_first = !job->decoder;
+    if (is_first)
+        job->decoder = job->o.clip.decoder ? job->o.clip.decoder : o->decoder;
     if (!job->decoder) {
         status = qv_decoder_start(NULL, &job->own_decoder, err);
         job->decoder = job->own_decoder;
@@ -237,7 +308,10 @@ set_clip_options(qv_job *job, struct qv_job_item *item, qv_error *err)
     o->decoder = job->decoder;
     if (job->o.clip.decode == QV_DECODE_GPU && job->decoder)
         start_gpus(job);
+    const bool looks = is_first && job->looks_for_gpu && job->decoder;
     pthread_mutex_unlock(&job->lock);
+    if (looks && qv_decoder_has_gpu(o->decoder, job->devices[0].gpu, NULL))
+        qv_job_find_gpus(job);
     return status;
 }
 
@@ -273,6 +347,7 @@ make_item(qv_job *job, const qv_job_source *s, struct qv_job_item **out, qv_erro
     if (!item)
         return qv_fail(err, QV_ENOMEM, "%s: no memory for a source", name);
     item->source = *s;
+    item->client = s->client ? s->client : &job->own;
     item->held = QV_JOB_TEXTS;
     const char *path = s->status ? NULL : s->path;
     item->source.key = strdup(name);
@@ -296,26 +371,30 @@ make_item(qv_job *job, const qv_job_source *s, struct qv_job_item **out, qv_erro
         }
     }
     item->lent = status || s->status ? 0 : bytes_of(job, s);
+    pthread_mutex_lock(&job->lock);
+    item->client->users++;
     if (status)
-        qv_job_free_item(job, item); /* it has no feed, so the lock is not needed */
+        qv_job_free_item(job, item);
     else
         *out = item;
+    pthread_mutex_unlock(&job->lock);
     return status;
 }
 
 /* Returns QV_OK if there is room. What is too large by itself waits until nothing else is ahead. */
 static qv_status
-find_place(const qv_job *job, const struct qv_job_item *item, qv_error *why)
+find_place(const struct qv_job_item *item, qv_error *why)
 {
+    const struct qv_job_client *c = item->client;
     const char *name = item->source.key;
     const int64_t bytes = item->lent + item->held;
-    if (job->sources.n == job->sources.room)
+    if (c->waiting == c->queue)
         return qv_fail(why, QV_EFULL, "%s: %zu sources wait; no more are taken now", name,
-                       job->sources.n);
-    if (job->o.ahead && job->ahead && job->ahead + bytes > job->o.ahead)
+                       c->waiting);
+    if (c->most_ahead && c->ahead && c->ahead + bytes > c->most_ahead)
         return qv_fail(why, QV_EFULL,
                        "%s: it takes %lld bytes, and %lld bytes are ahead; %lld together at most",
-                       name, (long long)bytes, (long long)job->ahead, (long long)job->o.ahead);
+                       name, (long long)bytes, (long long)c->ahead, (long long)c->most_ahead);
     return QV_OK;
 }
 
@@ -324,15 +403,16 @@ static qv_status
 wait_for_place(qv_job *job, const struct qv_job_item *item, qv_error *err)
 {
     const char *name = item->source.key;
+    const struct qv_job_client *client = item->client;
     qv_error why;
-    while (!job->stopping && !job->ended && find_place(job, item, &why)) {
-        if (job->o.refuse_when_full)
+    while (!job->stopping && !job->ended && !client->is_closed && find_place(item, &why)) {
+        if (client->refuse_when_full)
             return qv_fail(err, why.status, "%s", why.text);
         qv_job_wait_asking(job, QV_JOB_ADDERS);
     }
     if (job->status)
         return qv_fail(err, job->status, "%s", job->error.text);
-    return job->ended || job->stopping
+    return job->ended || job->stopping || client->is_closed
                ? qv_fail(err, QV_ESTATE, "%s: the job was ended; no more sources come", name)
                : QV_OK;
 }
@@ -357,9 +437,12 @@ qv_job_add(qv_job *job, const qv_job_source *source, qv_error *err)
             job->items->link = &item->next;
         job->items = item;
         job->n_items++;
-        qv_job_count(job, item->lent + item->held, 0);
+        qv_job_count(item->client, item->lent + item->held, 0);
         job->progress.added++;
-        qv_job_queue_put(&job->sources, item);
+        *job->last_waiting = item;
+        job->last_waiting = &item->next_waiting;
+        job->n_waiting++;
+        item->client->waiting++;
         qv_job_wake(job, QV_JOB_READERS);
     }
     if (status)
@@ -369,24 +452,11 @@ qv_job_add(qv_job *job, const qv_job_source *source, qv_error *err)
 }
 
 void
-qv_job_count(qv_job *job, int64_t ahead, int64_t results)
-{
-    if (!job->o.ahead)
-        return;
-    job->ahead += ahead;
-    job->results += results;
-    if (ahead >= 0)
-        return;
-    qv_job_wake(job, QV_JOB_ADDERS);
-    qv_job_wake(job, QV_JOB_READERS);
-}
-
-void
-qv_job_give_back(qv_job *job, int64_t bytes)
+qv_job_give_back(qv_job *job, qv_job_client *client, int64_t bytes)
 {
     if (!job || bytes <= 0)
         return;
     pthread_mutex_lock(&job->lock);
-    qv_job_count(job, -bytes, -bytes);
+    qv_job_count(client ? client : &job->own, -bytes, -bytes);
     pthread_mutex_unlock(&job->lock);
 }

@@ -135,10 +135,13 @@ set_options(qv_job *job, const qv_job_options *o, size_t n_models)
     job->o = *o;
     job->n_devices = n_models <= MOST_MODELS ? (int)n_models : 0; /* check_models refuses more */
     job->cores = qv_usable_cores();
-    job->decoder = o->clip.decoder;
     job->o.output = o->output ? o->output : QV_F32;
     job->o.memory = o->memory ? o->memory : DEFAULT_MEMORY;
-    job->o.queue = o->queue ? o->queue : DEFAULT_QUEUE;
+    job->last_waiting = &job->waiting;
+    job->own = (struct qv_job_client){ .job = job,
+                                       .queue = (size_t)(o->queue ? o->queue : DEFAULT_QUEUE),
+                                       .refuse_when_full = o->refuse_when_full,
+                                       .most_ahead = o->ahead };
     job->n_sinks = o->sinks ? o->sinks : 1;
 }
 
@@ -210,12 +213,10 @@ static qv_status
 open_queues(qv_job *job, qv_error *err)
 {
     const size_t readers = (size_t)job->lanes.n;
-    qv_status status = qv_job_queue_open(&job->sources, (size_t)job->o.queue, err);
-    if (!status) /* each reader may have an item's end in it */
-        status =
-            qv_job_queue_open(&job->told,
-                              readers + (size_t)job->n_devices * QV_JOB_BUFFERS * QV_FEEDER_PIECES,
-                              err);
+    qv_status status = /* each reader may have an item's end in it */
+        qv_job_queue_open(&job->told,
+                          readers + (size_t)job->n_devices * QV_JOB_BUFFERS * QV_FEEDER_PIECES,
+                          err);
     job->devices = calloc((size_t)job->n_devices, sizeof *job->devices);
     job->readers = calloc(readers, sizeof *job->readers);
     job->sinks = calloc((size_t)job->n_sinks, sizeof *job->sinks);
@@ -293,9 +294,6 @@ qv_job_open(qv_model *const *models, size_t n_models, const qv_job_options *opti
         status = open_lock(job, err);
     if (!status)
         status = open_devices(job, models, err);
-    if (!status && job->looks_for_gpu &&
-        qv_decoder_has_gpu(job->decoder, job->devices[0].gpu, NULL))
-        qv_job_find_gpus(job); /* a job before this one has had it opened */
     job->opened_s = qv_seconds();
     if (!status)
         status = start_threads(job, err);
@@ -304,6 +302,30 @@ qv_job_open(qv_model *const *models, size_t n_models, const qv_job_options *opti
     else
         *out = job;
     return status;
+}
+
+/* ---- clients --------------------------------------------------------------------------------- */
+
+qv_status
+qv_job_client_open(qv_job *job, int64_t queue, bool refuse_when_full, int64_t ahead,
+                   qv_job_client **out, qv_error *err)
+{
+    const qv_job_options o = { .queue = queue, .ahead = ahead };
+    if (!job || !out)
+        return qv_fail(err, QV_EINVAL, "open client: job or out is NULL");
+    const qv_status status = check_options(&o, err);
+    if (status)
+        return status;
+    qv_job_client *client = malloc(sizeof *client);
+    if (!client)
+        return qv_fail(err, QV_ENOMEM, "no memory for a client of a job");
+    *client = (qv_job_client){ .job = job,
+                               .queue = (size_t)(queue ? queue : DEFAULT_QUEUE),
+                               .refuse_when_full = refuse_when_full,
+                               .most_ahead = ahead,
+                               .users = 1 };
+    *out = client;
+    return QV_OK;
 }
 
 /* ---- ending ---------------------------------------------------------------------------------- */
@@ -380,7 +402,6 @@ qv_job_close(qv_job **handle)
     for (int i = 0; job->devices && i < job->n_devices; i++)
         qv_job_device_close(&job->devices[i]);
     qv_decoder_stop(&job->own_decoder);
-    qv_job_queue_close(&job->sources);
     qv_job_queue_close(&job->told);
     while (job->n_conds)
         pthread_cond_destroy(&job->changed[--job->n_conds]);

@@ -90,6 +90,20 @@ struct qv_job_buffer {
     size_t n; /* of these */
 };
 
+/* Bounds, and how much of its sources counts in them; the job's lock guards what changes. */
+struct qv_job_client {
+    qv_job *job;
+    size_t queue;
+    bool refuse_when_full;
+    int64_t most_ahead; /* 0: what is ahead is not counted */
+    bool is_closed;
+    size_t waiting; /* items that no reader has taken up */
+    /* bytes of sources in memory and of results that were not given back, of all items; and of
+     * those that were taken up, results alone */
+    int64_t ahead, results;
+    size_t users; /* items, and its owner */
+};
+
 /* How far an item is, in this order; QV_JOB_FAILED is skipped unless it has failed. */
 enum qv_job_state {
     QV_JOB_WAITING, /* it waits for a reader */
@@ -102,6 +116,8 @@ enum qv_job_state {
 
 struct qv_job_item {
     struct qv_job_item *next, **link; /* in the list of all items */
+    struct qv_job_item *next_waiting; /* in the list of those that wait for a reader */
+    struct qv_job_client *client;
     qv_job_source source;
     qv_clip_options clip_options;
     qv_clip *clip; /* used by the reader alone */
@@ -189,27 +205,29 @@ struct qv_job {
     qv_error error;
     struct qv_job_item *items; /* all items that are not done */
     size_t n_items;
-    struct qv_job_queue sources; /* items that no reader has taken up */
+    struct qv_job_item *waiting, **last_waiting; /* items that no reader has taken up, in order */
+    size_t n_waiting;
+    struct qv_job_client own;    /* the bounds of sources without a client */
     struct qv_job_queue told;    /* pieces for the sink, and the ends of items that have failed */
     int n_failures;              /* such ends in it */
     struct qv_job_item *dropped; /* items that wait for a sink's end call, and have no reader */
     int n_lost;                  /* devices */
     int n_reading, n_putting;    /* items with a reader; items that will get more frame pairs */
-    /* with options.ahead, bytes of sources in memory and results that were not given back, of all
-     * items; and of those that were taken up, results alone */
-    int64_t ahead, results;
-    int64_t n_handed;        /* chunks that were handed to the sink */
-    size_t used;             /* bytes of frames */
-    int64_t ticket, serving; /* readers that ask for memory get it in their order */
+    int64_t n_handed;            /* chunks that were handed to the sink */
+    size_t used;                 /* bytes of frames */
+    int64_t ticket, serving;     /* readers that ask for memory get it in their order */
     double opened_s;
     qv_job_progress progress;
 };
 
-/* Returns whether a source may be taken up. */
-static inline bool
-qv_job_may_take_up(const qv_job *job)
+/* Returns the oldest item that may be taken up: too much is ahead of none of its client. */
+static inline struct qv_job_item *
+qv_job_next_waiting(const qv_job *job)
 {
-    return job->sources.n && (!job->o.ahead || job->results < job->o.ahead);
+    struct qv_job_item *item = job->waiting;
+    while (item && item->client->most_ahead && item->client->results >= item->client->most_ahead)
+        item = item->next_waiting;
+    return item;
 }
 
 /* Returns how many clips are decoded at once, under the lock. */
@@ -234,8 +252,8 @@ void qv_job_wait(qv_job *job, enum qv_job_who who);
 void qv_job_wait_for(qv_job *job, enum qv_job_who who, double seconds);
 /* Waits, and asks options.go_on meanwhile, which may cancel the job. */
 void qv_job_wait_asking(qv_job *job, enum qv_job_who who);
-/* With options.ahead: counts bytes that are more (or fewer) ahead, and of results. */
-void qv_job_count(qv_job *job, int64_t ahead, int64_t results);
+/* Counts bytes that are more (or fewer) ahead, and of results, if the client bounds them. */
+void qv_job_count(struct qv_job_client *client, int64_t ahead, int64_t results);
 /* Ends the job, which keeps the first failure that it is ended with. */
 void qv_job_lose(qv_job *job, qv_status status, const qv_error *err);
 /* Fails the item, if it has not failed before. */
@@ -264,6 +282,7 @@ void *qv_job_sink_thread(void *worker);
 /* item.c */
 void qv_job_free_item(qv_job *job, struct qv_job_item *item);   /* the lock must be held */
 void qv_job_unlink_item(qv_job *job, struct qv_job_item *item); /* takes it from the job's list */
+void qv_job_take_up(qv_job *job, struct qv_job_item *item); /* from the list of those that wait */
 /* Announces the item to the feeder. Returns QV_EINVAL if it is not valid. */
 qv_status qv_job_feed(qv_job *job, struct qv_job_item *item, const char *name, qv_error *err);
 

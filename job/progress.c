@@ -14,6 +14,36 @@ find_limit(const qv_job_progress *p)
     return decoding > device && decoding > sink ? "decoding" : device > sink ? "device" : "sink";
 }
 
+void
+qv_job_progress_since(qv_job_progress *p, const qv_job_progress *before)
+{
+    if (!p || !before)
+        return;
+    p->added -= before->added;
+    p->done -= before->done;
+    p->failed -= before->failed;
+    p->tokens -= before->tokens;
+    p->source_frames -= before->source_frames;
+    p->decoded_frames -= before->decoded_frames;
+    p->chunks -= before->chunks;
+    p->rows -= before->rows;
+    p->capacity_rows -= before->capacity_rows;
+    p->packed -= before->packed;
+    p->packed_chunks -= before->packed_chunks;
+    p->packed_rows -= before->packed_rows;
+    p->rest_rows -= before->rest_rows;
+    p->rest_capacity_rows -= before->rest_capacity_rows;
+    p->elapsed_s -= before->elapsed_s;
+    p->decode_s -= before->decode_s;
+    p->room_s -= before->room_s;
+    p->device_s -= before->device_s;
+    p->starved_s -= before->starved_s;
+    p->full_s -= before->full_s;
+    p->sink_s -= before->sink_s;
+    p->gpu_clips -= before->gpu_clips;
+    p->limit = find_limit(p);
+}
+
 /* Sums up every stage's seconds, including what it is doing now. The lock must be held. */
 static void
 read_clocks(const qv_job *job, double now_s, qv_job_progress *out)

@@ -130,7 +130,7 @@ look_for_gpus(qv_job *job, const qv_outcome *info)
     pthread_mutex_lock(&job->lock);
     const bool ask =
         job->looks_for_gpu &&
-        (job->gpus_started || qv_job_wants_gpus(&job->lanes, info->codec, job->sources.n));
+        (job->gpus_started || qv_job_wants_gpus(&job->lanes, info->codec, job->n_waiting));
     pthread_mutex_unlock(&job->lock);
     if (ask)
         qv_job_find_gpus(job);
@@ -175,7 +175,7 @@ choose_decoder(const struct qv_job_worker *w, struct qv_job_item *item, qv_decod
     if (!holds[QV_JOB_CLIP_ASKS] && (asked == QV_DECODE_AUTO || job->n_devices > 1))
         o->gpu = d->gpu;
     if (!o->threads)
-        o->threads = qv_job_threads_of(job->cores, job->sources.n + (size_t)job->n_reading);
+        o->threads = qv_job_threads_of(job->cores, job->n_waiting + (size_t)job->n_reading);
     snprintf(item->outcome.not_gpu, sizeof item->outcome.not_gpu, "%s",
              choice.reason ? choice.reason : d->not_gpu);
     pthread_mutex_unlock(&job->lock);
@@ -324,7 +324,7 @@ static bool
 may_read(const struct qv_job_worker *w)
 {
     const qv_job *job = w->job;
-    return qv_job_may_take_up(job) &&
+    return qv_job_next_waiting(job) &&
            qv_job_lane_may_read(&job->lanes, w->lane, job->on_gpu, job->n_reading);
 }
 
@@ -337,15 +337,14 @@ take_source(struct qv_job_worker *w)
         qv_job_wait(job, QV_JOB_READERS);
     struct qv_job_item *item = NULL;
     if (!job->stopping) {
-        item = qv_job_queue_take(&job->sources, 0);
+        item = qv_job_next_waiting(job);
+        qv_job_take_up(job, item);
         item->began_s = qv_seconds();
-        qv_job_count(job, 0, item->held);
         item->state = QV_JOB_READING;
         item->holders++;
         w->item = item;
         job->n_reading++;
         job->n_putting++;
-        qv_job_wake(job, QV_JOB_ADDERS);
         if (job->on_gpu) /* the CPU's readers may take sources once all of the GPU's are busy */
             qv_job_wake(job, QV_JOB_READERS);
     }

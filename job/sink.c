@@ -59,9 +59,9 @@ end(const qv_job *job, const struct qv_job_item *item, qv_job_result *r, qv_erro
 {
     const qv_job_sink *sink = &job->o.sink;
     r->timestamps_s = r->status ? NULL : item->timestamps_s;
-    r->ahead_bytes = !job->o.ahead || !sink->end || r->cancelled ? 0
-                     : r->status                                 ? QV_JOB_TEXTS
-                                                                 : item->held;
+    r->ahead_bytes = !item->client->most_ahead || !sink->end || r->cancelled ? 0
+                     : r->status                                             ? QV_JOB_TEXTS
+                                                                             : item->held;
     return sink->end ? sink->end(sink->user, item->entry, r, err) : QV_OK;
 }
 
@@ -90,7 +90,7 @@ call(qv_job *job, struct qv_job_worker *w, struct qv_job_item *item,
     if (ends) {
         item->state = QV_JOB_TOLD;
         const int64_t left = status ? 0 : r.ahead_bytes;
-        qv_job_count(job, left - item->held - item->lent, left - item->held);
+        qv_job_count(item->client, left - item->held - item->lent, left - item->held);
     }
     if (status)
         qv_job_fail_item(job, item, status, &err);

@@ -11,8 +11,8 @@ static const struct {
 } sizes[] = { { 176, 144 }, { 1280, 720 }, { 1920, 1088 }, { 3840, 2160 }, { 4096, 4096 } };
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
-/* Returns how many sizes have decoders, or 100 if the GPU cannot be opened. It prints nothing: a
- * locked-in process may write to no file. */
+/* Returns how many sizes have decoders, or 100 if the GPU cannot be opened. It prints nothing,
+ * since a locked-in process may write to no file. */
 static int
 count_decoders(void)
 {

@@ -576,7 +576,7 @@ run_longs(const struct tiny *t, int n_models, const struct longs *l, enum ending
     qv_job_progress p = { 0 };
     while (how >= ODD_ARE_DROPPED && p.chunks < 5)
         qv_job_get_progress(job, &p);
-    const size_t dropped = how == ODD_ARE_DROPPED ? qv_job_drop(job, 1) : 0;
+    const size_t dropped = how == ODD_ARE_DROPPED ? qv_job_drop(job, NULL, 1) : 0;
     if (how == IS_CANCELLED) {
         qv_job_cancel(job);
         assert_ok(qv_job_end(job, ERR));
@@ -801,10 +801,10 @@ TEST(what_is_dropped_is_not_computed)
     do /* until the sink waits with the first rows */
         qv_job_get_progress(job, &p);
     while (!p.chunks);
-    assert_int_equal(qv_job_drop(job, 0) + qv_job_drop(job, 1), 0);
-    assert_in_range(qv_job_drop(job, 7), GONE - 1, GONE);
-    assert_int_equal(qv_job_drop(job, 7), 0);
-    assert_int_equal(qv_job_drop(job, 8 + MANY - 2), 1);
+    assert_int_equal(qv_job_drop(job, NULL, 0) + qv_job_drop(job, NULL, 1), 0);
+    assert_in_range(qv_job_drop(job, NULL, 7), GONE - 1, GONE);
+    assert_int_equal(qv_job_drop(job, NULL, 7), 0);
+    assert_int_equal(qv_job_drop(job, NULL, 8 + MANY - 2), 1);
     pthread_mutex_unlock(&kept->lock);
     p = job_end(&job);
     assert_in_range(p.failed, GONE, GONE + 1);
@@ -1314,7 +1314,7 @@ TEST(a_clip_is_dropped_while_it_is_read)
     do
         qv_job_get_progress(job, &p);
     while (!p.chunks || atomic_load(&n_reads) < last - 1);
-    assert_int_equal(qv_job_drop(job, UINT64_MAX), 1);
+    assert_int_equal(qv_job_drop(job, NULL, UINT64_MAX), 1);
     atomic_store(&held_read, 0);
     assert_int_equal(job_end(&job).failed, 1);
     const struct got *g = find(kept, "k");
@@ -1428,7 +1428,7 @@ take_next(struct holder *h, int i)
         pthread_cond_wait(&h->changed, &h->lock);
     h->held -= h->bytes[i];
     pthread_mutex_unlock(&h->lock);
-    qv_job_give_back(h->job, h->bytes[i]);
+    qv_job_give_back(h->job, NULL, h->bytes[i]);
 }
 
 static void *
@@ -1546,7 +1546,7 @@ TEST(nothing_is_taken_up_until_results_are_given_back)
     expect_done(h.job, 1);
     const qv_job_source next = { .key = "next", .path = clip_paths[0], .user = &h.bytes[1] };
     expect_error(QV_EFULL, "next: |bytes are ahead", qv_job_add(h.job, &next, ERR));
-    qv_job_give_back(h.job, INT64_MIN); /* nobody holds less than nothing */
+    qv_job_give_back(h.job, NULL, INT64_MIN); /* nobody holds less than nothing */
     expect_error(QV_EFULL, "bytes are ahead", qv_job_add(h.job, &next, ERR));
     take_next(&h, 0);
     add_held(&h, 4, frames);
@@ -1574,6 +1574,91 @@ TEST(nothing_is_taken_up_until_results_are_given_back)
         add_held(&h, i, frames);
     job_end(&h.job);
     assert_int_equal(h.held, 0);
+    free(frames);
+}
+
+/* A client that gives nothing back holds up itself alone, and one that is cancelled fails the call
+ * of qv_job_add that waits for it. */
+struct adding {
+    qv_job *job;
+    qv_job_source source;
+    qv_status status;
+};
+
+static void *
+add_and_wait(void *user)
+{
+    struct adding *a = user;
+    a->status = qv_job_add(a->job, &a->source, NULL);
+    return NULL;
+}
+
+TEST(clients_have_bounds_of_their_own)
+{
+    uint8_t *frames = tiny_frames(&usual, 14, 4, 4, 1);
+    const qv_clip_options whole = clip_options(10);
+    struct holder h = { .held = 0 };
+    const qv_job_options o = held_options(&h, 0, 1);
+    qv_job_client *idle = NULL, *busy = NULL;
+    qv_job_source clip = { .key = "clip", .path = clip_paths[10], .clip = &whole };
+    pthread_t adder;
+    assert_ok(qv_job_open(&usual.model, 1, &o, &h.job, ERR));
+    expect_error(QV_EINVAL, "queue is -1", qv_job_client_open(h.job, -1, false, 0, &idle, ERR));
+    assert_ok(qv_job_client_open(h.job, 0, false, 7000, &idle, ERR));
+    assert_ok(qv_job_client_open(h.job, 2, true, 0, &busy, ERR));
+    for (int i = 0; i < 4; i++) { /* while the only reader has the first one, the others wait */
+        clip.client = i ? idle : NULL;
+        clip.user = &h.bytes[i];
+        job_add(h.job, &clip);
+    }
+    struct adding waits = { .job = h.job, .source = clip };
+    assert_int_equal(pthread_create(&adder, NULL, add_and_wait, &waits), 0);
+    expect_done(h.job, 2);
+    assert_true(h.bytes[1] > 7000); /* nothing further of this client is taken up */
+    qv_job_source s = small_source("busy", frames);
+    s.client = busy;
+    for (int i = 4; i < 12; i++) {
+        s.user = &h.bytes[i];
+        while (qv_job_add(h.job, &s, NULL) == QV_EFULL)
+            usleep(100);
+    }
+    expect_done(h.job, 10);
+    qv_job_client_cancel(idle);
+    pthread_join(adder, NULL);
+    assert_int_equal(waits.status, QV_ESTATE);
+    expect_error(QV_ESTATE, "the job was ended", qv_job_add(h.job, &waits.source, ERR));
+    qv_job_client_close(&idle);
+    qv_job_client_close(&busy);
+    clip.client = NULL;
+    job_add(h.job, &clip);
+    const qv_job_progress p = job_end(&h.job);
+    assert_int_equal(p.done, 13);
+    assert_int_equal(p.failed, 2); /* those that waited were dropped */
+    free(frames);
+}
+
+/* A closed client's sources are dropped, and what it had lent is read no more after their ends. */
+TEST(a_client_is_closed_while_its_sources_are_under_way)
+{
+    uint8_t *frames = tiny_frames(&usual, 14, 4, 4, 1);
+    struct holder h = { .held = 0 };
+    const qv_job_options o = held_options(&h, 0, 2);
+    assert_ok(qv_job_open(&usual.model, 1, &o, &h.job, ERR));
+    for (int turn = 0; turn < 20; turn++) {
+        qv_job_client *client = NULL;
+        assert_ok(qv_job_client_open(h.job, 0, false, 1 << 20, &client, ERR));
+        for (int i = 0; i < 20; i++) {
+            qv_job_source s = small_source("k", frames);
+            s.client = client;
+            s.user = &h.bytes[i];
+            job_add(h.job, &s);
+        }
+        qv_job_client_close(&client);
+        assert_null(client);
+    }
+    const qv_job_progress p = job_end(&h.job);
+    assert_int_equal(p.done, 400);
+    assert_true(p.failed > 0);
     free(frames);
 }
 

@@ -374,14 +374,15 @@ CALL(qv_job_add, RESERVED)
 {
     const qv_job_source s = { .key = "k",
                               .path = arg(2, image_path),
-                              .reserved = { [6] = reserved } };
+                              .reserved = { [5] = reserved } };
     return qv_job_add(arg(0, a_job()), arg(1, &s), arg(3, &err));
 }
 
 CALL_IS(qv_job_end, 0, qv_job_end(arg(0, a_job()), arg(1, &err)));
 
-CALL_IS(qv_job_give_back, NO_STATUS, if_not((qv_job_give_back(arg(0, a_job()), 1), null_at == 0)));
-CALL_IS(qv_job_drop, NO_STATUS, if_not((qv_job_drop(arg(0, a_job()), 1), null_at == 0)));
+CALL_IS(qv_job_give_back, NO_STATUS,
+        if_not((qv_job_give_back(arg(0, a_job()), NULL, 1), null_at == 0)));
+CALL_IS(qv_job_drop, NO_STATUS, if_not((qv_job_drop(arg(0, a_job()), NULL, 1), null_at == 0)));
 CALL_IS(qv_job_cancel, NO_STATUS, if_not((qv_job_cancel(arg(0, a_job())), null_at == 0)));
 
 CALL(qv_job_get_progress, NO_STATUS)
@@ -391,7 +392,35 @@ CALL(qv_job_get_progress, NO_STATUS)
     return if_not(null_at >= 0 || p.added == 7);
 }
 
+CALL(qv_job_progress_since, NO_STATUS)
+{
+    qv_job_progress p = { .added = 7 };
+    const qv_job_progress before = { .added = 4 };
+    qv_job_progress_since(arg(0, &p), arg(1, &before));
+    return if_not(null_at >= 0 || p.added != 3);
+}
+
 CALL_FREES(qv_job_close, qv_job, a_job());
+
+static qv_job_client *
+a_client(void)
+{
+    static qv_job *job; /* of all clients */
+    qv_job_client *client = NULL;
+    job = job ? job : a_job();
+    assert_ok(qv_job_client_open(job, 0, false, 0, &client, ERR));
+    return client;
+}
+
+CALL(qv_job_client_open, 0)
+{
+    qv_job_client *client;
+    return qv_job_client_open(arg(0, a_job()), 0, false, 0, arg(1, &client), arg(2, &err));
+}
+
+CALL_IS(qv_job_client_cancel, NO_STATUS,
+        if_not((qv_job_client_cancel(arg(0, a_client())), null_at == 0)));
+CALL_FREES(qv_job_client_close, qv_job_client, a_client());
 
 CALL(qv_job_memory, RESERVED)
 {

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""AsyncEncoder: one open job, to which the requests of many threads and tasks are added."""
+"""AsyncEncoder: the requests of many threads and tasks, as a client of the models' open job."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import os
 import threading
@@ -13,61 +14,47 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from . import _check, _core, _decoder, _model
+from . import _check, _core, _model
 from ._error import Error, error
 from ._model import Dtype, Model, Tokens
 from ._sources import describe, is_data, key_of, options_of
-from ._stream import MOST_AHEAD
+from ._stream import MOST_AHEAD, Jobs
 
 if TYPE_CHECKING:
     from ._sources import One
 
 
-class _Request(Future[Tokens]):
-    """The result of a source that was added. Cancelling it drops the source."""
-
-    def __init__(self, job: _core.Job, place: int) -> None:
-        super().__init__()
-        self._job, self._place = job, place
-
-    def cancel(self) -> bool:
-        cancelled = super().cancel()
-        if cancelled:
-            with contextlib.suppress(Error):  # the job may be closed
-                self._job.drop(self._place)
-        return cancelled
-
-
 class _Collector(threading.Thread):
-    """Answers requests until their job is closed, or ends because no device is left. It does not hold
-    the encoder, so that one that is dropped is closed."""
+    """Answers requests until their client is closed, or no device is left. It does not hold the
+    encoder, so that one that is dropped is closed."""
 
-    def __init__(self, job: _core.Job, model_type: str) -> None:
+    def __init__(self, client: _core.Client, model_type: str) -> None:
         super().__init__(name="qwenvit encoder", daemon=True)
-        self.job, self.model_type = job, model_type
-        self.requests: dict[int, _Request] = {}
+        self.client, self.model_type = client, model_type
+        self.requests: dict[int, Future[Tokens]] = {}
         self.over: tuple[str, str] | None = None  # why nothing is encoded any more: status and text
 
     def run(self) -> None:
         try:
-            while isinstance(core := self.job.next(-1), _core.Tokens):
-                self.answer(self.requests.pop(core.index), core)
+            while isinstance(core := self.client.next(-1), _core.Tokens):
+                self.answer(core.index, _model.result_of(core, self.model_type))
             self.over = "QV_ESTATE", "this encoder was closed"
         except Error as e:
             self.over = e.status, f"no device is left, so this encoder cannot go on: {e}"
-        self.job.close()
-        while self.requests:  # nothing answers them any more
-            request = self.requests.popitem()[1]
-            if request.set_running_or_notify_cancel():
-                request.set_exception(error(*self.over))
+        self.client.close()
+        for place in list(self.requests):  # nothing answers them any more
+            self.answer(place, error(*self.over))
 
-    def answer(self, request: _Request, core: _core.Tokens) -> None:
-        if not request.set_running_or_notify_cancel():
-            return
-        if core.status == "QV_OK":
-            request.set_result(Tokens(core, self.model_type))
-        else:
-            request.set_exception(error(core.status, core.error, core.key, core.index))
+    def answer(self, place: int, result: Tokens | Error) -> None:
+        request = self.requests.pop(place, None)  # submit() may have refused it
+        if request and request.set_running_or_notify_cancel():
+            request.set_exception(result) if isinstance(result, Error) else request.set_result(result)
+
+    def drop(self, place: int, request: Future[Tokens]) -> None:
+        """Drops the source of a request that was cancelled."""
+        if request.cancelled():
+            with contextlib.suppress(Error):  # the encoder may be closed
+                self.client.drop(place)
 
 
 def _load(path: _check.Path, devices: Any) -> list[Model]:
@@ -130,15 +117,12 @@ class AsyncEncoder:
         self.models: list[Model] = given
         self.info: dict[str, Any] = given[0].info
         self._owns = is_path
-        decoder, self._no_decoder = _decoder.start_if_there()
-        where = {k: self._options[k] for k in ("decode", "gpu") if k in self._options}
-        self._job = _core.Job(
-            [m._core for m in given], decoder, dtype or self.info["dtype"], decoders, False, False, queue_bytes, queue, where
-        )
+        jobs = given[0]._jobs if len(given) == 1 else Jobs(*[m._core for m in given])
+        self._client = jobs.client(dtype or self.info["dtype"], self._options, queue_bytes, decoders=decoders, queue=queue)
         self._places = itertools.count()
-        self._counts = self._job.progress()
-        self._collector = _Collector(self._job, self.info["model_type"])
-        self._close = weakref.finalize(self, self._job.close)
+        self._counts = self._client.progress()
+        self._collector = _Collector(self._client, self.info["model_type"])
+        self._close = weakref.finalize(self, self._client.close)
         self._collector.start()
 
     def submit(self, source: One, **options: Any) -> Future[Tokens]:
@@ -146,14 +130,13 @@ class AsyncEncoder:
         Error. Any thread may call it. It does not wait: it raises Error, with status QV_EFULL, if too
         many requests or bytes wait. cancel() of the Future drops the source."""
         place = next(self._places)
-        options, key = {**self._options, **options_of(options)}, key_of(source, place)
-        data, is_path, own = describe([m._core for m in self.models], source, place, options)
-        if self._no_decoder and not isinstance(data, _core.Frames):
-            raise error(self._no_decoder.status, str(self._no_decoder))
+        key = key_of(source, place)
+        described = describe([m._core for m in self.models], source, place, options_of(options), self._options)
         requests = self._collector.requests
-        request = requests[place] = _Request(self._job, place)
+        request = requests[place] = Future[Tokens]()
         try:
-            self._job.add(place, key, data, is_path, own)
+            self._client.add(place, key, *described)
+            request.add_done_callback(functools.partial(self._collector.drop, place))
         except BaseException as e:
             requests.pop(place, None)
             if self._collector.over and isinstance(e, Error):
@@ -182,14 +165,14 @@ class AsyncEncoder:
         """Returns counts since the encoder was made: as in Model.encode's progress, and `rows`, the
         patches that were computed, of `capacity_rows` that these chunks had room for."""
         with contextlib.suppress(Error):  # it is over: the last counts stay
-            self._counts = self._job.progress()
+            self._counts = self._client.progress()
         return self._counts
 
     def close(self) -> None:
         """Waits until all requests are answered. Later ones are refused."""
         if self._close.alive:
             with contextlib.suppress(Error):  # the requests have got it
-                self._job.end()
+                self._client.end()
             self._collector.join()
             self._close()
         for model in self.models if self._owns else ():

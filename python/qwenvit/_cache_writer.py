@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
@@ -57,7 +58,9 @@ class CacheWriter:
             "decoders": _check.whole(decoders, "decoders", 0, MOST_THREADS),
         }
         self._options = options
-        decoder, self._no_decoder = _decoder.start_if_there()
+        decoder = None
+        with contextlib.suppress(Error):  # frames in memory need none
+            decoder = _decoder.start()
         self._core = _core.CacheFill(model._core, decoder, os.fsencode(self.folder), how, options_of(options))
         self.damaged: list[str] = self._core.damaged()
         self.failed: dict[str, tuple[str, str]] = {}
@@ -110,8 +113,8 @@ class CacheWriter:
             raise error("QV_EINVAL", f"no path: {row}")
         if isinstance(row.get("path"), (str, bytes, os.PathLike)):
             row["path"] = local_path(row["path"])
-        if self._no_decoder and not isinstance(data, _core.Frames):
-            raise error(self._no_decoder.status, str(self._no_decoder))  # says what is missing
+        if not isinstance(data, _core.Frames):
+            _decoder.start()  # says what is missing
         return _core.CacheRow(row, data)
 
     def _take_memory(self, row: dict[str, Any], place: int) -> Any:
@@ -121,7 +124,7 @@ class CacheWriter:
             return None
         own = {k: row[k] for k in OF_FRAMES if k in FIELDS and k in row and kinds != ["bytes"]}
         source = {k: row.pop(k) for k in (*kinds, "timestamps") if k in row}
-        data, is_path, _ = describe([self.model._core], {**source, **own}, place, options_of(self._options))
+        data, is_path, *_ = describe([self.model._core], {**source, **own}, place, {}, options_of(self._options))
         if is_path:
             raise error("QV_EINVAL", f"{kinds[0]} is a path; give it as path")
         return data

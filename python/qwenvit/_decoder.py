@@ -102,11 +102,3 @@ def start() -> _core.Decoder:
             _started.clear()
             _started[os.getpid()] = decoder
         return _started[os.getpid()]
-
-
-def start_if_there() -> tuple[_core.Decoder | None, Error | None]:
-    """Returns the decoder, or why there is none: frames in memory need none."""
-    try:
-        return start(), None
-    except Error as e:
-        return None, e

@@ -339,19 +339,24 @@ class Tokens(Adapters):
         self._core.save(_check.path(path, "path"), pairs, dtype)
 
 
+def result_of(core: _core.Tokens, model_type: str) -> Tokens | Error:
+    return Tokens(core, model_type) if core.status == "QV_OK" else error(core.status, core.error, core.key, core.index)
+
+
 class Model:
     """A vision tower on a device, made by load(). encode() takes files and frames, forward() takes
     patches.
 
-    Any threads may call it at once: what they decode is decoded side by side, and the device
-    computes their chunks in turns. In a forked process every call raises Error. Used as a context
+    Any threads may call it at once. The first call opens a job, which stays open, and in which the
+    sources of all calls are decoded side by side and packed into the same chunks; forward() and
+    encode() of one source take turns with these. In a forked process every call raises Error. Used as a context
     manager, it is closed at the end.
     """
 
     def __init__(self, core: _core.Model, stream: int = 0) -> None:
         if not isinstance(core, _core.Model):
             raise error("QV_EINVAL", "qwenvit.load(path) makes a Model")
-        self._core = core
+        self._core, self._jobs = core, _stream.Jobs(core)
         self._stream = stream
         self.info: dict[str, Any] = core.info()
 
@@ -363,6 +368,7 @@ class Model:
         """Frees the device's memory, as soon as no call, generator or encoder works with it. Later
         calls raise Error."""
         self._core.close()
+        self._jobs.close()
 
     def __enter__(self) -> Model:
         return self
@@ -538,7 +544,11 @@ class Model:
         asked = _sources.options_of({**options})
         if not one and "timestamps" in asked:
             raise error("QV_EINVAL", "timestamps belong to one clip: put them into its dict, beside frames")
-        return _stream.one(self, source, how, asked) if one else _stream.results(self, source, how, asked)
+        results = _stream.results(self, [source] if one else source, how, asked, one)
+        if not one:
+            return results
+        [result] = results
+        return result
 
     def preprocess(self, source: One | None = None, *, frames: Clip | None = None, **options: Unpack[ClipOptions]) -> Pixels:
         """Returns (pixel_values, grid_thw) of one clip or image, as transformers' processors make
@@ -553,16 +563,8 @@ class Model:
         if not _sources.is_one(source):
             raise error("QV_EINVAL", "preprocess() takes one source; call it for each")
         key = _sources.key_of(source, 0)
-        data, is_path, asked = _sources.describe([self._core], source, 0, _sources.options_of({**options}))
-        decoder = None
-        if not isinstance(data, _core.Frames):
-            from . import _decoder
-
-            decoder = _decoder.start()
+        data, is_path, asked, decoder = _sources.describe([self._core], source, 0, _sources.options_of({**options}))
         return Pixels._of(_core.preprocess(self._core, decoder, key, data, is_path, asked))
-
-    def _tokens(self, core: _core.Tokens) -> Tokens:
-        return Tokens(core, self.info["model_type"])
 
 
 class _Pair(NamedTuple):

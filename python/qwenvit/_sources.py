@@ -8,10 +8,10 @@ import base64
 import os
 import sys
 import urllib.parse
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
-from . import _check, _core
+from . import _check, _core, _decoder
 from ._arrays import cuda_device, in_order, is_torch, shareable
 from ._error import error
 
@@ -98,19 +98,6 @@ def _plain(source: Any) -> Any:
 
 def _kinds_of(source: Options) -> list[str]:
     return [k for k in KINDS if k in source]
-
-
-def is_of_a_file(source: object) -> bool:
-    """Whether a source, or what a dict describes, is decoded: a path, the bytes of a file, or an open file."""
-    source = _plain(source)
-    if isinstance(source, dict):
-        return any(is_of_a_file(source[k]) for k in _kinds_of(source) if not isinstance(source[k], dict))
-    return isinstance(source, (str, os.PathLike)) or _is_bytes(source) or _is_file(source) and not _is_pil(source)
-
-
-def needs_decoder(sources: Iterable[Any]) -> bool:
-    """Whether a list contains a file. Other iterables are not looked into."""
-    return not isinstance(sources, (list, tuple)) or any(map(is_of_a_file, sources))
 
 
 # ---- options -------------------------------------------------------------------------------------
@@ -224,8 +211,6 @@ def _frames(models: Sequence[_core.Model], frames: Any, is_image: bool, own: Opt
     """Returns Frames from an array or a PIL image, or from a list of these, which is a clip. What lies on the
     GPU of one of the models is resized there."""
     options = {**common, **own}
-    if set(options) - {*OF_FRAMES, *PASSED_OVER}:
-        raise error("QV_EINVAL", f"frames take only the options {', '.join(OF_FRAMES[:-1])} and {OF_FRAMES[-1]}")
     if isinstance(frames, (list, tuple)):
         arrays = [_array(frame, f"frames: frame {i}") for i, frame in enumerate(frames)]
     else:
@@ -270,27 +255,33 @@ def _take_dict(source: Options, place: int) -> tuple[Any, str, Options]:
     return inner, kind, options_of(own)
 
 
-def describe(models: Sequence[_core.Model], source: Any, place: int, common: Options) -> tuple[Any, bool, Options]:
-    """Returns what the binding takes of a source (a path's bytes, a file's bytes, or Frames),
-    whether it is a path, and its options."""
+def describe(
+    models: Sequence[_core.Model], source: Any, place: int, options: Options, common: Options | None = None
+) -> tuple[Any, bool, Options, _core.Decoder | None]:
+    """Returns what the binding takes of a source (a path's bytes, a file's bytes, or Frames), whether it is a
+    path, its options, and the decoder of a file. common: options of all sources, of which frames ignore those
+    that only files have."""
     kind: str | None = None
     own: Options = {}
     source = _plain(source)
     if isinstance(source, dict):
         source, kind, own = _take_dict(source, place)
     is_path = isinstance(source, (str, os.PathLike))
-    if is_of_a_file(source):
+    common = {**(common or {}), **options}
+    if is_path or _is_bytes(source) or _is_file(source) and not _is_pil(source):
         if "timestamps" in own or "timestamps" in common:
             raise error("QV_EINVAL", f"source {place}: timestamps belong to frames; a file has its own")
         if is_data(source):
             source, is_path = bytes_of_data(source, f"source {place}"), False
         _text_of(source, "path", place) if is_path else None
         data = local_path(source) if is_path else bytes(_read(source, place) if _is_file(source) else source)
-        return data, is_path, {**common, **own}
+        return data, is_path, {**common, **own}, _decoder.start()
     if _is_array(source) or _is_pil(source) or isinstance(source, (list, tuple)):
         if "timestamps" not in common and kind == "image" and isinstance(source, (list, tuple)):
             raise error("QV_EINVAL", f"source {place}: an image is one array or PIL image, no list")
-        return _frames(models, source, kind == "image", own, common), False, {}
+        if {*options, *own} - {*OF_FRAMES, *PASSED_OVER}:
+            raise error("QV_EINVAL", f"frames take only the options {', '.join(OF_FRAMES[:-1])} and {OF_FRAMES[-1]}")
+        return _frames(models, source, kind == "image", own, common), False, {}, None
     raise error(
         "QV_EINVAL",
         f"source {place}: {_check.kind_of(source)}; must be a path, bytes, a file that is open, frames (an array or "

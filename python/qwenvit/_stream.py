@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Encodes many sources by a job: a thread adds them while results are taken."""
+"""Encodes sources as a client of the model's open job: a thread adds them while results are taken."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import _core, _decoder
-from ._error import Error, error
-from ._sources import Options, describe, key_of, needs_decoder
+from . import _core, _model
+from ._error import Error
+from ._sources import Options, describe, key_of
 
 if TYPE_CHECKING:
     from ._model import Model, Tokens
@@ -37,40 +37,53 @@ class How(NamedTuple):
     total: int | None  # how many there are, if that is known
 
 
-class _Feeder(threading.Thread):
-    """Adds sources to a job, while results are taken from it.
+class Jobs:
+    """The open jobs of models of one tower: one, unless calls differ in what all sources of a job have in common."""
 
-    The caller's iterator may block for ever, so nobody may wait for this thread while it is in
-    there, and it keeps no job open. After the job was closed, it drops a source that comes too late.
-    """
+    MOST = 4  # the oldest is closed once nobody works with it
 
-    def __init__(self, model: Model, job: _core.Job, sources: Iterable[Any], options: Options) -> None:
-        super().__init__(name="qwenvit feeder", daemon=True)
-        self.model, self.job, self.sources, self.options = model, job.share(), sources, options
-        self.failure: BaseException | None = None
+    def __init__(self, *models: _core.Model) -> None:
+        self._models = [*models]
+        self._open: dict[Any, tuple[_core.Job, bool]] = {}  # and whether it was warmed up
 
-    def run(self) -> None:
-        try:
-            for place, source in enumerate(self.sources):
-                if self.job.closed:
-                    return
-                self.add(place, source)
-        except BaseException as e:
-            self.failure = e
-        try:
-            self.job.end()
-        except Exception as e:
-            self.failure = e if not self.failure or isinstance(self.failure, Error) else self.failure
+    def client(
+        self, dtype: str, options: Options, most: int, *, decoders: int = 0, alone: bool = False, ordered: bool = False, queue: int = 0
+    ) -> _core.Client:
+        """Returns a client of an open job, which opens now if need be. No lock: of threads that open one at once the
+        first one's is kept, and a thread that close() overtakes has a job to itself."""
+        open_, key = self._open, (dtype, decoders, alone, options.get("decode", "auto"), options.get("gpu", 0))
+        found = open_.get(key)
+        if not found or found[0].lost or queue and not found[1]:
+            where = {k: options[k] for k in ("decode", "gpu") if k in options}
+            made = _core.Job(self._models, dtype, decoders, alone, queue > 0, where), queue > 0
+            if open_.get(key) is found:
+                open_.pop(key, None)
+            found = open_.setdefault(key, made)
+            for old in list(open_)[: -self.MOST]:
+                open_.pop(old, None)
+        return _core.Client(found[0], ordered, most, queue)
 
-    def add(self, place: int, source: Any) -> None:
-        key = str(place)
-        try:
-            key = key_of(source, place)
-            self.job.add(place, key, *describe([self.model._core], source, place, self.options))
-        except Error as e:
-            if e.status not in OF_A_SOURCE:
-                raise
-            self.job.refuse(place, key, e.status, str(e))
+    def close(self) -> None:
+        self._open = {}
+
+
+def _feed(
+    client: _core.Client, core: _core.Model, sources: Iterable[Any], own: Options, common: Options, failures: list[BaseException]
+) -> None:
+    """Adds sources, while results are taken. A client that was closed refuses one that comes too late."""
+    try:
+        for place, source in enumerate(sources):
+            key = str(place)
+            try:
+                key = key_of(source, place)
+                client.add(place, key, *describe([core], source, place, own, common))
+            except Error as e:
+                if e.status not in OF_A_SOURCE:
+                    raise
+                client.refuse(place, key, e.status, str(e))
+    except BaseException as e:
+        failures.append(e)
+    client.end()
 
 
 # ---- progress ------------------------------------------------------------------------------------
@@ -121,26 +134,14 @@ class _Progress:
 # ---- results -------------------------------------------------------------------------------------
 
 
-def _decoder_for(sources: Iterable[Any]) -> _core.Decoder | None:
-    return _decoder.start() if needs_decoder(sources) else None
-
-
-def _failure(how: How, status: str, text: str, key: str, index: int) -> Error:
-    """Returns a source's Error, or raises it."""
-    failure = error(status, text, key, index)
-    if how.errors == "raise":
-        raise failure from None
-    return failure
-
-
-def _take(job: _core.Job, progress: _Progress) -> Iterator[_core.Tokens]:
-    """Gives the results of the job as the binding has them, and shows the progress."""
-    while (core := job.next(SECONDS)) is not None:
+def _take(client: _core.Client, progress: _Progress) -> Iterator[_core.Tokens]:
+    """Gives the results as the binding has them, and shows the progress."""
+    while (core := client.next(SECONDS)) is not None:
         if core or progress.line:
-            progress.show(job.progress())
+            progress.show(client.progress())
         if not isinstance(core, bool):  # a result came in time
             yield core
-    progress.show(job.progress(), last=True)
+    progress.show(client.progress(), last=True)
 
 
 def _room(decoders: int) -> int:
@@ -148,42 +149,28 @@ def _room(decoders: int) -> int:
     return MOST_AHEAD + FOR_A_DECODER * (decoders or len(cores))
 
 
-def results(model: Model, sources: Iterable[Any], how: How, options: Options) -> Iterator[Tokens | Error]:
-    """Gives Tokens, and Errors if how.errors is "yield"."""
-    decoder, progress = _decoder_for(sources), _Progress(how)
-    where = {k: options[k] for k in ("decode", "gpu") if k in options}
-    job = _core.Job([model._core], decoder, how.dtype, how.decoders, False, how.ordered, _room(how.decoders), 0, where)
-    try:
-        feeder = _Feeder(model, job, sources, options)
-        feeder.start()
-        for core in _take(job, progress):
-            yield model._tokens(core) if core.status == "QV_OK" else _failure(how, core.status, core.error, core.key, core.index)
-        feeder.join()
-        if feeder.failure:
-            raise feeder.failure
-    finally:
-        job.close()
-        progress.end()
+def results(model: Model, sources: Iterable[Any], how: How, options: Options, alone: bool = False) -> Iterator[Tokens | Error]:
+    """Gives Tokens, and Errors if how.errors is "yield". alone: there is one source, and no other is in its chunk.
 
-
-def one(model: Model, source: Any, how: How, options: Options) -> Tokens | Error:
-    """Returns the Tokens of one source, or its Error if how.errors is "yield"."""
-    progress, key = _Progress(how), "0"
+    A thread reads the caller's iterator, which may block for ever. So nobody waits for the thread, and it keeps no
+    client open."""
+    progress, failures = _Progress(how), list[BaseException]()
+    client = model._jobs.client(
+        how.dtype, options, _room(how.decoders), decoders=0 if alone else how.decoders, alone=alone, ordered=how.ordered
+    )
     try:
-        key = key_of(source, 0)
-        data, is_path, own = describe([model._core], source, 0, options)
-        decoder = None if isinstance(data, _core.Frames) else _decoder.start()
-        job = _core.Job([model._core], decoder, how.dtype, 0, True, True, 0, 0, own)
-        try:
-            job.add(0, key, data, is_path, own)
-            core = next(_take(job, progress))
-            progress.show(job.progress(), last=True)
-        finally:
-            job.close()
-    except Error as e:
-        if e.status not in OF_A_SOURCE:
-            raise
-        return _failure(how, e.status, str(e), key, 0)
+        if alone:
+            _feed(client, model._core, sources, options, {}, failures)
+        else:
+            feeds = client.share(), model._core, sources, {}, options, failures
+            threading.Thread(target=_feed, args=feeds, name="qwenvit feeder", daemon=True).start()
+        for core in _take(client, progress):
+            result = _model.result_of(core, model.info["model_type"])
+            if isinstance(result, Error) and how.errors == "raise":
+                raise result from None
+            yield result
+        if failures:
+            raise failures[0]
     finally:
+        client.close()
         progress.end()
-    return model._tokens(core) if core.status == "QV_OK" else _failure(how, core.status, core.error, core.key, core.index)

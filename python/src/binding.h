@@ -28,9 +28,9 @@ namespace qvpy
 
 namespace nb = nanobind;
 
-class Decoder;
 struct Tower;
-qv_decoder *decoder_of(nb::handle decoder); /* NULL for None */
+/* Returns what a Decoder holds; NULL for None. */
+std::shared_ptr<qv_decoder> decoder_of(nb::handle decoder);
 
 /* An exception that becomes qwenvit.Error in Python. */
 struct Failure {
@@ -68,10 +68,10 @@ class Released
  * ends meanwhile, the thread waits for ever, and the process closes its job (NULL: it has none). */
 void with_interpreter(const std::function<void()> &call, qv_job *job = nullptr);
 
-/* Jobs that are open when the process ends are closed then. Called with the interpreter. */
-struct Results; /* what a job shares with its threads (results.h) */
-void job_opened(Results *job);
-void job_closed(Results *job);
+/* Jobs that are open when the process ends are closed then. */
+struct Job; /* results.h */
+void job_opened(Job *job);
+void job_closed(Job *job);
 void wait_at_end(); /* called once, by the module */
 
 /* Returns words as a Python text: paths in them may have bytes that are not UTF-8. */
@@ -199,10 +199,10 @@ class Model
 };
 
 /* Within a forward() of this thread, from a signal's handler or the destructor of an object, nobody
- * may wait for a device: forward() may have a turn at it. So calls throw, and a job that is closed
- * there is cancelled, and ends once forward() returns; closes_later then returns true. */
+ * may wait for a device: forward() may have a turn at it. So calls throw, and what is let go there,
+ * which may be the last hold of a job or a tower, goes once forward() returns. */
 void must_not_compute();
-bool closes_later(const std::shared_ptr<Results> &job);
+void let_go(std::shared_ptr<const void> held);
 
 nb::dict progress_of(const qv_job_progress &p);
 qv_dtype parse_dtype(const std::string &name, bool or_auto);

@@ -115,7 +115,7 @@ class CacheFill
     {
         const std::string dir = text_of(folder, "folder");
         qv_cache_fill_options o = fill_options(how, clip);
-        o.clip.decoder = decoder_of(decoder_);
+        o.clip.decoder = decoder_of(decoder_).get();
         o.told = tell;
         o.go_on = [](void *user, qv_job *job) { return static_cast<CacheFill *>(user)->hear(job); };
         o.user = this;

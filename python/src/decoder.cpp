@@ -5,21 +5,21 @@
 namespace qvpy
 {
 
-/* One decoder serves all jobs of a process. */
+/* One decoder serves a process, whose jobs may outlive this object. */
 class Decoder
 {
   public:
     explicit Decoder(nb::bytes program) : owner(getpid())
     {
         qv_error err = {};
-        check(qv_decoder_start(text_of(program, "path").c_str(), &decoder, &err), err);
+        qv_decoder *made = nullptr;
+        check(qv_decoder_start(text_of(program, "path").c_str(), &made, &err), err);
+        decoder.reset(made, [of = owner](qv_decoder *d) {
+            if (of == getpid())
+                qv_decoder_stop(&d);
+        });
     }
-    ~Decoder()
-    {
-        if (owner == getpid())
-            qv_decoder_stop(&decoder);
-    }
-    qv_decoder *
+    std::shared_ptr<qv_decoder>
     get() const
     {
         if (owner != getpid())
@@ -28,11 +28,11 @@ class Decoder
     }
 
   private:
-    qv_decoder *decoder = nullptr;
+    std::shared_ptr<qv_decoder> decoder;
     pid_t owner;
 };
 
-qv_decoder *
+std::shared_ptr<qv_decoder>
 decoder_of(nb::handle decoder)
 {
     return decoder.is_none() ? nullptr : nb::cast<Decoder *>(decoder)->get();

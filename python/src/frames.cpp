@@ -293,7 +293,7 @@ open_and_read(const qv_preprocess &image, const qv_preprocess &video, nb::handle
     qv_clip *clip = nullptr;
     qv_error err = {};
     take_clip_options(options, &o);
-    o.decoder = decoder_of(decoder);
+    o.decoder = decoder_of(decoder).get();
     if (!is_path) {
         o.bytes = source.c_str();
         o.n_bytes = source.size();

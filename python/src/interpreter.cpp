@@ -15,7 +15,7 @@ namespace qvpy
  * process's end waits for them, because exit() takes away what the libraries that they compute with
  * keep in static variables. */
 static std::atomic<int> working{ 0 };
-static std::set<Results *> open_jobs;
+static std::set<Job *> open_jobs;
 /* Jobs whose threads have the interpreter or wait for it, perhaps for ever; NULL among them. */
 static std::set<qv_job *> left_jobs;
 static std::mutex left_lock;
@@ -84,14 +84,16 @@ with_interpreter(const std::function<void()> &call, qv_job *job)
 }
 
 void
-job_opened(Results *job)
+job_opened(Job *job)
 {
+    const std::lock_guard<std::mutex> hold(left_lock);
     open_jobs.insert(job);
 }
 
 void
-job_closed(Results *job)
+job_closed(Job *job)
 {
+    const std::lock_guard<std::mutex> hold(left_lock);
     open_jobs.erase(job);
 }
 
@@ -101,14 +103,19 @@ end_work()
 {
     if (process != getpid())
         return;
-    for (Results *job : open_jobs)
-        job->cancel();
+    {
+        const std::lock_guard<std::mutex> hold(left_lock);
+        for (Job *job : open_jobs) {
+            qv_job_cancel(job->job);
+            job->lose(QV_ESTATE, "the process ends");
+        }
+    }
     for (int ms = 0; working && ms < MOST_WAIT_MS; ms++)
         usleep(1000);
     if (working || left_jobs.count(nullptr)) /* which may have a turn at a device, for ever */
         return;
-    for (Results *job : open_jobs)
-        job->close();
+    for (Job *job : open_jobs)
+        qv_job_close(&job->job);
     for (qv_job *job : left_jobs) /* their threads never come back */
         qv_job_close(&job);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Runs many sources through a job (results.cpp has its results). */
+/* The open jobs of models, and the clients that run sources through them (results.cpp has their
+ * results). */
 #include <nanobind/stl/string.h>
 
 #include <chrono>
@@ -18,6 +19,7 @@ progress_of(const qv_job_progress &p)
     d["done"] = p.done;
     d["failed"] = p.failed;
     d["tokens"] = p.tokens;
+    d["chunks"] = p.chunks;
     d["rows"] = p.rows;
     d["capacity_rows"] = p.capacity_rows;
     d["seconds"] = p.elapsed_s;
@@ -25,46 +27,67 @@ progress_of(const qv_job_progress &p)
     return d;
 }
 
-/* It is closed when it is destroyed. */
-class Job
+/* A job that Python holds open. */
+class OpenJob
 {
   public:
-    /* ordered: results come in the order of their places. most: qv_job_options.ahead. queue: how
-     * many sources wait; 0: few, and adding waits for room. how: options of clips that say where
-     * most of them are decoded. */
-    Job(nb::list models, nb::object decoder_, const std::string &dtype, int decoders, bool alone,
-        bool ordered, int64_t most, int64_t queue, nb::dict how)
-        : decoder(decoder_), owns(true)
+    /* how: options of clips that say where most of them are decoded. */
+    OpenJob(nb::list models, const std::string &dtype, int decoders, bool alone, bool warm_up,
+            nb::dict how)
     {
-        std::vector<qv_model *> all;
+        const auto made = std::make_shared<Job>();
         qv_job_options o = {};
-        const Model &first = nb::cast<const Model &>(models[0]);
-        results->ordered = ordered;
-        results->facts = first.facts;
-        results->origin = first.origin;
-        for (nb::handle model : models) {
-            results->towers.push_back(nb::cast<const Model &>(model).tower());
-            all.push_back(results->towers.back()->model);
-        }
-        o.sink = results->sink();
-        o.lost = Results::lose;
+        qv_clip_options clip = {};
+        for (nb::handle model : models)
+            made->towers.push_back(nb::cast<const Model &>(model).tower());
+        made->facts = nb::cast<const Model &>(models[0]).facts;
+        made->origin = nb::cast<const Model &>(models[0]).origin;
+        take_clip_options(how, &clip);
         o.output = parse_dtype(dtype, false);
         o.decoders = decoders;
         o.alone = alone;
-        o.queue = queue ? queue : 64;
-        o.refuse_when_full = o.warm_up = queue;
-        o.ahead = most;
-        take_clip_options(how, &o.clip);
-        o.clip.decoder = decoder_of(decoder_);
+        o.warm_up = warm_up;
+        o.clip.decode = clip.decode;
+        o.clip.gpu = clip.gpu;
+        const Released released;
+        made->open(o);
+        job = made;
+    }
+    ~OpenJob()
+    {
+        let_go(std::move(job));
+    }
+    OpenJob(const OpenJob &) = delete;
+    OpenJob &operator=(const OpenJob &) = delete;
+    std::shared_ptr<Job> job;
+};
+
+/* A caller's part in a job. It is closed when it is destroyed. */
+class Client
+{
+  public:
+    /* ordered: results come in the order of their places. most: the client's bound of what is
+     * ahead. queue: how many sources wait; 0: few, and adding waits for room. */
+    Client(OpenJob &job, bool ordered, int64_t most, int64_t queue) : owns(true)
+    {
         qv_error err = {};
-        {
-            const Released released;
-            check(qv_job_open(all.data(), all.size(), &o, &results->job, &err), err);
-        }
-        job_opened(results.get());
+        must_be_ours(owner = job.job->owner);
+        must_not_compute();
+        results->ordered = ordered;
+        const Released released;
+        const auto seat = std::make_shared<Seat>(job.job);
+        check(qv_job_client_open(seat->job->job, queue ? queue : 64, queue, most, &seat->client,
+                                 &err),
+              err);
+        qv_job_get_progress(seat->job->job, &before);
+        results->seat = seat;
+        const std::lock_guard<std::mutex> hold(seat->job->lock);
+        seat->job->all.insert(results.get());
+        if (seat->job->lost)
+            results->lose(seat->job->lost, seat->job->why.text);
     }
 
-    ~Job()
+    ~Client()
     {
         if (owner != getpid())
             new std::shared_ptr<Results>(results); /* never freed */
@@ -72,43 +95,43 @@ class Job
             close();
     }
 
-    /* Returns the same job for a thread that adds sources, which may wait for its caller for ever:
-     * it does not keep the job open. */
-    Job
+    /* Returns the same client for a thread that adds sources, which may wait for its caller for
+     * ever: it does not keep the client open. */
+    Client
     share() const
     {
-        Job shared(*this);
+        Client shared(*this);
         shared.owns = false;
         return shared;
     }
-    Job(Job &&) = default;
-    Job &operator=(const Job &) = delete;
+    Client(Client &&) = default;
+    Client &operator=(const Client &) = delete;
 
     /* Adds a source: a path (is_path), bytes of a file, or Frames. Places are 0, 1, .., each for
-     * one source, which is added or refused. */
+     * one source, which is added or refused. decoder: for files, which the first one's decodes. */
     void
-    add(int64_t place, const std::string &key, nb::object source, bool is_path, nb::dict options)
+    add(int64_t place, const std::string &key, nb::object source, bool is_path, nb::dict options,
+        nb::object decoder)
     {
         auto kept = std::make_unique<Source>();
+        auto tokens = std::make_unique<Tokens>();
         qv_clip_options clip = {};
         qv_job_source s = {};
         must_be_ours(owner);
         take_clip_options(options, &clip);
-        s.key = key.c_str();
+        const auto job = results->use()->job;
+        clip.decoder = job->keep(decoder_of(decoder));
         s.clip = &clip;
-        s.ticket = (uint64_t)place + 1;
-        kept->tokens->index = place;
         if (nb::isinstance<Frames>(source)) {
             kept->frames = std::make_unique<Frames>(std::move(nb::cast<Frames &>(source)));
             /* any device may take them, and it may not see another's memory */
-            if (results->towers.size() > 1)
+            if (job->towers.size() > 1)
                 kept->frames->to_host();
             s.kind = QV_SOURCE_FRAMES;
             s.item = kept->frames->item();
         } else if (is_path) {
-            kept->tokens->path =
-                text_of(nb::cast<nb::bytes>(source), "path"); /* may not be UTF-8 */
-            s.path = kept->tokens->path.c_str();
+            tokens->path = text_of(nb::cast<nb::bytes>(source), "path"); /* may not be UTF-8 */
+            s.path = tokens->path.c_str();
         } else {
             nb::bytes bytes = nb::cast<nb::bytes>(source);
             kept->bytes.assign(bytes.c_str(), bytes.size());
@@ -118,7 +141,18 @@ class Job
             s.bytes = kept->bytes.data();
             s.n_bytes = kept->bytes.size();
         }
-        put(std::move(kept), s);
+        put(place, key, s, std::move(kept), std::move(tokens));
+    }
+
+    /* Adds a source that has failed already. */
+    void
+    refuse(int64_t place, const std::string &key, const std::string &status,
+           const std::string &words)
+    {
+        qv_job_source s = {};
+        s.status = parse_status(status);
+        s.error = words.c_str();
+        put(place, key, s, std::make_unique<Source>(), std::make_unique<Tokens>());
     }
 
     /* Drops the source of a place; its result comes all the same, as a failure. */
@@ -127,41 +161,19 @@ class Job
     {
         must_be_ours(owner);
         const Released released;
-        const Use use(*results);
-        qv_job_drop(use.job, (uint64_t)place + 1);
+        const auto seat = results->use();
+        qv_job_drop(seat->job->job, seat->client, (uint64_t)place + 1);
     }
 
-    /* Adds a source that has failed already. */
-    void
-    refuse(int64_t place, const std::string &key, const std::string &status,
-           const std::string &words)
-    {
-        auto kept = std::make_unique<Source>();
-        qv_job_source s = {};
-        must_be_ours(owner);
-        kept->tokens->index = place;
-        s.key = key.c_str();
-        s.status = parse_status(status);
-        s.error = words.c_str();
-        put(std::move(kept), s);
-    }
-
-    /* Ends adding, and waits until all is done; next() then ends. */
+    /* Ends adding: next() ends once all is done. */
     void
     end()
     {
         must_be_ours(owner);
-        must_not_compute();
-        qv_error err = {};
         const Released released;
-        const Use use(*results);
-        const qv_status status = qv_job_end(use.job, &err);
-        {
-            std::lock_guard<std::mutex> hold(results->lock);
-            results->ended = true;
-        }
+        const std::lock_guard<std::mutex> hold(results->lock);
+        results->ended = true;
         results->changed.notify_all();
-        check(status, err);
     }
 
     /* Returns the next result, None if none will come, or False if none comes for so long. Throws
@@ -172,7 +184,6 @@ class Job
     {
         must_be_ours(owner);
         must_not_compute();
-        Results &from = *results;
         using clock = std::chrono::steady_clock;
         const auto until = clock::now() + std::chrono::duration<double>(seconds);
         for (;;) {
@@ -180,7 +191,7 @@ class Job
             bool over;
             {
                 const Released released;
-                one = from.take(seconds < 0, &over);
+                one = results->take(seconds < 0, &over);
             }
             if (one)
                 return nb::cast(one.release(), nb::rv_policy::take_ownership);
@@ -193,26 +204,32 @@ class Job
         }
     }
 
-    /* Closes the job. A forked process ends nothing: it has none of the threads, and the memory
-     * that they left may be half changed. */
+    /* Drops what is under way. A forked process ends nothing: it has none of the threads, and the
+     * memory that they left may be half changed. */
     void
     close()
     {
         if (owner != getpid())
             return;
-        job_closed(results.get());
-        if (closes_later(results))
+        std::shared_ptr<Seat> seat;
+        {
+            const Released released;
+            const std::lock_guard<std::mutex> hold(results->lock);
+            seat = std::exchange(results->seat, nullptr);
+            results->ready.clear();
+            results->changed.notify_all();
+        }
+        if (!seat)
             return;
-        const Released released;
-        results->close();
+        {
+            const std::lock_guard<std::mutex> hold(seat->job->lock);
+            seat->job->all.erase(results.get());
+        }
+        qv_job_client_cancel(seat->client);
+        let_go(std::move(seat));
     }
 
-    bool
-    is_closed() const
-    {
-        return owner != getpid() || results->is_closed();
-    }
-
+    /* Returns counts of this client's sources, and of the job's chunks since it was opened. */
     nb::dict
     progress()
     {
@@ -220,32 +237,51 @@ class Job
         qv_job_progress p = {};
         {
             const Released released;
-            const Use use(*results);
-            qv_job_get_progress(use.job, &p);
+            const auto seat = results->use();
+            qv_job_get_progress(seat->job->job, &p);
+            const std::lock_guard<std::mutex> hold(results->lock);
+            qv_job_progress_since(&p, &before);
+            p.added = results->added;
+            p.done = results->done;
+            p.failed = results->failed;
+            p.tokens = results->tokens;
         }
         return progress_of(p);
     }
 
   private:
-    nb::object decoder;
     bool owns;
-    pid_t owner = getpid();
+    pid_t owner;
+    qv_job_progress before = {};
     std::shared_ptr<Results> results = std::make_shared<Results>();
 
-    Job(const Job &) = default;
+    Client(const Client &) = default;
 
     /* Adds a source to the job, which waits for room without the interpreter. */
     void
-    put(std::unique_ptr<Source> kept, qv_job_source &s)
+    put(int64_t place, const std::string &key, qv_job_source &s, std::unique_ptr<Source> kept,
+        std::unique_ptr<Tokens> tokens)
     {
         qv_error err = {};
-        qv_status status;
+        must_be_ours(owner);
+        const Released released;
+        const auto seat = results->use();
+        const auto count = [&](int by) {
+            const std::lock_guard<std::mutex> hold(results->lock);
+            results->added += by;
+        };
+        tokens->index = place;
+        tokens->key = key;
+        kept->to = results;
+        kept->result[place] = std::move(tokens);
+        s.key = key.c_str();
         s.user = kept.get();
-        {
-            const Released released;
-            const Use use(*results);
-            status = qv_job_add(use.job, &s, &err);
-        }
+        s.ticket = (uint64_t)place + 1;
+        s.client = seat->client;
+        count(1);
+        const qv_status status = qv_job_add(seat->job->job, &s, &err);
+        if (status)
+            count(-1);
         check(status, err);
         (void)kept.release(); /* its end frees it */
     }
@@ -254,22 +290,25 @@ class Job
 void
 bind_job(nb::module_ &m)
 {
-    nb::class_<Job>(m, "Job")
-        .def(nb::init<nb::list, nb::object, const std::string &, int, bool, bool, int64_t, int64_t,
-                      nb::dict>(),
-             nb::arg("models"), nb::arg("decoder").none(), nb::arg("dtype"), nb::arg("decoders"),
-             nb::arg("alone"), nb::arg("ordered"), nb::arg("most"), nb::arg("queue"),
-             nb::arg("how"))
-        .def("share", &Job::share)
-        .def("add", &Job::add)
-        .def("drop", &Job::drop)
-        .def("refuse", &Job::refuse)
-        .def("end", &Job::end)
-        .def("next", &Job::next,
+    nb::class_<OpenJob>(m, "Job")
+        .def(nb::init<nb::list, const std::string &, int, bool, bool, nb::dict>())
+        .def_prop_ro("lost", [](const OpenJob &j) {
+            must_be_ours(j.job->owner);
+            return j.job->is_lost();
+        });
+    nb::class_<Client>(m, "Client")
+        .def(nb::init<OpenJob &, bool, int64_t, int64_t>(), nb::arg("job"), nb::arg("ordered"),
+             nb::arg("most"), nb::arg("queue"))
+        .def("share", &Client::share)
+        .def("add", &Client::add, nb::arg("place"), nb::arg("key"), nb::arg("source"),
+             nb::arg("is_path"), nb::arg("options"), nb::arg("decoder").none())
+        .def("drop", &Client::drop)
+        .def("refuse", &Client::refuse)
+        .def("end", &Client::end)
+        .def("next", &Client::next,
              nb::sig("def next(self, seconds: float, /) -> Tokens | bool | None"))
-        .def("close", &Job::close)
-        .def_prop_ro("closed", &Job::is_closed)
-        .def("progress", &Job::progress);
+        .def("close", &Client::close)
+        .def("progress", &Client::progress);
 }
 
 } // namespace qvpy

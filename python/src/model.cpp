@@ -99,8 +99,7 @@ must_be_ours(pid_t owner)
 }
 
 static thread_local bool computing; /* this thread is in a forward() */
-static thread_local std::vector<std::shared_ptr<Results>>
-    left; /* jobs that were closed meanwhile */
+static thread_local std::vector<std::shared_ptr<const void>> left; /* what was let go meanwhile */
 
 void
 must_not_compute()
@@ -110,14 +109,15 @@ must_not_compute()
                         "signal's handler; let that return first");
 }
 
-bool
-closes_later(const std::shared_ptr<Results> &job)
+void
+let_go(std::shared_ptr<const void> held)
 {
-    if (!computing)
-        return false;
-    left.push_back(job);
-    job->cancel();
-    return true;
+    if (computing) {
+        left.push_back(std::move(held));
+        return;
+    }
+    const Released released;
+    held.reset();
 }
 
 std::shared_ptr<const Tower>
@@ -134,9 +134,7 @@ void
 Model::close()
 {
     must_be_ours(owner);
-    std::shared_ptr<const Tower> last = std::exchange(held, nullptr);
-    const Released released;
-    last.reset();
+    let_go(std::exchange(held, nullptr));
 }
 
 static nb::dict
@@ -367,10 +365,8 @@ Model::encode(const Patches &x, const std::string &dtype,
         ~Computing()
         {
             computing = false;
-            for (const auto &job : std::exchange(left, {})) {
-                const Released released;
-                job->close();
-            }
+            for (auto &held : std::exchange(left, {}))
+                let_go(std::move(held));
         }
     } scope;
     const Released released;

@@ -10,12 +10,13 @@ namespace qvpy
 /* ---- the sink -------------------------------------------------------------------------------- */
 
 /* The job's threads call the sink, without the interpreter. */
-template <typename F>
 static qv_status
-within_memory(const qv_job_result *r, qv_error *err, F call)
+begin(void *user, const qv_job_result *r, void **entry, qv_error *err)
 {
+    Tokens *t = static_cast<Source *>(r->user)->result.begin()->second.get();
+    *entry = t;
     try {
-        call();
+        t->allocate(static_cast<Job *>(user)->facts, r->n_tokens, r->dtype);
         return QV_OK;
     } catch (const std::bad_alloc &) {
         return qv_fail(err, QV_ENOMEM, "%s: no memory for %lld tokens", r->key,
@@ -24,17 +25,7 @@ within_memory(const qv_job_result *r, qv_error *err, F call)
 }
 
 static qv_status
-begin(void *user, const qv_job_result *r, void **entry, qv_error *err)
-{
-    Tokens *t = static_cast<Source *>(r->user)->tokens.get();
-    *entry = t;
-    return within_memory(r, err, [&] {
-        t->allocate(static_cast<Results *>(user)->facts, r->n_tokens, r->dtype);
-    });
-}
-
-static qv_status
-put_rows(void *, void *entry, const qv_job_result *, const qv_job_rows *rows, qv_error *)
+put_rows(void *, void *entry, const qv_job_result *r, const qv_job_rows *rows, qv_error *)
 {
     const Tokens &t = *static_cast<const Tokens *>(entry);
     const qv_tokens &from = rows->tokens;
@@ -42,20 +33,20 @@ put_rows(void *, void *entry, const qv_job_result *, const qv_job_rows *rows, qv
     for (int i = 0; i < 1 + t.n_deepstack; i++)
         memcpy(t.matrix(i) + (size_t)rows->first * row, i ? from.deepstack[i - 1] : from.tokens,
                (size_t)from.n * row);
+    static_cast<Source *>(r->user)->to->tokens += from.n;
     return QV_OK;
 }
 
 /* Sets what is known of a source at its end. */
 static void
-describe(Tokens &t, const Source &source, const Results &of, const qv_job_result *r)
+describe(Tokens &t, const Source &source, const Job &of, const qv_job_result *r)
 {
-    t.key = r->key;
-    t.status = r->status;
-    t.error = r->error;
     t.outcome = source.frames ? *source.frames : r->outcome;
     t.origin = of.origin;
-    t.grid_thw.assign(r->outcome.grid_thw, r->outcome.grid_thw + 3);
+    t.status = r->status;
     t.ahead_bytes = r->ahead_bytes;
+    t.error = r->error;
+    t.grid_thw.assign(r->outcome.grid_thw, r->outcome.grid_thw + 3);
     if (r->timestamps_s)
         t.timestamps.assign(r->timestamps_s, r->timestamps_s + r->outcome.n_frames);
     else if (source.frames)
@@ -63,106 +54,123 @@ describe(Tokens &t, const Source &source, const Results &of, const qv_job_result
 }
 
 static qv_status
-end(void *user, void *, const qv_job_result *r, qv_error *err)
+end(void *user, void *, const qv_job_result *r, qv_error *)
 {
     const std::unique_ptr<Source> source(static_cast<Source *>(r->user));
-    Results &to = *static_cast<Results *>(user);
-    return within_memory(r, err, [&] {
-        describe(*source->tokens, *source, to, r);
-        to.put(std::move(source->tokens));
-    });
+    Tokens &t = *source->result.begin()->second;
+    try {
+        describe(t, *source, *static_cast<Job *>(user), r);
+    } catch (const std::bad_alloc &) {
+        t.status = QV_ENOMEM;
+        t.error = "no memory"; /* so short a text takes none */
+    }
+    source->to->put(*source);
+    return QV_OK;
 }
 
-qv_job_sink
-Results::sink()
+/* ---- jobs ------------------------------------------------------------------------------------ */
+
+void
+Job::open(qv_job_options o)
 {
-    return { begin, put_rows, end, this };
+    std::vector<qv_model *> models;
+    qv_error err = {};
+    for (const auto &tower : towers)
+        models.push_back(tower->model);
+    o.sink = { begin, put_rows, end, this };
+    o.lost = [](void *self, qv_status status, const char *words) {
+        static_cast<Job *>(self)->lose(status, words);
+    };
+    check(qv_job_open(models.data(), models.size(), &o, &job, &err), err);
+    job_opened(this);
+}
+
+Job::~Job()
+{
+    if (owner != getpid())
+        return;
+    job_closed(this);
+    qv_job_close(&job);
+}
+
+void
+Job::lose(qv_status status, const char *words)
+{
+    const std::lock_guard<std::mutex> hold(lock);
+    lost = qv_fail(&why, status, "%s", words);
+    for (Results *results : all)
+        results->lose(status, words);
+}
+
+bool
+Job::is_lost()
+{
+    const std::lock_guard<std::mutex> hold(lock);
+    return lost != QV_OK;
+}
+
+qv_decoder *
+Job::keep(std::shared_ptr<qv_decoder> first)
+{
+    const std::lock_guard<std::mutex> hold(lock);
+    if (!decoder)
+        decoder = std::move(first);
+    return decoder.get();
 }
 
 /* ---- what waits ------------------------------------------------------------------------------ */
 
-void
-Results::put(std::unique_ptr<Tokens> tokens)
+std::shared_ptr<Seat>
+Results::use()
 {
     const std::lock_guard<std::mutex> hold(lock);
-    if (!cancelled && !lost) /* after a loss what comes was cancelled */
-        ready.emplace(ordered ? tokens->index : came++, std::move(tokens));
+    if (!seat)
+        fail(QV_ESTATE, "this job was closed");
+    return seat;
+}
+
+void
+Results::put(Source &source)
+{
+    const std::lock_guard<std::mutex> hold(lock);
+    auto one = source.result.extract(source.result.begin());
+    done++;
+    failed += one.mapped()->status != QV_OK;
+    if (!ordered)
+        one.key() = came++;
+    if (seat && !lost) /* after a loss what comes was cancelled */
+        ready.insert(std::move(one));
     changed.notify_all();
 }
 
 void
-Results::lose(void *user, qv_status status, const char *words)
+Results::lose(qv_status status, const char *words)
 {
-    Results &r = *static_cast<Results *>(user);
-    const std::lock_guard<std::mutex> hold(r.lock);
-    r.lost = status;
-    r.why = words;
-    r.changed.notify_all();
+    const std::lock_guard<std::mutex> hold(lock);
+    lost = qv_fail(&why, status, "%s", words);
+    changed.notify_all();
 }
 
 std::unique_ptr<Tokens>
 Results::take(bool for_ever, bool *over)
 {
     std::unique_lock<std::mutex> hold(lock);
-    const auto is_due = [&] { return ended || cancelled || lost || is_next_ready(); };
+    const auto is_over = [&] { return !seat || (ended && done == added); };
+    const auto is_due = [&] { return lost || is_next_ready() || is_over(); };
     if (for_ever)
         changed.wait(hold, is_due);
     else
         changed.wait_for(hold, std::chrono::milliseconds(100), is_due);
-    *over = !is_next_ready() && (ended || cancelled);
-    if (!is_next_ready() && lost)
-        fail(lost, "%s", why.c_str());
+    *over = !is_next_ready() && is_over();
+    if (!is_next_ready() && !is_over() && lost)
+        fail(lost, "%s", why.text);
     if (!is_next_ready())
         return nullptr;
     std::unique_ptr<Tokens> one = std::move(ready.begin()->second);
     ready.erase(ready.begin());
     turn = one->index + 1;
-    qv_job_give_back(job, one->ahead_bytes); /* job may be NULL: it does nothing then */
+    qv_job_give_back(seat->job->job, seat->client, one->ahead_bytes);
     return one;
-}
-
-/* Drops what is under way; adding and ending then return soon. */
-void
-Results::cancel()
-{
-    {
-        const std::lock_guard<std::mutex> hold(lock);
-        if (!job)
-            return;
-        calls++;
-        cancelled = true;
-        ready.clear();
-    }
-    changed.notify_all();
-    qv_job_cancel(job);
-    const std::lock_guard<std::mutex> hold(lock);
-    calls--;
-    changed.notify_all();
-}
-
-/* Closes the job once its calls have returned, or waits for the thread that closes it. */
-void
-Results::close()
-{
-    cancel();
-    std::unique_lock<std::mutex> hold(lock);
-    changed.wait(hold, [&] { return !job || !calls; });
-    qv_job *mine = std::exchange(job, nullptr);
-    if (mine) {
-        hold.unlock();
-        qv_job_close(&mine);
-        hold.lock();
-        closed = true;
-        changed.notify_all();
-    }
-    changed.wait(hold, [&] { return closed; });
-}
-
-bool
-Results::is_closed()
-{
-    const std::lock_guard<std::mutex> hold(lock);
-    return closed;
 }
 
 } // namespace qvpy

@@ -88,7 +88,7 @@ def test_cancelling_and_timing_out_drop_a_request(own):
             futures = [encoder.submit({"frames": frames}) for _ in range(30)]
             assert all(f.cancel() for f in futures[1:]) and all(f.cancelled() for f in futures[1:])
             last = await encoder.encode(images(1)[0])  # the oldest are computed first
-            return last, futures[0].result(), encoder._job.progress()["tokens"]
+            return last, futures[0].result(), encoder._client.progress()["tokens"]
 
     *results, computed = asyncio.run(ask())
     assert all(map(len, results)) and computed < 10 * one
@@ -149,10 +149,10 @@ def test_when_no_device_is_left_all_requests_fail(own):
             pass
 
     collector = _async._Collector(Lost(), "x")
-    collector.requests[0] = waits = _async._Request(None, 0)
+    collector.requests[0] = waits = concurrent.futures.Future()
     collector.run()
     with qwenvit.AsyncEncoder(own) as encoder:
-        encoder._job.close()
+        encoder._client.close()
         encoder._collector = collector
         for call in (lambda: waits.result(0), lambda: encoder.submit(images(1)[0])):
             refused(call, "cannot go on: it fell off the bus", "QV_EBACKEND")

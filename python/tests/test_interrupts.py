@@ -232,9 +232,10 @@ def test_a_call_within_a_call(small, few):
     assert got and all(t.tokens.tobytes() == truth for t in got)
 
 
-def test_a_generator_may_be_closed_within_a_forward(small, few, expected):
-    """As the garbage collector may close one. Its job waits for the device, at which forward() has its turn."""
-    many = small.encode(itertools.repeat(few))
+def test_a_generator_and_its_model_may_be_closed_within_a_forward(golden, small, few, expected):
+    """As the garbage collector may close them. Their job waits for the device, at which forward() has its turn."""
+    model = qwenvit.load(golden, backend="cpu", dtype="f32", threads=1)
+    many = model.encode(itertools.repeat(few))
     next(many)
     rows, grid = expected["pixel_values"], [int(v) for v in expected["grid_thw"][0]]
     rows, calls = rows[: grid[0] * grid[1] * grid[2]], []
@@ -245,10 +246,11 @@ def test_a_generator_may_be_closed_within_a_forward(small, few, expected):
         many.close()
         for call in (small.encode, lambda x: next(small.encode([x]))):
             refused(lambda: call(few), "this call has interrupted")
+        model.close()
         calls.append(n)
         return out.ctypes.data
 
-    thread = threading.Thread(target=small._core.forward_at, args=(rows, grid, allocate, "f32"), daemon=True)
+    thread = threading.Thread(target=model._core.forward_at, args=(rows, grid, allocate, "f32"), daemon=True)
     thread.start()
     thread.join(30)
     assert calls == [len(rows) // 4] and not thread.is_alive()
