@@ -14,7 +14,6 @@
 #include "numbers.h"
 
 #define RING_FRAMES 16
-#define MOST_SHARED ((int64_t)256 << 20) /* bytes of a clip that has a slot for each frame */
 #define PAGE 4096
 
 struct qv_clip {
@@ -232,9 +231,10 @@ ask_for_frames(qv_clip *clip, int64_t plane_bytes, qv_error *err)
     if (plane_bytes < r->slot_bytes && r->slot_bytes <= 3 * plane_bytes)
         plane_bytes = r->slot_bytes;
     r->plane_bytes = plane_bytes;
-    r->n_planes = n > QVM_SLOTS && n <= QVM_MOST_SLOTS && n <= MOST_SHARED / (plane_bytes + 1)
-                      ? n
-                      : QVM_SLOTS;
+    /* Nor does it take more addresses than planes of the largest frames do. */
+    const bool fits = n <= QVM_MOST_SLOTS && n <= QV_RING_BYTES / r->slot_bytes &&
+                      n * plane_bytes <= (int64_t)QVM_SLOTS * QVM_MOST_PLANES;
+    r->n_planes = n > QVM_SLOTS && fits ? n : QVM_SLOTS;
     clip->mapped = (size_t)(r->memory + r->n_planes * plane_bytes);
     r->gpu_patience_s = clip->process.patience_s / 3;
     void *shared = MAP_FAILED;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "gpu_decoder.h"
+#include "numbers.h"
 
 /* Goes back to the first packet: by the container's index if it leads there, which keeps the source
  * open, else by opening the file again. No decoder is open then. */
@@ -404,13 +405,14 @@ ask_for_scaled(qvm_reader *r, bool first, int64_t n, int height, int width, qv_e
     const AVFrame *f = r->last;
     const bool turns = r->turn.transpose || r->turn.flip_x || r->turn.flip_y;
     const int64_t bytes = 3 * (int64_t)width * height;
+    const bool direct = n <= d->n_slots && n <= QV_RING_BYTES / bytes;
     if (turns || r->watch->asked.like != QV_LIKE_TRANSFORMERS || f->width % 2 || f->height % 2 ||
         f->format == AV_PIX_FMT_YUV420P10 || width > f->width + QVM_SCALED_MORE ||
         height > f->height + QVM_SCALED_MORE || bytes > d->slot_bytes ||
-        (n > d->n_slots && r->times.most_sampled > QVM_MOST_GROUP_BYTES / bytes))
+        (!direct && r->times.most_sampled > QVM_MOST_GROUP_BYTES / bytes))
         return QV_OK;
     d->scaled = (qvm_scaled){ f->width, f->height, width, height };
-    d->is_direct = n <= d->n_slots;
+    d->is_direct = direct;
     if (d->is_direct)
         d->frame_bytes = 1;
     else if (bytes > d->frame_bytes)

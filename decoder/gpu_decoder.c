@@ -235,7 +235,7 @@ qvm_gpu_decoder_close(qvm_gpu_decoder *d)
 static int
 find_slot(const qvm_gpu_decoder *d)
 {
-    for (int i = 0; i < d->n_slots; i++)
+    for (int i = 0; i < (d->is_direct ? d->n_slots : QVM_SLOTS); i++)
         if (d->free[i])
             return i;
     return -1;

@@ -42,7 +42,7 @@
  * file until it is asked. The clip asks what the file is (OPEN), gets the answer (FACTS), decides
  * which frames it wants at which size, writes their numbers to the shared memory and asks for them
  * (START). The process says how many packets it will decode for them (PLAN), and fills one slot
- * after the other behind the numbers (FRAME), of which the clip frees each (FREE). END comes last,
+ * after the other behind the numbers (FRAME); the clip frees each (FREE). END comes last,
  * with the reason if it is early. Whatever the process says from OPEN on is checked: whoever made
  * the file may have taken it over. */
 typedef enum qvm_request_kind { QVM_OPEN, QVM_START, QVM_FREE } qvm_request_kind;
@@ -76,7 +76,7 @@ typedef struct qvm_event {
     int32_t gpu_slot; /* FRAME: the GPU's slot that has the frame, as it was asked for; -1: none */
     int32_t gpu_lost; /* the GPU process ended, is silent, or sent something impossible */
     int64_t plane_bytes; /* FACTS: bytes of a frame's planes as a GPU gives them; 0: none will */
-    int64_t index_bytes; /* FACTS: bytes of an index that follows the event; 0: none does */
+    int64_t index_bytes; /* FACTS: bytes of the index that follows the event; 0: none */
     qv_outcome outcome;  /* outcome.inc lists what comes with FACTS, and what with every event */
     char text[sizeof((qv_error *)0)->text]; /* END: what failed */
 } qvm_event;
@@ -122,7 +122,7 @@ enum { QVM_GPU_FDS = 2 }; /* the clip's socket and its shared memory */
 
 /* ---- orders to a program --------------------------------------------------------------------- */
 
-/* What a program is told over its standard input. SERVE has a process serve a session, whose
+/* What a program receives on its standard input. SERVE has a process serve a session, whose
  * descriptors come along; the answer is its number, or -1. KILL ends such a process; the answer is
  * its status, as waitpid's, or -1. DROP ends one without an answer. DECODE has a GPU process decode
  * for a session, whose socket and memory come along, without an answer. */

@@ -3,9 +3,9 @@
  * gpu_clips PROGRAM [threads=N] [repeat=N] [gpu=N] [fps=F] [max_pixels=N] [only=gpu|cpu]
  * [quiet=1] [again=N] CLIP... tests whether a GPU's decoders give the CPU's frames. It reads each
  * clip with both, in so many threads at once and so often, and says what was equal, what was left
- * to the CPU and why, what failed, and how long each took. With again=N the CPU reads each clip N times more,
- * with as many threads as FFmpeg chooses; clips of which it does not repeat its frames, as damage
- * may cause, are counted and not compared. It exits with 1 if frames differ. PROGRAM is
+ * to the CPU and why, what failed, and how long each took. With again=N the CPU reads each clip N
+ * times more, with as many threads as FFmpeg chooses; clips of which it does not repeat its frames,
+ * as damage may cause, are counted and not compared. It exits with 1 if frames differ. PROGRAM is
  * qwenvit-decoder.
  */
 #include <pthread.h>

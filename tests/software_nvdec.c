@@ -71,6 +71,17 @@ WRAPPED(bool, qvm_times_need, (qvm_times * times, const int64_t *frames, int64_t
     return done;
 }
 
+WRAPPED(bool, qvm_gpu_decoder_open,
+        (qvm_gpu_decoder * d, const AVStream *stream, const AVCodecContext *codec,
+         const AVFrame *first))
+{
+    if (is("copied")) { /* as if there were too many frames for a slot each */
+        d->is_direct = false;
+        d->frame_bytes = d->slot_bytes;
+    }
+    return __real_qvm_gpu_decoder_open(d, stream, codec, first);
+}
+
 const char *
 qvm_no_nvdec(void)
 {

@@ -347,8 +347,9 @@ class Model:
     """A vision tower on a device, made by load(). encode() takes files and frames, forward() takes
     patches.
 
-    Any threads may call it at once: what they decode is decoded side by side, and the device
-    computes their chunks in turns. In a forked process every call raises Error. Used as a context
+    Any threads may call it at once. The first call opens a job, which stays open, and in which the
+    sources of all calls are decoded side by side and packed into the same chunks; forward() and
+    encode() of one source take turns with these. In a forked process every call raises Error. Used as a context
     manager, it is closed at the end.
     """
 

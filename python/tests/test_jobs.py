@@ -6,6 +6,7 @@ import itertools
 import os
 import threading
 import time
+import types
 import weakref
 
 import numpy as np
@@ -93,6 +94,14 @@ def test_callers_that_differ_have_jobs_of_their_own_and_few_stay_open(own):
     most = _stream.Jobs.MOST
     assert len(own._jobs._open) == most
     wait_until(lambda: len(threads() - before) <= most * (11 + 2))
+
+
+def test_a_job_that_was_lost_is_replaced(own):
+    sources = images(3)
+    truth = [t.tokens.tobytes() for t in own.encode(sources)]
+    for key in (kept := own._jobs._open):
+        kept[key] = types.SimpleNamespace(lost=True), False
+    assert [t.tokens.tobytes() for t in own.encode(sources)] == truth and not any(job.lost for job, _ in kept.values())
 
 
 def test_a_model_that_nobody_uses_sleeps_and_goes(golden):
