@@ -375,12 +375,13 @@ def test_what_nobody_waits_for_ends(served, width):
         body = image(12, width=width)
         s.sendall(b"POST /v1/encode?max_frames=768 HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body))
         time.sleep(0.1)
-        s.sendall(body)
+        s.sendall(body + b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
         served.wait_for("under_way_items", 1)
     began = time.monotonic()
     served.wait_for("under_way_items", 0)
     assert time.monotonic() - began < 4  # it would have taken 6.8 s
     assert served.metric("body_bytes") == 0 and served.ask(body, "?max_frames=700")[1]["x-qwenvit-found"] == "miss"
+    assert not any("without starting" in line.get("message", "") for line in served.lines())
 
 
 def test_errors_are_not_kept(served):

@@ -33,7 +33,7 @@ class Left(Exception):
 class Request:
     """What a client asks, by ASGI's messages."""
 
-    def __init__(self, scope: Any, receive: Callable[[], Any]) -> None:
+    def __init__(self, scope: Any, receive: Any) -> None:
         self.scope, self._receive = scope, receive
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.address = scope["client"][0] if scope["client"] else ""
@@ -47,6 +47,7 @@ class Request:
 
     def _leave(self) -> None:
         self.has_left = True
+        self._receive.__self__.disconnected = True  # uvicorn says so to the connection's last request alone
         self._task.cancel()
 
     def end(self) -> None:
