@@ -87,8 +87,7 @@ qv_cache_write_part(const char *dir, const char *name, int64_t sealed_ns,
     qv_status s =
         rows ? qv_cache_description(dir, &there, &description, &l, err) : qv_no_memory(dir, err);
     if (!s && !there)
-        s = qv_fail(err, QV_EIO, "%s: there is no " QV_CACHE_DESCRIPTION " in it",
-                    qv_path_tail(dir));
+        s = qv_fail(err, QV_EIO, "%s: it has no " QV_CACHE_DESCRIPTION, qv_path_tail(dir));
     const struct qv_cache_usual usual = qv_cache_usual_of(description);
     for (size_t i = 0; i < n && !s; i++) {
         qv_error why = { 0 };

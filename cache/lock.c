@@ -62,7 +62,7 @@ qv_cache_lock(const struct qv_cache_folder *folder, bool alone, int *lock, qv_er
     if (alone)
         return qv_fail(err, QV_EUNSUPPORTED,
                        "%s: files cannot be locked here (%s), so a run that adds to this cache "
-                       "would not be noticed; if there is none, --no-lock goes on without a lock",
+                       "would not be noticed; if there is none, --no-lock continues without a lock",
                        path, strerror(e));
     qv_fail(warning, QV_EUNSUPPORTED,
             "%s: files cannot be locked here (%s), so a process that removes keys would not notice "

@@ -8,7 +8,7 @@
 
 struct qv_cache_reading {
     size_t most_maps;         /* parts mapped at once; 0: 32768, half of Linux's limit */
-    size_t most_idle;         /* most mapped parts of which nobody holds a key; 0: 1024 */
+    size_t most_idle;         /* most mapped parts whose keys nobody holds; 0: 1024 */
     bool writable;            /* tensors may be written to; the changes stay in this process */
     const char *const *parts; /* [n_parts] names of the only parts to read; NULL: all */
     size_t n_parts;
@@ -19,7 +19,7 @@ struct qv_cache_reading {
 enum qv_cache_fault {
     QV_CACHE_BROKEN,     /* it was cut or altered, or is no part: its records are lost */
     QV_CACHE_FOREIGN,    /* of another version or layout: another build, or cache, may read it */
-    QV_CACHE_UNREADABLE, /* its bytes cannot be read now; or it is no regular file */
+    QV_CACHE_UNREADABLE, /* its bytes cannot be read now; or it is not a regular file */
 };
 
 /* Opens a cache. A part that is named and does not exist counts as damaged. */

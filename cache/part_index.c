@@ -385,7 +385,7 @@ load_index(struct qv_part_index *p, int fd, const char *path, qv_error *err)
         p->head.keys_bytes <= QV_CACHE_MAX_FRONT)
         all += QV_INDEX_ROW * p->head.n_rows + qv_index_padded(p->head.keys_bytes);
     if (all > p->size - p->header_bytes)
-        return fail(p, path, QV_CACHE_BROKEN, "its index goes on behind its end: it was cut short",
+        return fail(p, path, QV_CACHE_BROKEN, "its index extends past its end: it was cut short",
                     err);
     if (!make_room(p, skip + all))
         return qv_no_memory(path, err);

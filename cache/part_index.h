@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* A part's index, as index.inc lists it: where its keys have their tensors and records, and what
  * decides whether one is computed again. In front of a part lie its header, then `__index` (a head,
- * and a row for each key), `__keys` (each ends with a NUL) and `__records` (a JSON object a line),
- * the latter three at multiples of QV_CACHE_ALIGN. Opening a cache reads index and keys alone. */
+ * and a row for each key), `__keys` (each ends with a NUL) and `__records` (one JSON object per
+ * line), the latter three at multiples of QV_CACHE_ALIGN. Opening a cache reads index and keys
+ * alone. */
 #ifndef QV_CACHE_PART_INDEX_H
 #define QV_CACHE_PART_INDEX_H
 

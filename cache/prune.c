@@ -462,8 +462,8 @@ static qv_status
 open_folder(struct pruning *p, const char *dir, qv_error *err)
 {
     if (!qv_cache_exists(dir))
-        return qv_fail(err, QV_EIO, "%s: there is no %s in it, so this is no cache",
-                       qv_path_tail(dir), QV_CACHE_DESCRIPTION);
+        return qv_fail(err, QV_EIO, "%s: not a cache: it has no %s", qv_path_tail(dir),
+                       QV_CACHE_DESCRIPTION);
     qv_status s = qv_cache_folder_open(dir, &p->folder, err);
     if (!s && !p->o->dry_run && !p->o->no_lock)
         s = qv_cache_lock(&p->folder, true, &p->lock, NULL, err);

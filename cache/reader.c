@@ -36,8 +36,8 @@ read_description(qv_cache *c, qv_error *err)
     if (s)
         return s;
     if (!there)
-        return qv_fail(err, QV_EIO, "%s: there is no %s in it, so this is no cache",
-                       qv_path_tail(c->dir), QV_CACHE_DESCRIPTION);
+        return qv_fail(err, QV_EIO, "%s: not a cache: it has no %s", qv_path_tail(c->dir),
+                       QV_CACHE_DESCRIPTION);
     c->made_by = qv_json_text(root, JSON_COMPACT);
     c->usual = qv_cache_usual_of(root);
     json_decref(root);
@@ -209,7 +209,7 @@ qv_cache_check_index(const qv_cache *c, int64_t i, qv_error *err)
         return qv_fail(err, QV_EINVAL, "item of a cache: cache is NULL");
     return i >= 0 && (uint64_t)i < c->index.n_keys
                ? QV_OK
-               : qv_fail(err, QV_EINVAL, "%s: there is no key %lld; there are %zu",
+               : qv_fail(err, QV_EINVAL, "%s: no key %lld; there are %zu keys",
                          qv_path_tail(c->dir), (long long)i, c->index.n_keys);
 }
 

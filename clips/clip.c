@@ -27,9 +27,11 @@ struct qv_clip {
     struct qvm_process process;
     uint8_t *shared;
     qvm_request start; /* the layout of the shared memory */
+    size_t mapped;     /* bytes of it that are mapped */
     size_t frame_bytes;
 
     int64_t n_taken;
+    int32_t gpu_slot;  /* where the next frame is, as qvm_event has it */
     bool started_over; /* the decoder was lost, and the clip decoded from its beginning again */
     qv_status status;  /* why the clip ended early */
     qv_error error;
@@ -225,11 +227,19 @@ ask_for_frames(qv_clip *clip, int64_t plane_bytes, qv_error *err)
     slots = slots < 2 ? 2 : slots > RING_FRAMES ? RING_FRAMES : slots;
     r->n_slots = (int)(slots > n ? n : slots);
     r->memory = r->frames_at + r->n_slots * r->slot_bytes;
+    /* The GPU may give RGB, which has twice the bytes of planes of the same size. */
+    if (plane_bytes < r->slot_bytes && r->slot_bytes <= 3 * plane_bytes)
+        plane_bytes = r->slot_bytes;
     r->plane_bytes = plane_bytes;
+    /* Nor does it take more addresses than planes of the largest frames do. */
+    const bool fits = n <= QVM_MOST_SLOTS && n <= QV_RING_BYTES / r->slot_bytes &&
+                      n * plane_bytes <= (int64_t)QVM_SLOTS * QVM_MOST_PLANES;
+    r->n_planes = n > QVM_SLOTS && fits ? n : QVM_SLOTS;
+    clip->mapped = (size_t)(r->memory + r->n_planes * plane_bytes);
     r->gpu_patience_s = clip->process.patience_s / 3;
     void *shared = MAP_FAILED;
-    if (qvm_shared_memory_size(clip->process.session.shared, r->memory + QVM_SLOTS * plane_bytes))
-        shared = mmap(NULL, (size_t)r->memory, PROT_READ | PROT_WRITE, MAP_SHARED,
+    if (qvm_shared_memory_size(clip->process.session.shared, (int64_t)clip->mapped))
+        shared = mmap(NULL, clip->mapped, PROT_READ | PROT_WRITE, MAP_SHARED,
                       clip->process.session.shared, 0);
     if (shared == MAP_FAILED)
         return qv_fail(err, QV_ENOMEM, "%s: no memory for %d frames of %dx%d: %s", clip->path,
@@ -238,8 +248,7 @@ ask_for_frames(qv_clip *clip, int64_t plane_bytes, qv_error *err)
     clip->process.gives_frames = true;
     memcpy(clip->shared, clip->indices, (size_t)n * sizeof *clip->indices);
     qvm_event event;
-    qv_status status =
-        plane_bytes ? qvm_process_give_gpu(&clip->process, r->memory, plane_bytes, err) : QV_OK;
+    qv_status status = plane_bytes ? qvm_process_give_gpu(&clip->process, r, err) : QV_OK;
     if (status == QV_ESTATE) {
         r->plane_bytes = 0;
         status = QV_OK;
@@ -272,7 +281,7 @@ end_decoder(qv_clip *clip)
 {
     qvm_process_close(&clip->process);
     if (clip->shared)
-        munmap(clip->shared, (size_t)clip->start.memory);
+        munmap(clip->shared, clip->mapped);
     free(clip->indices);
     clip->shared = NULL;
     clip->indices = NULL;
@@ -390,10 +399,13 @@ next_frame(qv_clip *clip, qv_error *err)
 {
     qvm_event event;
     qv_status status = qvm_process_next(&clip->process, &event, err);
-    if (!status || !may_start_over(clip))
-        return status;
-    status = catch_up(clip, err);
-    return status ? status : qvm_process_next(&clip->process, &event, err);
+    if (status && may_start_over(clip)) {
+        status = catch_up(clip, err);
+        if (!status)
+            status = qvm_process_next(&clip->process, &event, err);
+    }
+    clip->gpu_slot = status ? -1 : event.gpu_slot;
+    return status;
 }
 
 /* Waits for the next frame; false: it ended. With the last frame, and after a failure that it may
@@ -428,9 +440,11 @@ qv_clip_read(qv_clip *clip, uint8_t *dst, int64_t n_max, int64_t *n, double *tim
     const qv_outcome *o = &clip->outcome;
     int64_t count = 0;
     for (; count < n_max && wait_for_frame(clip); count++) {
-        const int64_t slot = clip->n_taken % clip->start.n_slots;
+        const qvm_request *r = &clip->start;
         memcpy(dst + (size_t)count * clip->frame_bytes,
-               clip->shared + clip->start.frames_at + slot * clip->start.slot_bytes,
+               clip->shared + (clip->gpu_slot < 0
+                                   ? r->frames_at + clip->n_taken % r->n_slots * r->slot_bytes
+                                   : r->memory + clip->gpu_slot * r->plane_bytes),
                clip->frame_bytes);
         if (timestamps_s)
             timestamps_s[count] =

@@ -92,17 +92,21 @@ qvm_process_close(struct qvm_process *p)
 }
 
 qv_status
-qvm_process_give_gpu(struct qvm_process *p, int64_t memory, int64_t plane_bytes, qv_error *err)
+qvm_process_give_gpu(struct qvm_process *p, const qvm_request *r, qv_error *err)
 {
     qv_error inner;
     const qvm_gpu_request request = {
         .gpu = p->gpu,
-        .order = { .kind = QVM_DECODE, .memory = memory, .plane_bytes = plane_bytes },
+        .order = { .kind = QVM_DECODE,
+                   .memory = r->memory,
+                   .plane_bytes = r->plane_bytes,
+                   .n_planes = r->n_planes },
         .fds = { p->codec, p->session.shared },
     };
     qv_status status = qvm_gpu_give(p->decoder, &request, &p->gpu_process, &inner);
     close_fd(&p->codec); /* else that process would not see this one end */
     p->gives_planes = !status;
+    p->n_direct = !status && r->plane_bytes >= 3 * (int64_t)r->width * r->height ? r->n_planes : 0;
     p->gpu_is_avoided = status == QV_ESTATE ? "the GPU's processes failed again and again" : NULL;
     return status ? qv_fail(err, status, "%s: %s", p->path, inner.text) : QV_OK;
 }
@@ -262,7 +266,7 @@ accept_event(struct qvm_process *p, qvm_event *e)
             return false;
         p->has_plan = true;
         return true;
-    case QVM_FRAME: return p->has_plan;
+    case QVM_FRAME: return p->has_plan && e->gpu_slot >= -1 && e->gpu_slot < p->n_direct;
     case QVM_END:
         make_printable(e->text, sizeof e->text);
         return e->status > QV_OK && e->status <= QV_ESTATE;

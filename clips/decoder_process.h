@@ -20,6 +20,7 @@ struct qvm_process {
     bool gives_frames; /* it may now say that a frame is there */
     bool gives_index;  /* it may now send an index behind the facts */
     bool gives_planes; /* it may now say that a GPU decodes */
+    int64_t n_direct;  /* slots that frames as they were asked for may be in */
     int codec;         /* the other side of session.codec, for the GPU process; -1: none */
     int gpu;
     pid_t gpu_process; /* the GPU process that decodes the clip; 0: none does */
@@ -42,8 +43,7 @@ void qvm_process_close(struct qvm_process *p);
 /* Lets a GPU process decode into the shared memory behind its first `memory` bytes, in slots of
  * plane_bytes. Returns QV_EBACKEND if none can, and QV_ESTATE if they failed too often, so that the
  * CPU decodes. */
-qv_status qvm_process_give_gpu(struct qvm_process *p, int64_t memory, int64_t plane_bytes,
-                               qv_error *err);
+qv_status qvm_process_give_gpu(struct qvm_process *p, const qvm_request *start, qv_error *err);
 
 /* Sends a request. */
 qv_status qvm_process_tell(struct qvm_process *p, const qvm_request *request, qv_error *err);

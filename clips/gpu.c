@@ -96,7 +96,7 @@ hear(struct qvm_gpus *gpus, struct qvm_gpu *g, struct qvm_gpu_process *p, bool w
         return true;
     }
     if (code)
-        snprintf(g->why, sizeof g->why, "the process that is to decode there %s",
+        snprintf(g->why, sizeof g->why, "the process that should decode there %s",
                  code == ETIMEDOUT ? "is not ready after 60 s" : "ended at its start");
     else
         snprintf(g->why, sizeof g->why, "%s", hello.text);

@@ -301,8 +301,8 @@ qv_status qv_conv_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix 
                               const void *src, void *dst, qv_error *err);
 
 /* cpu/panels.c: opens a matmul whose weights lie in panels (it writes desc's strides), and lays
- * out weights: x[k,n], or the transpose of x[n,k], of which the first `rows` are there and the
- * others are zero. */
+ * out weights: x[k,n], or the transpose of x[n,k]; only the first `rows` are there, and the
+ * rest are zero. */
 qv_status qv_panels_open_cpu(struct qv_device_cpu *dev, struct matmul_desc_cpu *desc,
                              struct primitive_cpu *matmul, struct panels_cpu *out, qv_error *err);
 /* Tells which panels a layout of weights is. *known is false if it is none, or has zeros along

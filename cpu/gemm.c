@@ -389,7 +389,7 @@ describe_gemm(const struct qv_kernel *kernel, char *text, size_t size)
         snprintf(text, size, "%lld bits widened, then ", (long long)op->w_bits);
     qv_primitive_describe_cpu("oneDNN ", &g->matmuls[0], text, size);
     if (g->n_matmuls > 1)
-        snprintf(text + strlen(text), size - strlen(text), ", %lld rows a thread",
+        snprintf(text + strlen(text), size - strlen(text), ", %lld rows per thread",
                  (long long)g->rows);
 }
 

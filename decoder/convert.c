@@ -67,11 +67,28 @@ turn_rgb(const qvm_image *src, qvm_turn turn, uint8_t *dst)
 
 /* ---- colour ---------------------------------------------------------------------------------- */
 
-static bool
-is_full_range(const AVFrame *frame, const AVPixFmtDescriptor *format)
+bool
+qvm_is_full_range(const AVFrame *frame)
 {
+    const AVPixFmtDescriptor *format = av_pix_fmt_desc_get(frame->format);
     return !strncmp(format->name, "yuvj", 4) || frame->color_range == AVCOL_RANGE_JPEG ||
            format->nb_components < 3; /* gray */
+}
+
+/* As swscale's yuv2rgb.c makes them. */
+void
+qvm_find_colours(int space, bool full_range, qvm_colours *out)
+{
+    const int *c = sws_getCoefficients(space);
+    const int64_t across = full_range ? 224 : 255, half = 1 << 2;
+#define ROUNDED(value) (int32_t)(((int64_t)(value)*across / 255 + half) >> 3)
+    *out = (qvm_colours){ .y_zero = full_range ? 0 : 128,
+                          .y = full_range ? 8192 : 9539,
+                          .v_red = ROUNDED(c[0]),
+                          .u_blue = ROUNDED(c[1]),
+                          .u_green = ROUNDED(-c[2]),
+                          .v_green = ROUNDED(-c[3]) };
+#undef ROUNDED
 }
 
 static void
@@ -95,8 +112,8 @@ new_context(const qvm_converter *c, const AVFrame *frame, int height)
                                             height, AV_PIX_FMT_RGB24, flags, NULL, NULL, NULL);
     if (sws)
         sws_setColorspaceDetails(sws, sws_getCoefficients(frame->colorspace),
-                                 is_full_range(frame, av_pix_fmt_desc_get(frame->format)),
-                                 sws_getCoefficients(SWS_CS_DEFAULT), 1, 0, 1 << 16, 1 << 16);
+                                 qvm_is_full_range(frame), sws_getCoefficients(SWS_CS_DEFAULT), 1,
+                                 0, 1 << 16, 1 << 16);
     return sws;
 }
 

@@ -12,6 +12,7 @@
 #include "clock.h"
 #include "ipc/messages.h"
 #include "pixels/pixels.h"
+#include "scale.h"
 
 /* ---- packets.c: what a packet's headers say -------------------------------------------------- */
 
@@ -302,6 +303,11 @@ qv_status qvm_convert(qvm_converter *converter, const AVFrame *frame, qvm_turn t
                       qv_error *err);
 void qvm_converter_close(qvm_converter *converter);
 
+/* Finds the numbers of FFmpeg's number of a colour space. */
+void qvm_find_colours(int space, bool full_range, qvm_colours *out);
+/* Returns whether its samples use all of their range. */
+bool qvm_is_full_range(const AVFrame *frame);
+
 /* Returns whether qvm_image_rgb takes the format: planar YUV of 8 bits (chroma.c). */
 bool qvm_is_plain_yuv(const AVPixFmtDescriptor *format);
 /* Converts an image of JPEG, WebP, AVIF or TIFF to RGB. Returns false for lack of memory. */
@@ -339,6 +345,7 @@ typedef struct qvm_reader {
     const char *why;             /* why all is decoded, where there is a reason; else NULL */
     int64_t n_given;             /* packets that were given to decoders which are closed */
     struct qvm_gpu_decoder *gpu; /* the caller's decoder on a GPU; NULL: there is none */
+    int32_t gpu_slot; /* of the frame that was read last, which is there and nowhere else; or -1 */
     const char *not_gpu; /* why the GPU does not give the frames; NULL: it does, or none was to */
 } qvm_reader;
 
@@ -349,8 +356,10 @@ qv_status qvm_reader_open(qvm_reader *reader, int fd, const qvm_watch *watch, qv
 /* Returns the bytes of a frame's planes from a GPU; 0, with the reason in not_gpu, if none can
  * decode. */
 int64_t qvm_reader_plane_bytes(qvm_reader *reader);
-/* Says which frames will be read, ascending. What they do not need is left out, if packets tell. */
-qv_status qvm_reader_start(qvm_reader *reader, const int64_t *frames, int64_t n, qv_error *err);
+/* Says which frames will be read, ascending, and at which size. What they do not need is left out,
+ * if packets tell. */
+qv_status qvm_reader_start(qvm_reader *reader, const int64_t *frames, int64_t n, int height,
+                           int width, qv_error *err);
 /* Reads a frame to dst[height, width, 3]: one of qvm_reader_start's, none before the last call's.
  * The last frame stands for those behind the end. If stopped, dst may stay as it is. */
 qv_status qvm_reader_read(qvm_reader *reader, int64_t index, int height, int width, uint8_t *dst,

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "gpu_decoder.h"
+#include "numbers.h"
 
 /* Goes back to the first packet: by the container's index if it leads there, which keeps the source
  * open, else by opening the file again. No decoder is open then. */
@@ -330,7 +331,9 @@ look_into(qvm_reader *r, qv_outcome *info, qv_error *err)
 qv_status
 qvm_reader_open(qvm_reader *r, int fd, const qvm_watch *watch, qv_outcome *info, qv_error *err)
 {
-    *r = (qvm_reader){ .fd = fd, .threads = watch->asked.threads, .watch = watch, .n_image = -1 };
+    *r = (qvm_reader){
+        .fd = fd, .threads = watch->asked.threads, .watch = watch, .n_image = -1, .gpu_slot = -1
+    };
     memset(info, 0, sizeof *info);
     r->frame = av_frame_alloc();
     r->last = av_frame_alloc();
@@ -360,49 +363,6 @@ choose_packets(qvm_reader *r, const int64_t *frames, int64_t n, int64_t n_read, 
     if (qvm_times_need(&r->times, frames, n, n_read))
         return QV_OK;
     return qv_fail(err, QV_ENOMEM, "no memory to choose among %lld packets", (long long)r->times.n);
-}
-
-/* Has a GPU decode the stream from its first packet on, if it can. */
-static qv_status
-begin_on_gpu(qvm_reader *r, const int64_t *frames, int64_t n, qv_error *err)
-{
-    qvm_source *s = &r->source;
-    const qv_status chosen = choose_packets(r, frames, n, 0, err);
-    if (chosen)
-        return chosen;
-    if (!qvm_gpu_decoder_can_hold(r->gpu, r->times.most_sampled) ||
-        !qvm_gpu_decoder_open(r->gpu, s->stream, s->codec.av, r->last)) {
-        r->not_gpu = r->gpu->why;
-        return QV_OK;
-    }
-    const qv_status status = go_back(r, r->times.can_rewind, err);
-    if (status)
-        return status;
-    s->gpu = r->gpu;
-    r->n_decoded = 0;
-    return QV_OK;
-}
-
-qv_status
-qvm_reader_start(qvm_reader *r, const int64_t *frames, int64_t n, qv_error *err)
-{
-    r->why = r->times.unsure;
-    if (!r->times.n || r->why)
-        return QV_OK;
-    if (r->source.errors || r->n_corrupt)
-        qvm_times_doubt(&r->times, "it is damaged");
-    r->why = r->times.unsure;
-    if (r->why) {
-        r->not_gpu = r->gpu ? r->why : NULL;
-        return QV_OK;
-    }
-    qv_status status = r->gpu ? begin_on_gpu(r, frames, n, err) : QV_OK;
-    if (!status)
-        status = choose_packets(r, frames, n, r->source.n_read, err);
-    if (status)
-        return status;
-    qvm_source_leave_out(&r->source, &r->times);
-    return QV_OK;
 }
 
 static qv_status
@@ -436,6 +396,82 @@ resize_into(qvm_reader *r, int height, int width, uint8_t *dst, qv_error *err)
     return QV_OK;
 }
 
+/* Asks the GPU for frames of their final size, where it makes them as this process would. The first
+ * one is made here, too, to be compared. */
+static qv_status
+ask_for_scaled(qvm_reader *r, bool first, int64_t n, int height, int width, qv_error *err)
+{
+    qvm_gpu_decoder *d = r->gpu;
+    const AVFrame *f = r->last;
+    const bool turns = r->turn.transpose || r->turn.flip_x || r->turn.flip_y;
+    const int64_t bytes = 3 * (int64_t)width * height;
+    const bool direct = n <= d->n_slots && n <= QV_RING_BYTES / bytes;
+    if (turns || r->watch->asked.like != QV_LIKE_TRANSFORMERS || f->width % 2 || f->height % 2 ||
+        f->format == AV_PIX_FMT_YUV420P10 || width > f->width + QVM_SCALED_MORE ||
+        height > f->height + QVM_SCALED_MORE || bytes > d->slot_bytes ||
+        (!direct && r->times.most_sampled > QVM_MOST_GROUP_BYTES / bytes))
+        return QV_OK;
+    d->scaled = (qvm_scaled){ f->width, f->height, width, height };
+    d->is_direct = direct;
+    if (d->is_direct)
+        d->frame_bytes = 1;
+    else if (bytes > d->frame_bytes)
+        d->frame_bytes = bytes;
+    d->first_rgb = first ? malloc((size_t)bytes) : NULL;
+    if (!first)
+        return QV_OK;
+    if (!d->first_rgb)
+        return qv_fail(err, QV_ENOMEM, "no memory for a frame of %dx%d", width, height);
+    const qv_status status = qvm_convert(&r->converter, f, r->turn, &r->image, err);
+    return status ? status : resize_into(r, height, width, d->first_rgb, err);
+}
+
+/* Has a GPU decode the stream from its first packet on, if it can. */
+static qv_status
+begin_on_gpu(qvm_reader *r, const int64_t *frames, int64_t n, int height, int width, qv_error *err)
+{
+    qvm_source *s = &r->source;
+    qv_status status = choose_packets(r, frames, n, 0, err);
+    if (!status)
+        status = ask_for_scaled(r, !frames[0], n, height, width, err);
+    if (status)
+        return status;
+    if (!qvm_gpu_decoder_can_hold(r->gpu, r->times.most_sampled) ||
+        !qvm_gpu_decoder_open(r->gpu, s->stream, s->codec.av, r->last)) {
+        r->not_gpu = r->gpu->why;
+        return QV_OK;
+    }
+    status = go_back(r, r->times.can_rewind, err);
+    if (status)
+        return status;
+    s->gpu = r->gpu;
+    r->n_decoded = 0;
+    return QV_OK;
+}
+
+qv_status
+qvm_reader_start(qvm_reader *r, const int64_t *frames, int64_t n, int height, int width,
+                 qv_error *err)
+{
+    r->why = r->times.unsure;
+    if (!r->times.n || r->why)
+        return QV_OK;
+    if (r->source.errors || r->n_corrupt)
+        qvm_times_doubt(&r->times, "it is damaged");
+    r->why = r->times.unsure;
+    if (r->why) {
+        r->not_gpu = r->gpu ? r->why : NULL;
+        return QV_OK;
+    }
+    qv_status status = r->gpu ? begin_on_gpu(r, frames, n, height, width, err) : QV_OK;
+    if (!status)
+        status = choose_packets(r, frames, n, r->source.n_read, err);
+    if (status)
+        return status;
+    qvm_source_leave_out(&r->source, &r->times);
+    return QV_OK;
+}
+
 qv_status
 qvm_reader_read(qvm_reader *r, int64_t index, int height, int width, uint8_t *dst, qv_error *err)
 {
@@ -450,6 +486,11 @@ qvm_reader_read(qvm_reader *r, int64_t index, int height, int width, uint8_t *ds
     if (atomic_load(r->watch->stop))
         return QV_OK;
     r->n_missing += index >= r->n_decoded;
+    if (qvm_gpu_decoder_scaled(r->gpu, r->last, &r->gpu_slot)) {
+        if (r->gpu_slot < 0)
+            memcpy(dst, r->last->data[0], 3 * (size_t)height * (size_t)width);
+        return QV_OK;
+    }
     if (r->n_image != r->n_decoded - 1) {
         status = qvm_convert(&r->converter, r->last, r->turn, &r->image, err);
         if (status)

@@ -69,7 +69,7 @@ fail(qvm_gpu_decoder *d, const char *why)
 bool
 qvm_gpu_decoder_can_hold(qvm_gpu_decoder *d, int64_t n)
 {
-    return n <= (QVM_MOST_GROUP_BYTES - d->held_bytes) / d->slot_bytes || !fail(d, too_long);
+    return n <= (QVM_MOST_GROUP_BYTES - d->held_bytes) / d->frame_bytes || !fail(d, too_long);
 }
 
 /* Marks the GPU process as lost for all clips. */
@@ -162,7 +162,10 @@ send_stream(qvm_gpu_decoder *d, const AVCodecContext *codec)
     const qvm_gpu_decoder_stream about = { .codec_id = codec->codec_id,
                                            .format = d->like->format,
                                            .width = codec->coded_width,
-                                           .height = codec->coded_height };
+                                           .height = codec->coded_height,
+                                           .scaled = d->scaled,
+                                           .space = d->like->colorspace,
+                                           .full_range = qvm_is_full_range(d->like) };
     const qvm_gpu_decoder_request open = { .kind = QVM_GPU_OPEN, .bytes = (int32_t)sizeof about };
     const int code = send_all(d, &open, sizeof open);
     return code ? code : send_all(d, &about, sizeof about);
@@ -199,7 +202,7 @@ qvm_gpu_decoder_open(qvm_gpu_decoder *d, const AVStream *stream, const AVCodecCo
 {
     qvm_gpu_decoder_event event;
     d->like = av_frame_clone(first);
-    for (int i = 0; i < QVM_SLOTS; i++)
+    for (int i = 0; i < d->n_slots; i++)
         d->free[i] = true;
     d->most_held =
         (unsigned)(codec->has_b_frames < QVM_MOST_HELD ? codec->has_b_frames : QVM_MOST_HELD);
@@ -220,6 +223,8 @@ qvm_gpu_decoder_close(qvm_gpu_decoder *d)
     for (; d->n_held; d->n_held--)
         av_frame_free(&d->held[d->first_held++ % QVM_MOST_GROUP].frame);
     av_frame_free(&d->like);
+    free(d->first_rgb);
+    d->first_rgb = NULL;
     av_packet_free(&d->packet);
     av_bsf_free(&d->annexb);
 }
@@ -230,7 +235,7 @@ qvm_gpu_decoder_close(qvm_gpu_decoder *d)
 static int
 find_slot(const qvm_gpu_decoder *d)
 {
-    for (int i = 0; i < QVM_SLOTS; i++)
+    for (int i = 0; i < (d->is_direct ? d->n_slots : QVM_SLOTS); i++)
         if (d->free[i])
             return i;
     return -1;
@@ -370,6 +375,33 @@ lay_out(const qvm_gpu_decoder *d, const qvm_gpu_decoder_event *e, const uint8_t 
     return av_frame_apply_cropping(frame, AV_FRAME_CROP_UNALIGNED);
 }
 
+/* Copies a frame that the GPU has resized, or remembers its slot. */
+static int
+take_scaled(const qvm_gpu_decoder *d, int32_t slot, const uint8_t *from, AVFrame *frame)
+{
+    const size_t bytes = d->is_direct ? 1 : (size_t)qvm_scaled_bytes(&d->scaled);
+    frame->buf[0] = av_buffer_alloc(bytes);
+    if (!frame->buf[0])
+        return AVERROR(ENOMEM);
+    frame->format = AV_PIX_FMT_RGB24;
+    frame->width = d->scaled.to_width;
+    frame->height = d->scaled.to_height;
+    frame->data[0] = frame->buf[0]->data;
+    frame->linesize[0] = 3 * frame->width;
+    frame->quality = slot; /* a member that nothing else uses here */
+    if (!d->is_direct)
+        memcpy(frame->data[0], from, bytes);
+    return 0;
+}
+
+bool
+qvm_gpu_decoder_scaled(const qvm_gpu_decoder *d, const AVFrame *frame, int32_t *slot)
+{
+    const bool is = d && d->scaled.width && frame->format == AV_PIX_FMT_RGB24; /* no decoder's */
+    *slot = is && d->is_direct ? frame->quality : -1;
+    return is;
+}
+
 /* Returns whether two frames of one size and format have the same samples. */
 static bool
 are_equal(const AVFrame *a, const AVFrame *b)
@@ -390,18 +422,21 @@ are_equal(const AVFrame *a, const AVFrame *b)
 static bool
 is_possible(const qvm_gpu_decoder *d, const qvm_gpu_decoder_event *e)
 {
-    if (e->slot < 0 || e->slot >= QVM_SLOTS || d->free[e->slot] || e->width < 1 || e->height < 1 ||
+    if (e->slot < 0 || e->slot >= d->n_slots || d->free[e->slot] || e->width < 1 || e->height < 1 ||
         e->width > QVM_MAX_SIDE || e->height > QVM_MAX_SIDE || e->width % 2 || e->height % 2)
         return false;
+    const int64_t bytes =
+        e->is_scaled ? qvm_scaled_bytes(&d->scaled)
+                     : (int64_t)e->width * e->height * 3 / 2 * sample_bytes(d->like->format);
     return e->right >= 0 && e->right < e->width && e->bottom >= 0 && e->bottom < e->height &&
-           (int64_t)e->width * e->height * 3 / 2 * sample_bytes(d->like->format) <= d->slot_bytes;
+           bytes > 0 && bytes <= d->slot_bytes;
 }
 
 /* Returns whether a frame has the same shape as those before it. */
 static bool
 keeps_shape(qvm_gpu_decoder *d, const qvm_gpu_decoder_event *e)
 {
-    const int32_t shape[] = { e->width, e->height, e->right, e->bottom };
+    const int32_t shape[] = { e->width, e->height, e->right, e->bottom, e->is_scaled };
     if (!d->shape[0])
         memcpy(d->shape, shape, sizeof shape);
     return !memcmp(d->shape, shape, sizeof shape);
@@ -412,6 +447,7 @@ static int
 take_frame(qvm_gpu_decoder *d, const qvm_gpu_decoder_event *e, AVFrame *frame)
 {
     const AVFrame *like = d->like;
+    const uint8_t *from = d->planes + e->slot * d->slot_bytes;
     if (!is_possible(d, e))
         return lose(d, "the GPU process sent an impossible reply");
     frame->format = like->format;
@@ -419,14 +455,20 @@ take_frame(qvm_gpu_decoder *d, const qvm_gpu_decoder_event *e, AVFrame *frame)
     frame->height = e->height;
     frame->color_range = like->color_range;
     frame->colorspace = like->colorspace;
-    const int code = keeps_shape(d, e) ? lay_out(d, e, d->planes + e->slot * d->slot_bytes, frame)
-                                       : AVERROR_INVALIDDATA;
-    d->free[e->slot] = true;
+    const int code = !keeps_shape(d, e) ? AVERROR_INVALIDDATA
+                     : e->is_scaled     ? take_scaled(d, e->slot, from, frame)
+                                        : lay_out(d, e, from, frame);
+    d->free[e->slot] = !e->is_scaled || !d->is_direct;
     if (code == AVERROR(ENOMEM))
         return fail(d, "there is no memory");
-    if (code < 0 || frame->width != like->width || frame->height != like->height)
+    if (code < 0 ||
+        (!e->is_scaled && (frame->width != like->width || frame->height != like->height)))
         return fail(d, "the size of its frames changes");
-    if (e->pts == like->pts && !are_equal(frame, like))
+    const bool differs =
+        e->is_scaled
+            ? d->first_rgb && memcmp(d->first_rgb, from, (size_t)qvm_scaled_bytes(&d->scaled)) != 0
+            : !are_equal(frame, like);
+    if (e->pts == like->pts && differs)
         return fail(d, "the GPU's first frame is not the CPU's");
     return 0;
 }
@@ -459,7 +501,7 @@ take_in(qvm_gpu_decoder *d, const qvm_gpu_decoder_event *e)
     if (e->slot == -1)
         return 0;
     h->frame = av_frame_alloc();
-    d->held_bytes += d->slot_bytes;
+    d->held_bytes += d->frame_bytes;
     return h->frame ? take_frame(d, e, h->frame) : fail(d, "there is no memory");
 }
 
@@ -494,7 +536,7 @@ wait_for_next(qvm_gpu_decoder *d)
             return fail(d, other_times);
         if (d->emptied)
             return found ? lose(d, "the GPU process sent an impossible reply") : AVERROR_EOF;
-        int code = next_event(d, d->emptying || find_slot(d) < 0, &e);
+        int code = next_event(d, d->emptying || (!d->is_direct && find_slot(d) < 0), &e);
         if (!code)
             code = take_in(d, &e);
         if (code)
@@ -518,7 +560,7 @@ qvm_gpu_decoder_receive(qvm_gpu_decoder *d, AVFrame *frame)
     if (h->frame) {
         av_frame_move_ref(frame, h->frame);
         av_frame_free(&h->frame);
-        d->held_bytes -= d->slot_bytes;
+        d->held_bytes -= d->frame_bytes;
     }
     frame->pts = h->pts;
     d->first_held = (d->first_held + 1) % QVM_MOST_GROUP;

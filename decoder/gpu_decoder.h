@@ -34,9 +34,24 @@ typedef struct qvm_gpu_decoder_request {
     int64_t pts; /* PACKET: the packet's time */
 } qvm_gpu_decoder_request;
 
+enum { QVM_SCALED_MORE = 32 }; /* the most by which a side may become longer, as it is rounded */
+/* Which pictures (without what is cut off) are resized to which size; zeros: none are. */
+typedef struct qvm_scaled {
+    int32_t width, height, to_width, to_height;
+} qvm_scaled;
+static inline int64_t
+qvm_scaled_bytes(const qvm_scaled *s)
+{
+    return 3 * (int64_t)s->to_width * s->to_height;
+}
+
 /* The stream to decode, in FFmpeg's numbers. */
 typedef struct qvm_gpu_decoder_stream {
     int32_t codec_id, format, width, height; /* the size of the coded frames */
+    /* The size at which RGB is wanted, if the GPU process can make it; of colours, see
+     * qvm_find_colours. */
+    qvm_scaled scaled;
+    int32_t space, full_range;
 } qvm_gpu_decoder_stream;
 
 /* OPENED: the stream is taken. FRAME: a packet's frame has come; each has one, in their order.
@@ -49,7 +64,8 @@ typedef enum qvm_gpu_decoder_answer {
 } qvm_gpu_decoder_answer;
 
 /* An event of the GPU process. A frame's slot holds the coded picture, whose sides are even, as
- * NV12 or P010 (8 or 10 bits): its rows of luma and half as many of chroma, without gaps. */
+ * NV12 or P010 (8 or 10 bits): its rows of luma and half as many of chroma, without gaps; or, if
+ * that was asked for, RGB of its visible part, resized. */
 typedef struct qvm_gpu_decoder_event {
     int32_t kind;
     int32_t slot; /* -1: the frame is not wanted */
@@ -59,6 +75,7 @@ typedef struct qvm_gpu_decoder_event {
     int32_t whole;         /* the pictures of all groups below this number are known to be whole */
     int32_t width, height; /* of the coded picture */
     int32_t right, bottom; /* columns and rows that are cut off at these sides */
+    int32_t is_scaled;     /* the slot holds RGB, resized */
     char why[QVM_WHY_BYTES]; /* FAILED: the reason, in words that follow "since" */
 } qvm_gpu_decoder_event;
 
@@ -75,17 +92,22 @@ typedef struct qvm_gpu_decoder_frame {
 
 typedef struct qvm_gpu_decoder {
     int socket;
-    const uint8_t *planes; /* [QVM_SLOTS, slot_bytes] */
-    int64_t slot_bytes;
+    const uint8_t *planes; /* [n_slots, slot_bytes] */
+    int n_slots;
+    bool is_direct; /* resized frames stay in their slots, of which each has its own */
+    int64_t slot_bytes, frame_bytes; /* frame_bytes: the most of a frame that is held */
     double patience_s;
     const qvm_watch *watch;
     const qvm_times *times; /* the times of the frames that are to come */
     AVFrame *like;          /* the first frame, as this process's own decoder made it */
+    qvm_scaled scaled;      /* the size at which frames are asked for; zeros: as planes */
+    uint8_t *first_rgb;     /* the first frame at this size, as this process makes it; NULL: it is
+                             * not wanted */
     AVBSFContext *annexb;
     AVPacket *packet;
     /* the next packet is the first one, or a keyframe behind a gap */
     bool begins;
-    bool free[QVM_SLOTS];                        /* slots in which no frame is or is to come */
+    bool free[QVM_MOST_SLOTS];                   /* slots in which no frame is or is to come */
     bool emptying;                               /* all frames are to come, as no packet follows */
     bool emptied;                                /* all frames have come, as no packet followed */
     qvm_gpu_decoder_event came[QVM_MOST_EVENTS]; /* a ring of n events, from `first` on */
@@ -99,8 +121,8 @@ typedef struct qvm_gpu_decoder {
     int32_t group; /* the group of the packet that was sent last */
     int32_t whole; /* all groups below this number are known to be whole */
     int64_t next;  /* the number in `times` from which on the frame to be shown next is sought */
-    /* width, height, right and bottom of all frames' events; zeros: no frame came yet */
-    int32_t shape[4];
+    /* width, height, right, bottom and is_scaled of all frames' events; zeros: no frame came yet */
+    int32_t shape[5];
     int64_t last_order; /* `order` of the frame that was given last */
     bool lost;          /* the process ended, is silent, or sent something impossible */
     /* why the GPU is not used any more, to follow "since"; "": it is used */
@@ -114,12 +136,16 @@ int64_t qvm_gpu_decoder_slot_bytes(const AVCodecContext *codec, const AVFrame *f
 /* Returns whether n more sampled frames may wait for their group; why not is in d->why. */
 bool qvm_gpu_decoder_can_hold(qvm_gpu_decoder *d, int64_t n);
 
-/* Has the GPU take the stream. The members of `d` up to `times` are set, the others zeros; `first`
+/* Has the GPU take the stream. The members of `d` up to `times` are set, `scaled` and first_rgb (of
+ * malloc) may be, and the others are zeros; `first`
  * is the first frame as `codec` made it. Returns false with d->why if the GPU does not take it. The
  * caller calls qvm_gpu_decoder_close in either case. */
 bool qvm_gpu_decoder_open(qvm_gpu_decoder *d, const AVStream *stream, const AVCodecContext *codec,
                           const AVFrame *first);
 void qvm_gpu_decoder_close(qvm_gpu_decoder *d);
+/* Returns whether a received frame is RGB of the size that was asked for. *slot is where it is if
+ * it was not copied, else -1. */
+bool qvm_gpu_decoder_scaled(const qvm_gpu_decoder *d, const AVFrame *frame, int32_t *slot);
 /* These do what avcodec_send_packet and avcodec_receive_frame do, but frames that were not sampled
  * come without data, a failure is final, and none comes before its group is known to be whole. */
 int qvm_gpu_decoder_send(qvm_gpu_decoder *d, const AVPacket *packet, bool sampled);

@@ -28,12 +28,13 @@ struct gpu_process {
 struct stream {
     struct gpu_process *process;
     int socket;
-    uint8_t *planes; /* [QVM_SLOTS, slot_bytes] */
+    uint8_t *planes; /* [n_slots, slot_bytes] */
     int64_t slot_bytes;
+    int n_slots;
     struct {
         bool wanted;
         int64_t pts;
-    } slots[QVM_SLOTS];
+    } slots[QVM_MOST_SLOTS];
     qvm_nvstream *nv;
     uint8_t *data; /* [room] bytes of a packet */
     size_t room;
@@ -61,7 +62,7 @@ static uint8_t *
 find_slot(void *user, int64_t pts, int64_t bytes, int32_t *slot)
 {
     struct stream *s = user;
-    for (int i = 0; i < QVM_SLOTS; i++)
+    for (int i = 0; i < s->n_slots; i++)
         if (s->slots[i].wanted && s->slots[i].pts == pts && bytes <= s->slot_bytes) {
             s->slots[i].wanted = false;
             *slot = i;
@@ -113,7 +114,7 @@ open_stream(struct stream *s, int32_t bytes)
 static bool
 decode(struct stream *s, const qvm_gpu_decoder_request *r)
 {
-    if (r->slot >= QVM_SLOTS || !r->bytes)
+    if (r->slot >= s->n_slots || !r->bytes)
         return refuse(s, "it made an impossible request");
     if (r->slot >= 0) {
         s->slots[r->slot].wanted = true;
@@ -150,7 +151,7 @@ end_stream(struct stream *s)
     struct gpu_process *p = s->process;
     close(s->socket);
     if (s->planes)
-        munmap(s->planes, QVM_SLOTS * (size_t)s->slot_bytes);
+        munmap(s->planes, (size_t)(s->n_slots * s->slot_bytes));
     free(s->data);
     free(s);
     pthread_mutex_lock(&p->lock);
@@ -182,14 +183,17 @@ start_stream(struct gpu_process *p, const qvm_order *order, const int fds[QVM_GP
     struct stream *s = calloc(1, sizeof *s);
     void *at = MAP_FAILED;
     if (s)
-        at = mmap(NULL, QVM_SLOTS * (size_t)order->plane_bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
-                  fds[1], (off_t)order->memory);
+        at = mmap(NULL, (size_t)(order->n_planes * order->plane_bytes), PROT_READ | PROT_WRITE,
+                  MAP_SHARED, fds[1], (off_t)order->memory);
     close(fds[1]);
     if (!s) {
         close(fds[0]);
         return;
     }
-    *s = (struct stream){ .process = p, .socket = fds[0], .slot_bytes = order->plane_bytes };
+    *s = (struct stream){ .process = p,
+                          .socket = fds[0],
+                          .slot_bytes = order->plane_bytes,
+                          .n_slots = (int)order->n_planes };
     s->planes = at == MAP_FAILED ? NULL : at;
     pthread_mutex_lock(&p->lock);
     const bool full = p->n_streams++ == MOST_STREAMS;

@@ -212,9 +212,13 @@ keep_freed_memory(void)
 static int
 print_version(int fd)
 {
-    const char *no_nvdec = qvm_no_nvdec();
+    const char *nvdec = qvm_no_nvdec();
+    if (!*nvdec)
+        nvdec = QV_WITH_KERNELS ? "in this build, for --decode gpu; the GPU resizes frames too"
+                                : "in this build, for --decode gpu; the CPU resizes frames, since "
+                                  "there was no nvcc";
     return dprintf(fd, "qwenvit-decoder " QV_VERSION "\n  FFmpeg   %s\n  NVDEC    %s\n",
-                   av_version_info(), *no_nvdec ? no_nvdec : "in this build, for --decode gpu") < 0;
+                   av_version_info(), nvdec) < 0;
 }
 
 int

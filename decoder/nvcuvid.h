@@ -12,8 +12,8 @@
 enum { QVM_NVIDLE = 32 }; /* decoders that are kept open between clips */
 
 /* The types of functions that the headers lack. */
-typedef CUresult CUDAAPI cuda_alloc(void **at, size_t bytes);
-typedef CUresult CUDAAPI cuda_free(void *at);
+typedef CUresult CUDAAPI cuda_register(void *at, size_t bytes, unsigned flags);
+typedef CUresult CUDAAPI cuda_unregister(void *at);
 
 /* The functions that are called in NVIDIA's libraries. */
 struct qvm_nvcalls {
@@ -27,8 +27,15 @@ struct qvm_nvcalls {
     CALL(cuda, cuStreamDestroy, tcuStreamDestroy_v2, "cuStreamDestroy_v2")                         \
     CALL(cuda, cuStreamSynchronize, tcuStreamSynchronize, "cuStreamSynchronize")                   \
     CALL(cuda, cuMemcpy2DAsync, tcuMemcpy2DAsync_v2, "cuMemcpy2DAsync_v2")                         \
-    CALL(cuda, cuMemAllocHost, cuda_alloc, "cuMemAllocHost_v2")                                    \
-    CALL(cuda, cuMemFreeHost, cuda_free, "cuMemFreeHost")                                          \
+    CALL(cuda, cuMemHostRegister, cuda_register, "cuMemHostRegister_v2")                           \
+    CALL(cuda, cuMemHostUnregister, cuda_unregister, "cuMemHostUnregister")                        \
+    CALL(cuda, cuMemcpyDtoHAsync, tcuMemcpyDtoHAsync_v2, "cuMemcpyDtoHAsync_v2")                   \
+    CALL(cuda, cuMemcpyHtoD, tcuMemcpyHtoD_v2, "cuMemcpyHtoD_v2")                                  \
+    CALL(cuda, cuMemAlloc, tcuMemAlloc_v2, "cuMemAlloc_v2")                                        \
+    CALL(cuda, cuMemFree, tcuMemFree_v2, "cuMemFree_v2")                                           \
+    CALL(cuda, cuModuleLoadData, tcuModuleLoadData, "cuModuleLoadData")                            \
+    CALL(cuda, cuModuleGetFunction, tcuModuleGetFunction, "cuModuleGetFunction")                   \
+    CALL(cuda, cuLaunchKernel, tcuLaunchKernel, "cuLaunchKernel")                                  \
     CALL(cuda, cuGetErrorString, tcuGetErrorString, "cuGetErrorString")                            \
     CALL(cuvid, cuvidGetDecoderCaps, tcuvidGetDecoderCaps, "cuvidGetDecoderCaps")                  \
     CALL(cuvid, cuvidCreateDecoder, tcuvidCreateDecoder, "cuvidCreateDecoder")                     \
@@ -58,8 +65,9 @@ struct qvm_nvdecoder {
     CUstream queue;
     /* a picture's planes in locked pages: copies to other pages take turns in the whole process */
     void *host;
+    struct qvm_nvscaler *scaler; /* of the last stream that wanted frames resized; NULL: none did */
     struct qvm_nvshape shape;
-    int64_t bytes; /* bytes of all surfaces */
+    int64_t bytes; /* bytes of all surfaces, and the most that a scaler takes */
 };
 
 enum { QVM_NVCODECS = 2 };
@@ -74,6 +82,7 @@ int qvm_nvcodec_find(int id);
 struct qvm_nvdec {
     struct qvm_nvcalls call;
     CUcontext context;
+    CUfunction across, down; /* of scale.cu; across is NULL: frames are not resized here */
     CUVIDDECODECAPS caps[QVM_NVCODECS][2]; /* for 8 and for 10 bits a sample */
     pthread_mutex_t lock;                  /* guards the members below */
     struct qvm_nvdecoder idle[QVM_NVIDLE]; /* [n_idle], ascending by their last use */
@@ -89,5 +98,20 @@ const char *qvm_nvdecoder_take(qvm_nvdec *gpu, const struct qvm_nvshape *shape,
 void qvm_nvdecoder_give_back(qvm_nvdec *gpu, struct qvm_nvdecoder *decoder);
 /* Returns the bytes of a picture's planes. */
 int64_t qvm_nvdecoder_bytes(const struct qvm_nvshape *shape);
+
+/* ---- nvscale.c: frames are converted and resized on the GPU ---------------------------------- */
+
+/* Loads the kernels, unless they give other bytes than the CPU. */
+void qvm_nvscale_open(qvm_nvdec *gpu);
+/* Makes *scaler one for this size, if it is none. Returns false, with NULL, if there is none. */
+bool qvm_nvscaler_make(const qvm_nvdec *gpu, const qvm_scaled *size, struct qvm_nvscaler **scaler);
+void qvm_nvscaler_free(const qvm_nvdec *gpu, struct qvm_nvscaler **scaler);
+/* Enqueues a frame's way through the kernels, and from there to the host. The planes' rows are
+ * `pitch` bytes apart. */
+CUresult qvm_nvscaler_run(const qvm_nvdec *gpu, struct qvm_nvscaler *scaler, CUdeviceptr luma,
+                          CUdeviceptr chroma, unsigned pitch, const qvm_colours *colours,
+                          CUstream queue, void *to);
+/* Returns whether the GPU makes the CPU's bytes of a frame, planar and of even sides. */
+bool qvm_nvscale_agrees(const qvm_nvdec *gpu, const AVFrame *frame, int to_width, int to_height);
 
 #endif

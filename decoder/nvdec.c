@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 const struct qvm_nvcodec qvm_nvcodecs[] = { { AV_CODEC_ID_H264, cudaVideoCodec_H264 },
                                             { AV_CODEC_ID_HEVC, cudaVideoCodec_HEVC } };
@@ -69,10 +70,33 @@ qvm_nvdecoder_bytes(const struct qvm_nvshape *s)
     return (int64_t)s->width * s->height * 3 / 2 * (s->bit_depth ? 2 : 1);
 }
 
+/* Returns the bytes of RGB at the largest size that frames are resized to. */
+static int64_t
+rgb_bytes(const struct qvm_nvshape *s)
+{
+    return 3 * (int64_t)(s->width + QVM_SCALED_MORE) * (s->height + QVM_SCALED_MORE);
+}
+
 static int64_t
 surface_bytes(const struct qvm_nvshape *s)
 {
-    return qvm_nvdecoder_bytes(s) * s->surfaces;
+    return qvm_nvdecoder_bytes(s) * s->surfaces + 2 * rgb_bytes(s); /* a scaler has two */
+}
+
+/* Allocates memory in locked pages. cuMemAllocHost would map it as shared memory, which no limit
+ * counts, so the lock refuses that for pictures above 2 MiB. */
+static bool
+lock_pages(const qvm_nvdec *g, size_t bytes, void **out)
+{
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED)
+        return false;
+    if (g->call.cuMemHostRegister(at, bytes, 0)) {
+        munmap(at, bytes);
+        return false;
+    }
+    *out = at;
+    return true;
 }
 
 static void
@@ -80,8 +104,11 @@ free_parts(const qvm_nvdec *g, struct qvm_nvdecoder *d)
 {
     if (d->handle)
         g->call.cuvidDestroyDecoder(d->handle);
-    if (d->host)
-        g->call.cuMemFreeHost(d->host);
+    if (d->host) {
+        g->call.cuMemHostUnregister(d->host);
+        munmap(d->host, (size_t)rgb_bytes(&d->shape));
+    }
+    qvm_nvscaler_free(g, &d->scaler);
     if (d->queue)
         g->call.cuStreamDestroy(d->queue);
     *d = (struct qvm_nvdecoder){ .handle = NULL };
@@ -111,7 +138,7 @@ make_decoder(qvm_nvdec *g, const struct qvm_nvshape *s, struct qvm_nvdecoder *d)
     info.display_area.bottom = (short)s->height;
     *d = (struct qvm_nvdecoder){ .shape = *s, .bytes = surface_bytes(s) };
     if (!g->call.cuStreamCreate(&d->queue, 1 /* CU_STREAM_NON_BLOCKING */) &&
-        !g->call.cuMemAllocHost(&d->host, (size_t)qvm_nvdecoder_bytes(s)) &&
+        lock_pages(g, (size_t)rgb_bytes(s), &d->host) &&
         !g->call.cuvidCreateDecoder(&d->handle, &info))
         return true;
     d->handle = NULL;
@@ -202,6 +229,7 @@ qvm_nvdec_open(qvm_nvdec *g, int number)
     }
     pthread_mutex_init(&g->lock, NULL);
     ask_for_caps(g);
+    qvm_nvscale_open(g);
     g->call.cuCtxPopCurrent(&context);
     for (int i = 0; i < QVM_NVCODECS; i++)
         if (g->caps[i][0].bIsSupported)

@@ -14,6 +14,8 @@ enum {
 struct qvm_nvstream {
     qvm_nvdec *gpu;
     qvm_nvdec_sink sink;
+    qvm_scaled scaled; /* as it was asked for; zeros: planes are given */
+    qvm_colours colours;
     int codec;
     unsigned bit_depth;
     unsigned most_width, most_height;
@@ -48,6 +50,31 @@ fail(qvm_nvstream *s, const char *why)
     return 0;
 }
 
+/* Returns the columns or rows (`down`) that are cut off in front of the visible part, of which
+ * NVIDIA's parser does not tell. */
+static int
+cut_off(const qvm_nvstream *s, bool down)
+{
+    const CUVIDEOFORMAT *f = &s->format;
+    return down ? f->display_area.bottom - s->scaled.height
+                : f->display_area.right - s->scaled.width;
+}
+
+/* Returns whether frames can be resized as the clip's process asks, which is not to be believed. */
+static bool
+can_scale(const qvm_nvstream *s)
+{
+    const qvm_scaled *z = &s->scaled;
+    const CUVIDEOFORMAT *f = &s->format;
+    return !s->bit_depth && z->to_width > 0 && z->to_height > 0 && z->width > 0 && z->height > 0 &&
+           z->width % 2 == 0 && z->height % 2 == 0 && z->width <= f->display_area.right &&
+           z->height <= f->display_area.bottom && z->to_width <= z->width + QVM_SCALED_MORE &&
+           z->to_height <= z->height + QVM_SCALED_MORE &&
+           f->display_area.right <= (int)f->coded_width &&
+           f->display_area.bottom <= (int)f->coded_height && cut_off(s, false) % 2 == 0 &&
+           cut_off(s, true) % 2 == 0;
+}
+
 /* Called for the sizes and format of the pictures that follow, which must never change. Returns how
  * many surfaces there are; 0: it failed. */
 static int CUDAAPI
@@ -79,6 +106,8 @@ on_sequence(void *user, CUVIDEOFORMAT *f)
         return 0;
     s->format = *f;
     s->has_format = true;
+    if (!can_scale(s) || !qvm_nvscaler_make(s->gpu, &s->scaled, &s->decoder.scaler))
+        s->scaled = (qvm_scaled){ 0 };
     return (int)shape.surfaces;
 }
 
@@ -170,37 +199,58 @@ ask(qvm_nvstream *s, uint32_t surfaces)
     return true;
 }
 
+static int64_t
+frame_bytes(const qvm_nvstream *s)
+{
+    return s->scaled.width ? qvm_scaled_bytes(&s->scaled) : qvm_nvdecoder_bytes(&s->decoder.shape);
+}
+
+/* Enqueues the copy of a mapped surface to the host. */
+static CUresult
+copy_out(qvm_nvstream *s, CUdeviceptr luma, unsigned pitch)
+{
+    const struct qvm_nvcalls *call = &s->gpu->call;
+    const CUVIDEOFORMAT *f = &s->format;
+    const struct qvm_nvdecoder *d = &s->decoder;
+    const CUdeviceptr chroma = luma + (size_t)pitch * f->coded_height;
+    if (s->scaled.width) {
+        const size_t left = (size_t)cut_off(s, false), top = (size_t)cut_off(s, true);
+        return qvm_nvscaler_run(s->gpu, d->scaler, luma + top * pitch + left,
+                                chroma + top / 2 * pitch + left, pitch, &s->colours, d->queue,
+                                d->host);
+    }
+    const size_t row = (size_t)f->coded_width << (s->bit_depth != 0);
+    CUDA_MEMCPY2D copy = { .srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                           .srcDevice = luma,
+                           .srcPitch = pitch,
+                           .dstMemoryType = CU_MEMORYTYPE_HOST,
+                           .dstHost = d->host,
+                           .dstPitch = row,
+                           .WidthInBytes = row,
+                           .Height = f->coded_height };
+    const CUresult code = call->cuMemcpy2DAsync(&copy, d->queue);
+    copy.srcDevice = chroma;
+    copy.dstHost = (uint8_t *)d->host + row * f->coded_height;
+    copy.Height /= 2;
+    return code ? code : call->cuMemcpy2DAsync(&copy, d->queue);
+}
+
 /* Waits for the picture in a surface, and copies it as qvm_gpu_decoder_event says, or nowhere. */
 static bool
 fetch(qvm_nvstream *s, int surface, uint8_t *to)
 {
     const struct qvm_nvcalls *call = &s->gpu->call;
-    const CUVIDEOFORMAT *f = &s->format;
     unsigned long long from = 0;
     unsigned pitch = 0;
     CUVIDPROCPARAMS how = { .progressive_frame = 1, .output_stream = s->decoder.queue };
     if (call->cuvidMapVideoFrame(s->decoder.handle, surface, &from, &pitch, &how))
         return false;
-    const size_t row = (size_t)f->coded_width << (s->bit_depth != 0);
-    CUDA_MEMCPY2D copy = { .srcMemoryType = CU_MEMORYTYPE_DEVICE,
-                           .srcDevice = from,
-                           .srcPitch = pitch,
-                           .dstMemoryType = CU_MEMORYTYPE_HOST,
-                           .dstHost = s->decoder.host,
-                           .dstPitch = row,
-                           .WidthInBytes = row,
-                           .Height = f->coded_height };
-    CUresult code = to ? call->cuMemcpy2DAsync(&copy, s->decoder.queue) : CUDA_SUCCESS;
-    copy.srcDevice += (size_t)pitch * f->coded_height;
-    copy.dstHost = (uint8_t *)s->decoder.host + row * f->coded_height;
-    copy.Height /= 2;
-    if (to && !code)
-        code = call->cuMemcpy2DAsync(&copy, s->decoder.queue);
+    CUresult code = to ? copy_out(s, from, pitch) : CUDA_SUCCESS;
     if (call->cuStreamSynchronize(s->decoder.queue))
         code = CUDA_ERROR_UNKNOWN;
     call->cuvidUnmapVideoFrame(s->decoder.handle, from);
     if (to && !code)
-        memcpy(to, s->decoder.host, (size_t)qvm_nvdecoder_bytes(&s->decoder.shape));
+        memcpy(to, s->decoder.host, (size_t)frame_bytes(s));
     return !code;
 }
 
@@ -269,10 +319,9 @@ let_wait(qvm_nvstream *s, int surface)
                                       .width = (int32_t)f->coded_width,
                                       .height = (int32_t)f->coded_height,
                                       .right = (int32_t)f->coded_width - f->display_area.right,
-                                      .bottom =
-                                          (int32_t)f->coded_height - f->display_area.bottom } };
-    w->to =
-        s->sink.find(s->sink.user, s->pts, qvm_nvdecoder_bytes(&s->decoder.shape), &w->event.slot);
+                                      .bottom = (int32_t)f->coded_height - f->display_area.bottom,
+                                      .is_scaled = s->scaled.width != 0 } };
+    w->to = s->sink.find(s->sink.user, s->pts, frame_bytes(s), &w->event.slot);
 }
 
 /* Called for the picture of the packet that is parsed, whose time it has. The parser's display
@@ -354,10 +403,12 @@ qvm_nvstream_open(qvm_nvdec *g, const qvm_gpu_decoder_stream *about, const qvm_n
         return NULL;
     *s = (qvm_nvstream){ .gpu = g,
                          .sink = *sink,
+                         .scaled = about->scaled,
                          .codec = codec,
                          .bit_depth = 2 * deep,
                          .most_width = c->nMaxWidth,
                          .most_height = c->nMaxHeight };
+    qvm_find_colours(about->space, about->full_range, &s->colours);
     if (g->call.cuCtxPushCurrent(g->context) || !make_parser(s)) {
         *why = "the GPU opens no more streams";
         free(s);

@@ -102,6 +102,7 @@ say(qvm_serving *s, qvm_event_kind kind, const qv_error *error)
     snprintf(o->not_gpu, sizeof o->not_gpu, "%s",
              s->reader.not_gpu ? s->reader.not_gpu : s->no_gpu);
     event.outcome = *o;
+    event.gpu_slot = s->reader.gpu_slot;
     event.gpu_lost = s->gpu && s->gpu->lost;
     event.plane_bytes = kind == QVM_FACTS ? s->plane_bytes : 0;
     event.index_bytes = kind == QVM_FACTS ? s->index_bytes : 0;
@@ -126,9 +127,10 @@ say_alive(void *user)
 static qv_status
 map_shared(qvm_serving *s, qv_error *err)
 {
-    /* all slots will be written, and pages are had more quickly at once than by a fault each */
+    /* Unless a GPU fills its own, all slots will be written, and pages are had more quickly at once
+     * than by a fault each. */
     void *at = mmap(NULL, (size_t)s->start.memory, PROT_READ | PROT_WRITE,
-                    MAP_SHARED | MAP_POPULATE, s->session->shared, 0);
+                    MAP_SHARED | (s->start.plane_bytes ? 0 : MAP_POPULATE), s->session->shared, 0);
     if (at == MAP_FAILED)
         return qv_fail(err, QV_ENOMEM, "%lld bytes of shared memory cannot be mapped: %s",
                        (long long)s->start.memory, strerror(errno));
@@ -141,7 +143,7 @@ static qv_status
 map_planes(qvm_serving *s, qv_error *err)
 {
     const qvm_request *r = &s->start;
-    const size_t bytes = QVM_SLOTS * (size_t)r->plane_bytes;
+    const size_t bytes = (size_t)(r->n_planes * r->plane_bytes);
     void *at = mmap(NULL, bytes, PROT_READ, MAP_SHARED, s->session->shared, (off_t)r->memory);
     s->gpu = at == MAP_FAILED ? NULL : calloc(1, sizeof *s->gpu);
     if (!s->gpu) {
@@ -152,6 +154,8 @@ map_planes(qvm_serving *s, qv_error *err)
     s->gpu->socket = s->session->codec;
     s->gpu->planes = at;
     s->gpu->slot_bytes = r->plane_bytes;
+    s->gpu->n_slots = (int)r->n_planes;
+    s->gpu->frame_bytes = s->plane_bytes;
     s->gpu->patience_s = r->gpu_patience_s;
     s->gpu->watch = s->reader.watch;
     s->gpu->times = &s->reader.times;
@@ -167,7 +171,7 @@ decode_frames(qvm_serving *s, qv_error *err)
     qv_status status = r->plane_bytes ? map_planes(s, err) : QV_OK;
     if (status)
         return status;
-    status = qvm_reader_start(&s->reader, indices, r->n_frames, err);
+    status = qvm_reader_start(&s->reader, indices, r->n_frames, r->height, r->width, err);
     if (status)
         return status;
     s->last = indices[r->n_frames - 1];

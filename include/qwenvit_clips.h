@@ -298,8 +298,9 @@ QV_API qv_status qv_resize_bicubic(const uint8_t *src, int64_t src_h, int64_t sr
  *     timestamps and names of the sources that wait or are under way.
  *
  * Threads. Any threads may call qv_job_add, qv_job_drop, qv_job_give_back, qv_job_cancel,
- * qv_job_get_progress and the functions of clients at once; one thread calls qv_job_end and qv_job_close. Until it is closed,
- * only jobs, feeders and calls of qv_encode may use the models' contexts.
+ * qv_job_get_progress and the functions of clients at once; one thread calls qv_job_end and
+ * qv_job_close. Until it is closed, only jobs, feeders and calls of qv_encode may use the models'
+ * contexts.
  */
 typedef struct qv_job qv_job;
 typedef struct qv_job_client qv_job_client;
@@ -490,10 +491,10 @@ QV_API qv_status qv_job_open(qv_model *const *models, size_t n_models,
  */
 QV_API qv_status qv_job_add(qv_job *job, const qv_job_source *source, qv_error *err);
 
-/* Drops the client's sources with this ticket (NULL: those without a client), unless the sink has had all of their rows: nothing more of
- * them is read or put into a chunk, and their end call, which comes soon, is `cancelled` with
- * QV_ESTATE. Their memory must stay valid until that call. Returns how many were dropped. Any
- * thread may call it. */
+/* Drops the client's sources with this ticket (NULL: those without a client), unless the sink has
+ * had all of their rows: nothing more of them is read or put into a chunk, and their end call,
+ * which comes soon, is `cancelled` with QV_ESTATE. Their memory must stay valid until that call.
+ * Returns how many were dropped. Any thread may call it. */
 QV_API size_t qv_job_drop(qv_job *job, const qv_job_client *client, uint64_t ticket);
 
 /* Reports that results of so many bytes (qv_job_result.ahead_bytes) were released, of the client's

@@ -42,7 +42,7 @@
  * file until it is asked. The clip asks what the file is (OPEN), gets the answer (FACTS), decides
  * which frames it wants at which size, writes their numbers to the shared memory and asks for them
  * (START). The process says how many packets it will decode for them (PLAN), and fills one slot
- * after the other behind the numbers (FRAME), of which the clip frees each (FREE). END comes last,
+ * after the other behind the numbers (FRAME); the clip frees each (FREE). END comes last,
  * with the reason if it is early. Whatever the process says from OPEN on is checked: whoever made
  * the file may have taken it over. */
 typedef enum qvm_request_kind { QVM_OPEN, QVM_START, QVM_FREE } qvm_request_kind;
@@ -55,8 +55,8 @@ typedef struct qvm_request {
     int32_t height, width, n_slots; /* START: the size of frames; the number of slots */
     /* START: frames_at: offset of the first slot; `memory`: bytes of the numbers and the slots */
     int64_t n_frames, frames_at, slot_bytes, memory;
-    /* START: bytes of each of the QVM_SLOTS slots behind `memory` that a GPU fills; 0: none does */
-    int64_t plane_bytes;
+    /* START: bytes of each of the n_planes slots behind `memory` that a GPU fills; 0: none does */
+    int64_t plane_bytes, n_planes;
     double gpu_patience_s; /* START: how long the GPU process may be silent */
 } qvm_request;
 
@@ -72,10 +72,11 @@ typedef enum qvm_event_kind {
 
 typedef struct qvm_event {
     int32_t kind;
-    int32_t status;      /* END: a qv_status */
-    int32_t gpu_lost;    /* the GPU process ended, is silent, or sent something impossible */
+    int32_t status;   /* END: a qv_status */
+    int32_t gpu_slot; /* FRAME: the GPU's slot that has the frame, as it was asked for; -1: none */
+    int32_t gpu_lost; /* the GPU process ended, is silent, or sent something impossible */
     int64_t plane_bytes; /* FACTS: bytes of a frame's planes as a GPU gives them; 0: none will */
-    int64_t index_bytes; /* FACTS: bytes of an index that follows the event; 0: none does */
+    int64_t index_bytes; /* FACTS: bytes of the index that follows the event; 0: none */
     qv_outcome outcome;  /* outcome.inc lists what comes with FACTS, and what with every event */
     char text[sizeof((qv_error *)0)->text]; /* END: what failed */
 } qvm_event;
@@ -103,6 +104,7 @@ enum {
     /* slots for sampled frames: one more than can wait or be decoded, so that a next one always
      * comes */
     QVM_SLOTS = QVM_MOST_HELD + QVM_GPU_DELAY + 1,
+    QVM_MOST_SLOTS = 1024, /* of clips that have a slot for each sampled frame, and reuse none */
     QVM_MOST_PLANES = 8192 * 8192 * 3 /* bytes of a slot: the planes of a frame with 10 bits */
 };
 #define QVM_GPU_PICTURES                                                                           \
@@ -120,7 +122,7 @@ enum { QVM_GPU_FDS = 2 }; /* the clip's socket and its shared memory */
 
 /* ---- orders to a program --------------------------------------------------------------------- */
 
-/* What a program is told over its standard input. SERVE has a process serve a session, whose
+/* What a program receives on its standard input. SERVE has a process serve a session, whose
  * descriptors come along; the answer is its number, or -1. KILL ends such a process; the answer is
  * its status, as waitpid's, or -1. DROP ends one without an answer. DECODE has a GPU process decode
  * for a session, whose socket and memory come along, without an answer. */
@@ -130,7 +132,7 @@ typedef struct qvm_order {
     int32_t kind;
     int32_t pid;    /* KILL, DROP: the process */
     int64_t memory; /* SERVE: the limit in bytes; DECODE: offset of the slots in shared memory */
-    int64_t plane_bytes; /* DECODE: bytes of each of the QVM_SLOTS slots */
+    int64_t plane_bytes, n_planes; /* DECODE: bytes of a slot, and their number */
 } qvm_order;
 
 /* Sends an order with n descriptors, without waiting. Returns false with errno if nothing was sent

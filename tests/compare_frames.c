@@ -136,7 +136,7 @@ read_frames(const char *name, const struct judged *j, const struct selection *s,
         assert_non_null(*index);
     }
     if (!o.status && s->n)
-        o.status = qvm_reader_start(&r, s->frames, s->n, &o.err);
+        o.status = qvm_reader_start(&r, s->frames, s->n, 1, 1, &o.err);
     const bool small = j && j->planes_alone;
     const int height = small ? 8 : o.info.source_height, width = small ? 8 : o.info.source_width;
     rgb = malloc(3 * (size_t)height * (size_t)width + 1);

@@ -73,7 +73,8 @@ serve(void *user)
         munmap(s->shared, (size_t)s->start.memory);
     if (s->gpu) {
         qvm_gpu_decoder_close(s->gpu);
-        munmap((void *)(uintptr_t)s->gpu->planes, QVM_SLOTS * (size_t)s->start.plane_bytes);
+        munmap((void *)(uintptr_t)s->gpu->planes,
+               (size_t)(s->start.n_planes * s->start.plane_bytes));
     }
     free(s->gpu);
     if (served->session.codec >= 0)

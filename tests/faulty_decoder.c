@@ -56,6 +56,7 @@ send_event(int32_t kind, int32_t status)
     memset(&event, 0, sizeof event);
     event.kind = kind;
     event.status = status;
+    event.gpu_slot = is("slot of no GPU") ? 0 : -1;
     event.outcome.decoded_by = QV_DECODE_CPU;
     memset(event.text, '\033', sizeof event.text);
     qvm_send(FIRST_FD, &event, sizeof event);
@@ -196,6 +197,8 @@ lie(void)
         send_event(QVM_READY, 0);
     if (is("escape codes"))
         send_event(QVM_END, QV_EFORMAT);
+    if (is("slot of no GPU"))
+        send_event(QVM_FRAME, 0);
     for (int i = 0; is("too many frames") && i < 1000; i++)
         send_event(QVM_FRAME, 0);
     for (int i = 0; is("garbage") && i < 100; i++)

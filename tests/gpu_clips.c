@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gpu_clips PROGRAM [threads=N] [repeat=N] [gpu=N] [fps=F] [only=gpu|cpu] [quiet=1]
- * [again=N] CLIP... tests whether a GPU's decoders give the CPU's frames. It reads each clip with
- * both, in so many threads at once and so often, and says what was equal, what was left to the CPU
- * and why, what failed, and how long each took. With again=N the CPU reads each clip N times more,
- * with as many threads as FFmpeg chooses; clips of which it does not repeat its frames, as damage
- * may cause, are counted and not compared. It exits with 1 if frames differ. PROGRAM is
+ * gpu_clips PROGRAM [threads=N] [repeat=N] [gpu=N] [fps=F] [max_pixels=N] [only=gpu|cpu]
+ * [quiet=1] [again=N] CLIP... tests whether a GPU's decoders give the CPU's frames. It reads each
+ * clip with both, in so many threads at once and so often, and says what was equal, what was left
+ * to the CPU and why, what failed, and how long each took. With again=N the CPU reads each clip N
+ * times more, with as many threads as FFmpeg chooses; clips of which it does not repeat its frames,
+ * as damage may cause, are counted and not compared. It exits with 1 if frames differ. PROGRAM is
  * qwenvit-decoder.
  */
 #include <pthread.h>
@@ -28,6 +28,7 @@ struct read {
 static struct {
     int threads, repeat, gpu, quiet, again;
     double fps;
+    long long max_pixels;
     const char *only;
     char **clips;
     int n_clips;
@@ -54,6 +55,7 @@ open_clip(const char *path, qv_decode by, qv_clip **clip, qv_error *err)
 {
     const qv_clip_options options = { .threads = o.threads > 1 && !is_again,
                                       .fps = o.fps,
+                                      .max_pixels = o.max_pixels,
                                       .decoder = o.decoder,
                                       .decode = by,
                                       .gpu = o.gpu };
@@ -224,6 +226,7 @@ set_option(const char *text)
         return true;
     }
     return sscanf(text, "threads=%d", &o.threads) == 1 ||
+           sscanf(text, "max_pixels=%lld", &o.max_pixels) == 1 ||
            sscanf(text, "repeat=%d", &o.repeat) == 1 || sscanf(text, "gpu=%d", &o.gpu) == 1 ||
            sscanf(text, "fps=%lf", &o.fps) == 1 || sscanf(text, "again=%d", &o.again) == 1 ||
            sscanf(text, "quiet=%d", &o.quiet) == 1;

@@ -41,7 +41,7 @@ screen 'cache fill'
 good=$(sed -n 's/^tokens: \([0-9]*\) done.*/\1/p' out.txt) failed=$(sed -n 's/.* \([0-9]*\) failed;.*/\1/p' out.txt)
 echo "$files files of $(ls made | wc -l) kinds: $good done, $failed failed, told in $(lines) lines"
 [ "$failed" -ge $((files / 10)) ] || fail 'too few have failed'
-tail -n 1 out.txt | grep -q ' frames in .* of which loading the model took ' || fail 'the summary does not come last'
+tail -n 1 out.txt | grep -q ' frames in .* to load the model); then ' || fail 'the summary does not come last'
 grep -q ' with damaged frames' out.txt || fail 'damaged clips are not in the summary'
 [ "$(wc -l < failures)" = "$failed" ] || fail 'failures are missing from --failures'
 grep -q '^{"key":"clips/a/[0-9a-z./]*","status":"failed","code":"QV_E' failures || fail 'a failure is no record'
@@ -75,7 +75,7 @@ printf 'file://%s/two/a/clip%%2emp4\n{"path": "file://%s/two/b/clip.mp4", "key":
 expect 0 '2 clips' "$qwenvit" encode --list list --model "$model" $small -o /"$PWD"/new
 [ -s new/k.safetensors ] && [ -s "new/$PWD/two/a/clip.mp4.safetensors" ] || fail 'file:// addresses'
 echo '{"pth": "x"}' > list
-expect 3 'there is no field "pth"; the fields are path, key, fps, start, end, first_frame,' "$qwenvit" encode --list list --model "$model" -o new
+expect 3 'unknown field "pth"; the fields are path, key, fps, start, end, first_frame,' "$qwenvit" encode --list list --model "$model" -o new
 # tar files: the names and sizes of ustar, GNU and pax, and what is no tar file
 long=$(printf 'l%.0s' 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0)
 long=$long$long$long$long$long$long$long
@@ -120,7 +120,7 @@ grep -q -e '--repair removes the bad keys, and the next run makes them again' ou
 expect 0 '1 bad keys' "$qwenvit" cache check c --repair
 expect 0 '2 keys' "$qwenvit" cache check c
 expect 0 '1 done' "$qwenvit" cache fill two --recursive --model "$model" $small -o c
-expect 1 'c: there is no key no key' "$qwenvit" cache delete c two/a/clip.mp4 'no key'
+expect 1 'c: no key no key' "$qwenvit" cache delete c two/a/clip.mp4 'no key'
 ! grep -q 'no key two' err.txt || fail 'a key that was there'
 expect 4 "pip install 'qwenvit[export]'" "$qwenvit" cache export c
 echo "$n commands behaved as they should"

@@ -71,6 +71,17 @@ WRAPPED(bool, qvm_times_need, (qvm_times * times, const int64_t *frames, int64_t
     return done;
 }
 
+WRAPPED(bool, qvm_gpu_decoder_open,
+        (qvm_gpu_decoder * d, const AVStream *stream, const AVCodecContext *codec,
+         const AVFrame *first))
+{
+    if (is("copied")) { /* as if there were too many frames for a slot each */
+        d->is_direct = false;
+        d->frame_bytes = d->slot_bytes;
+    }
+    return __real_qvm_gpu_decoder_open(d, stream, codec, first);
+}
+
 const char *
 qvm_no_nvdec(void)
 {
@@ -213,6 +224,31 @@ put_planes(const AVFrame *f, bool deep, uint8_t *to, int width, int height)
     put_plane(f, 2, deep, to + (deep ? 2 : 1), width, 2);
 }
 
+/* Makes RGB of the visible part, of the size that was asked for, as scale.cu does. */
+static void
+put_scaled(const qvm_nvstream *s, const AVFrame *f, int left, int top, uint8_t *to)
+{
+    const qvm_scaled *z = &s->about.scaled;
+    uint8_t *rgb = malloc(3 * (size_t)z->width * (size_t)z->height), *at = rgb;
+    qvm_resizer *resizer = NULL;
+    qvm_colours colours;
+    qvm_find_colours(s->about.space, s->about.full_range, &colours);
+    for (int y = top; y < top + z->height; y++)
+        for (int x = left; x < left + z->width; x++, at += 3) {
+            int pixel[3];
+            qvm_to_rgb(&colours, f->data[0][y * f->linesize[0] + x],
+                       f->data[1][y / 2 * f->linesize[1] + x / 2],
+                       f->data[2][y / 2 * f->linesize[2] + x / 2], pixel);
+            for (int c = 0; c < 3; c++)
+                at[c] = (uint8_t)pixel[c];
+        }
+    if (!qvm_resizer_create(z->height, z->width, z->to_height, z->to_width, QVM_PORTABLE, &resizer,
+                            NULL))
+        qvm_resizer_run(resizer, rgb, 3 * (int64_t)z->width, to);
+    qvm_resizer_free(&resizer);
+    free(rgb);
+}
+
 /* Returns whether a frame is told of at all; the faults change what is told. */
 static bool
 change(qvm_gpu_decoder_event *e, uint8_t *to)
@@ -231,7 +267,7 @@ change(qvm_gpu_decoder_event *e, uint8_t *to)
         e->group += 1000;
     if (is("kind"))
         e->kind = 99;
-    if (is("pixel") && to)
+    if (is(e->is_scaled ? "rgb" : "pixel") && to)
         to[5] ^= 1;
     return !is("lost");
 }
@@ -264,11 +300,18 @@ put_frame(qvm_nvstream *s, const struct sent *sent)
                                 .height = height,
                                 .right = width - f->width + (int)f->crop_right,
                                 .bottom = height - f->height + (int)f->crop_bottom };
-    uint8_t *to =
-        s->sink.find(s->sink.user, f->pts, (int64_t)width * height * 3 / 2 << deep, &e.slot);
+    const int left = width - e.right - s->about.scaled.width;
+    const int top = height - e.bottom - s->about.scaled.height;
+    e.is_scaled = s->about.scaled.width && !is("planes") && !is("pixel");
+    uint8_t *to = s->sink.find(s->sink.user, f->pts,
+                               e.is_scaled ? qvm_scaled_bytes(&s->about.scaled)
+                                           : (int64_t)width * height * 3 / 2 << deep,
+                               &e.slot);
     if (f->decode_error_flags || f->flags & AV_FRAME_FLAG_CORRUPT)
         s->why = "it is damaged";
-    if (to)
+    if (to && e.is_scaled)
+        put_scaled(s, f, left, top, to);
+    else if (to)
         put_planes(f, deep, to, width, height);
     if (is("late"))
         damage_late(s, to);

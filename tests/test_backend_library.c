@@ -37,7 +37,7 @@ refused(const char *folder, const char *words, const char *more)
 /* This test comes first, because a driver that was loaded once stays. */
 TEST(what_is_missing_is_said)
 {
-    refused("/nowhere", "there is no libqwenvit_cuda.so in", "/nowhere");
+    refused("/nowhere", "no libqwenvit_cuda.so in", "/nowhere");
     if (dlopen("libcuda.so.1", RTLD_NOW))
         return;
     refused(QV_FAKES "/right", "no NVIDIA driver", "libcuda.so.1");

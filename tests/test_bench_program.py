@@ -45,12 +45,12 @@ def test_the_program_is_beside_the_command():
     program("qwenvit-bench", "#!/bin/sh\necho planted")  # one in another folder is not used
     here = {"program": "bin/qwenvit", "PATH": f"{os.getcwd()}:{os.environ['PATH']}"}
     for line in ("bench gemm", "profile", "bench --help"):
-        ran = run(line, f"{line.split()[0]}: it needs the program qwenvit-bench, which is not beside this one: "
+        ran = run(line, f"{line.split()[0]}: it needs the program qwenvit-bench, which is not next to this one: "
                   f"{os.getcwd()}/bin/qwenvit-bench", code=4, **here)
         assert not ran.out
     each(0, (f"info {MODEL}", "vision tower"), ("--help", "Times this machine"), **here)
     program("bin/qwenvit-bench", "no program", 0o644)
-    run("bench gemm", "which is not beside this one", code=4, **here)
+    run("bench gemm", "which is not next to this one", code=4, **here)
     os.chmod("bin/qwenvit-bench", 0o755)
     run("profile", "bin/qwenvit-bench cannot be started: ", code=4, **here)
     program("bin/qwenvit-bench", '#!/bin/sh\necho "<$*>"\n[ "$1" = bench ] || kill -TERM $$\nexit 7')
@@ -176,7 +176,7 @@ def test_files_that_are_wrong():
         (pack, "# odd\n1,3,4", "wrong.txt:2: an item: grid_thw is 1,3,4"),
         (f"{pack} --chunk-rows 64", "1,16,16", "wrong.txt:1: 256 patches of a frame pair; a chunk takes 64"),
         (shapes, "# none\nbad: d=2 h=2 w=2 kernal=1,1,1",
-         'wrong.txt:2: conv3d: there is no field "kernal"'),
+         'wrong.txt:2: conv3d: unknown field "kernal"'),
         (shapes, "d=2 h=2", 'wrong.txt:1: "d=2 h=2" is not of the form'),
         (shapes, "too wide: d=2 h=2 w=2 c=2 o=2 kernel=5,5,5", "wrong.txt:1: "),
         (f"bench preprocess wrong.txt {QUICK}", "not a clip", "wrong.txt"),

@@ -48,7 +48,7 @@ def test_made_and_made_again():
     run("cache status first", "11 ok, 1 failed")
     assert run("cache status first --list list.txt --json").record["missing"] == 0
     run("cache check first --quiet", "12 keys in 1 parts: 0 bad keys")
-    run("cache get first nobody -o none.safetensors", "there is no key", code=3)
+    run("cache get first nobody -o none.safetensors", ": no key ", code=3)
     run("cache get first missing.mp4 -o none.safetensors", "missing.mp4: cannot be opened", code=3)
     run("cache get first p0.ppm -o none.json", "none.json: this file must end in .safetensors", code=2)
     assert not os.path.exists("none.safetensors")

@@ -529,7 +529,7 @@ TEST(test_wrong_calls)
     qv_cache_pruned n;
     qv_cache_prune_options o = { .superseded = true };
     const char *dir = temp_path("none");
-    expect_error(QV_EIO, "this is no cache", qv_cache_prune(dir, &o, &n, ERR));
+    expect_error(QV_EIO, ": not a cache: ", qv_cache_prune(dir, &o, &n, ERR));
     assert_int_not_equal(access(dir, F_OK), 0);
     assert_int_equal(qv_cache_prune(NULL, &o, &n, &err), QV_EINVAL);
     assert_int_equal(qv_cache_prune(dir, NULL, &n, &err), QV_EINVAL);

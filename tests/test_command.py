@@ -66,8 +66,8 @@ def test_completion():
 
 
 def test_usage():
-    each(2, ("encode --help=threads", "there is no --help=threads"),
-         ("synth --help=device", "there is no --help=device"),
+    each(2, ("encode --help=threads", "unknown --help=threads"),
+         ("synth --help=device", "unknown --help=device"),
          ("decode", "no subcommand decode"),
          ("enocde", "no subcommand enocde; did you mean encode?"),
          ("cache stat", "no subcommand stat; did you mean status?"),
@@ -206,7 +206,7 @@ def test_nothing_that_is_printed_is_obeyed_by_a_terminal():
         (3, "checkpoint", "info '" + os.fsdecode(b"o\033\302\205rg/na\nme") + "'"),
         (2, "no option --?]0;x?", "info '--\033]0;x\007'"),
         (2, "no subcommand ?[2J", "'\033[2J'"),
-        (3, "there is no key", f"cache get hostile.cache {hostile} -o no"),
+        (3, ": no key ", f"cache get hostile.cache {hostile} -o no"),
     ):
         shows(code, 0, text, line)
     shows(0, 4, "tokens of", f"{ENCODE} {hostile} grey.ppm -o quiet --quiet")
@@ -447,7 +447,7 @@ def test_a_list():
     assert files_in("again") == files_in("listed")
     for name in files_in("again"):
         same(f"again/{name}", f"listed/{name}")
-    run(f"{ENCODE} --list list.txt -o again --trace t.json", ", of which loading the model took ", code=1)
+    run(f"{ENCODE} --list list.txt -o again --trace t.json", " to load the model); then ", code=1)
     events = [event for event in json.loads(read("t.json"))["traceEvents"] if event["ph"] == "X"]
     assert {event["name"] for event in events} == {"decode", "push", "pull", "sink"}
     assert all(event["ts"] >= 0 and event["dur"] >= 0 for event in events)
@@ -497,7 +497,7 @@ def test_a_wrong_line_is_refused_before_any_work():
         ('{"path":"a","fps":0}', '"fps" must be a number above 0'),
         ('{"path":"a","max_frames":1.5}', '"max_frames" must be an integer from 1 up'),
         ('{"path":"a","offset":-1}', '"offset" must be an integer from 0 up'),
-        ('{"path":"a","colour":"red"}', 'there is no field "colour"'),
+        ('{"path":"a","colour":"red"}', 'unknown field "colour"'),
         ('{"path":"a","start":-1}', '"start" must be a number from 0 up'),
         ('{"path":"a","start":"1"}', '"start" must be a number from 0 up'),
         ('{"path":"a","end":0}', '"end" must be a number above 0'),
@@ -506,7 +506,7 @@ def test_a_wrong_line_is_refused_before_any_work():
         ('{"path":"a","key":"b/"}', 'key "b/": the key must be able to name a file'),
         ("# clips", '"# clips" is a comment, which a list does not have'),
         ("#a", '"#a" is a comment, which a list does not have: take it out (a file of this name is {"path": "#a"})'),
-        ("[", '"[" begins a JSON array: write an object a line'),
+        ("[", '"[" begins a JSON array: write one object per line'),
         ("__a", 'key "__a": one must not begin with "__"'),
         ("a\0b", "a NUL byte, number 2 of the line"),
     ):
@@ -514,7 +514,7 @@ def test_a_wrong_line_is_refused_before_any_work():
         run(f"{NOWHERE} --list wrong.txt -o wrong", f"wrong.txt:2: {text}", code=3)
     for header in ("path", "Path,key", "image\tcaption"):
         write("wrong.txt", header, "grey.ppm")
-        run(f"{NOWHERE} --list wrong.txt -o wrong", "names a table's columns: write a path a line", code=3)
+        run(f"{NOWHERE} --list wrong.txt -o wrong", "names a table's columns: write one path per line", code=3)
     write("wrong.txt", "grey.ppm", "", " ", "grey.ppm")  # blank lines count
     each(3, (f"{NOWHERE} --list wrong.txt -o wrong", 'wrong.txt:4: key "grey.ppm" was in line 1 before'),
          (f"{NOWHERE} --list nolist.txt -o wrong", "nolist.txt: cannot be opened"),
@@ -595,7 +595,7 @@ def test_a_tower_in_a_gguf_file():
     each(3, (f"{fill} qwen2.gguf", 'this cache has "model_type"'),
          ("encode grey.ppm --model mmproj -o g.safetensors", "has 2 GGUF files"),
          ("info cut.gguf", "cut.gguf: the number of tensors is 24, but only"),
-         ("encode grey.ppm --model text.gguf -o g.safetensors", "text.gguf: is no GGUF file"))
+         ("encode grey.ppm --model text.gguf -o g.safetensors", "text.gguf: is not a GGUF file"))
     os.remove("mmproj/mmproj-F16.gguf")
     each(2, ("info mmproj --image-mean 1,2", '--image-mean is "1,2", must be three numbers'),
          ("info mmproj --image-std 1,1,0", "image_std[2] is 0; must be a number from"))

@@ -627,7 +627,7 @@ TEST(wrong_words_are_named)
     static const struct {
         const char *text, *words;
     } bad[] = {
-        { "d=2 hight=4", "no field \"hight\"" },
+        { "d=2 hight=4", "unknown field \"hight\"" },
         { "d=2 kernel", "\"kernel\" is not of the form" },
         { "kernel=3,3", "three numbers" },
         { "kernel=3,3,3,3", "three numbers" },

@@ -164,7 +164,7 @@ read_frames(const char *name, const int64_t *frames, int64_t n, int threads, qvm
                     qvm_index_is_whole(*index, (int64_t)qvm_index_bytes((*index)->n_entries)));
     }
     if (!status)
-        status = qvm_reader_start(&reader, frames, n, &err);
+        status = qvm_reader_start(&reader, frames, n, 1, 1, &err);
     for (int64_t i = 0; !status && i < n; i++) {
         status = qvm_reader_read(&reader, frames[i], height, width, rgb, &err);
         f->hash[i] = hash_of(rgb, bytes);

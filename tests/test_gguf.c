@@ -119,8 +119,8 @@ TEST(hostile_files_are_refused)
         /* the magic number */
         { "", QV_EFORMAT, "hostile.gguf: ends inside of the magic number" },
         { "GGU", QV_EFORMAT, "magic number: 4 bytes from byte 0 on, 3 are there" },
-        { "GGJT u4:3 z:32", QV_EFORMAT, "is no GGUF file: it begins with 47 47 4a 54" },
-        { "PK x:03 x:04 z:32", QV_EFORMAT, "no GGUF file|zip" },
+        { "GGJT u4:3 z:32", QV_EFORMAT, "is not a GGUF file: it begins with 47 47 4a 54" },
+        { "PK x:03 x:04 z:32", QV_EFORMAT, "not a GGUF file|zip" },
         { "GGUF", QV_EFORMAT, "ends inside of the version" },
         { "GGUF u4:1 u4:0 u4:0", QV_EUNSUPPORTED, "version is 1; 2 and 3" },
         { "GGUF u4:4 z:16", QV_EUNSUPPORTED, "version is 4" },

@@ -123,6 +123,7 @@ static const struct fault faults[] = {
     { "decoded above", IMPOSSIBLE },
     { "opening too many frames", IMPOSSIBLE },
     { "too many frames", QV_OK, NULL }, /* Its pixels may be anything. */
+    { "slot of no GPU", IMPOSSIBLE },
     { "garbage", IMPOSSIBLE },
     { "busy nan", IMPOSSIBLE },
     { "busy below", IMPOSSIBLE },

@@ -108,6 +108,10 @@ if [ -n "$gpu" ]; then
         # a process that is locked in can tell the sanitizer nothing
         check compute-sanitizer --tool memcheck --target-processes all --error-exitcode 1 \
             build/cuda/tests/gpu_clips build/cuda/tests/unlocked_decoder fps=10 only=gpu $clip
+        say 'decoders of all sizes under the lock'
+        check build/cuda/tests/gpu_locked
+        say 'all colours, converted on the GPU'
+        check build/cuda/tests/gpu_scale
     fi
     finish
 fi

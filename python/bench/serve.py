@@ -9,7 +9,7 @@ python python/bench/serve.py kill --model DIR        kill -9 under load, and a s
 
 The token cache in memory is off, and no file comes twice: equal images differ in a comment. The clients
 are a process of their own, whose CPU seconds are `client_cpu`. Files are small images; with --mix they
-are images of 256 to 2,000 tokens and, each eighth, a clip of which 2 to 16 frames are taken.
+are images of 256 to 2,000 tokens and, every eighth, a clip that gives 2 to 16 frames.
 """
 import argparse
 import asyncio
@@ -54,7 +54,7 @@ def image(seed, height, width):
 
 
 def kinds(o, folder):
-    """Returns files as (bytes, options), of which all others are copies."""
+    """Returns the different files as (bytes, options); all others are copies."""
     if not o.mix:
         return [(image(i, 64 + 8 * (i % 24), 96 + 8 * (i % 17)), {}) for i in range(24 * 17)]
     clip, found = o.clip or os.path.join(folder, "clip.mp4"), []

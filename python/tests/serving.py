@@ -2,7 +2,7 @@
 """Starts `qwenvit serve` on a free port, and asks it. For tests and benches.
 
 Run as a program, it is the server with an encoder that takes its time where max_frames is above
-700: a tenth of a second for each more. At 699 it cannot go on."""
+700: a tenth of a second for each more. At 699 it cannot go on; at 698 it is full at first."""
 import http.client
 import json
 import os
@@ -90,13 +90,16 @@ def main():
     from qwenvit.serve import command, sglang
 
     class Slow(_async.AsyncEncoder):
-        lost = False
+        lost, full = False, 3
 
         def submit(self, source, **options):
             wait = (options.get("max_frames", 0) - SLOW) / 10
             if self.lost or options.get("max_frames") == SLOW - 1:
                 Slow.lost = True
                 raise _async.error("QV_ESTATE", "no device is left")
+            if options.get("max_frames") == SLOW - 2 and Slow.full:
+                Slow.full -= 1
+                raise _async.error("QV_EFULL", "its results are not taken yet")
             if wait <= 0:
                 return super().submit(source, **options)
             result = concurrent.futures.Future()

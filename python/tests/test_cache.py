@@ -385,7 +385,7 @@ def test_an_altered_header_or_record_is_told_by_who_checks(folder, change):
 def test_another_format_is_refused(tmp_path, text):
     (tmp_path / "qwenvit-cache.json").write_text(text)
     refused(lambda: qwenvit.Cache(tmp_path), "qwenvit-cache.json", "QV_EFORMAT")
-    refused(lambda: qwenvit.Cache(tmp_path / "nowhere"), "no cache")
+    refused(lambda: qwenvit.Cache(tmp_path / "nowhere"), "not a cache")
 
 
 def look(cache, queue):

@@ -145,7 +145,7 @@ def test_the_command(folder, tmp_path, capsys):  # noqa: F811
     assert old.returncode == 2 and "`cache export` now" in old.stderr
     for arguments, code, words in [((), 2, "usage"), ((folder,), 2, "-o FOLDER or --index FILE"),
                                    ((folder, "-o", out, "--compression", "zip"), 2, "zip"),
-                                   ((tmp_path, "-o", out), 3, "this is no cache"),
+                                   ((tmp_path, "-o", out), 3, ": not a cache: "),
                                    ((folder, "-o", folder / "qwenvit-cache.json"), 4, "File exists")]:
         found, _, told = export(*arguments)
         assert found == code and words in told, (arguments, found, told)

@@ -128,7 +128,7 @@ def test_a_cache_is_rows(theirs, tmp_path):
     ray.data.read_datasource(some).write_parquet(tmp_path / "parquet")
     assert sorted(parquet.read_table(tmp_path / "parquet")["key"].to_pylist()) == ["inside", "small"]
     refused(lambda: qr.CacheDatasource(theirs, keys=["nobody"]), "'nobody' is not in the cache")
-    refused(lambda: qr.CacheDatasource(tmp_path), "no cache")
+    refused(lambda: qr.CacheDatasource(tmp_path), "not a cache")
 
 
 def encode(data, golden, **options):

@@ -433,6 +433,14 @@ def test_a_full_queue(start):
         thread.join()
 
 
+def test_what_has_its_turn_waits_for_room(served):
+    first, a = served.later(image(20), "?max_frames=698")
+    other, b = served.later(image(21), "?max_frames=697")
+    a.join()
+    b.join()
+    assert (first[0][0], other[0][0]) == (200, 200)
+
+
 # ---- what it keeps ---------------------------------------------------------------------------------
 
 

@@ -153,7 +153,7 @@ redirect(struct qv_conv3d *conv, const void *x, void *y, struct qv_memory memory
 }
 
 /* Runs chunk after chunk. x and y that lie in the device's memory (there) are not copied; if both
- * do, on a stream of the caller's, there is no wait either. */
+ * do, on a stream of the caller's, nothing waits. */
 static qv_status
 run_chunks(struct qv_conv3d *conv, const void *x, void *y, const bool there[2],
            const struct qv_call *calls, qv_error *err)

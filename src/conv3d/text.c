@@ -147,7 +147,7 @@ parse_field(qv_conv3d_desc *d, char *word, unsigned *seen, qv_error *err)
     while (f < fields + N_FIELDS && strcmp(f->name, word))
         f++;
     if (f == fields + N_FIELDS)
-        return qv_fail(err, QV_EINVAL, "conv3d: there is no field \"%s\"", word);
+        return qv_fail(err, QV_EINVAL, "conv3d: unknown field \"%s\"", word);
     if (*seen >> (f - fields) & 1)
         return qv_fail(err, QV_EINVAL, "conv3d: %s is given twice", word);
     *seen |= 1u << (f - fields);

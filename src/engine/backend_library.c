@@ -25,15 +25,15 @@ find_library(const char *folder, char *path, size_t size, qv_error *err)
 {
     if (folder) {
         snprintf(path, size, "%s/%s", folder, CUDA_LIBRARY);
-        return !access(path, R_OK) ? QV_OK
-                                   : qv_fail(err, QV_ENODEVICE, "there is no %s in %s",
-                                             CUDA_LIBRARY, qv_path_tail(folder));
+        return !access(path, R_OK)
+                   ? QV_OK
+                   : qv_fail(err, QV_ENODEVICE, "no %s in %s", CUDA_LIBRARY, qv_path_tail(folder));
     }
     if (qv_find_installed(CUDA_LIBRARY, QV_BACKENDS_FROM_LIB, QV_BACKENDS_FROM_BIN, R_OK, path,
                           size))
         return QV_OK;
     return qv_fail(err, QV_ENODEVICE,
-                   "%s is not installed: it is neither beside this program or library nor at "
+                   "%s is not installed: it is neither next to this program or library nor at "
                    "%s (the Debian package qwenvit-cuda has it, and a build with QV_CUDA=ON)",
                    CUDA_LIBRARY, path);
 }
@@ -74,7 +74,7 @@ load(const char *folder, const struct qv_backend **out, qv_error *err)
     if (status)
         return status;
     if (!dlopen(CUDA_DRIVER, RTLD_NOW | RTLD_LOCAL))
-        return qv_fail(err, QV_ENODEVICE, "there is no NVIDIA driver here: %s", dlerror());
+        return qv_fail(err, QV_ENODEVICE, "no NVIDIA driver here: %s", dlerror());
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         const char *words = dlerror();

@@ -337,7 +337,9 @@ check_field(const char *op, const struct qv_field *field, const void *at, qv_err
     case QV_FIELD_COUNT:
     case QV_FIELD_STRIDE: wrong = i >= 0 ? NULL : "it must not be negative"; break;
     case QV_FIELD_FLAG: wrong = i == 0 || i == 1 ? NULL : "it must be 0 or 1"; break;
-    case QV_FIELD_ACT: wrong = i >= 0 && i < QV_ACT_COUNT ? NULL : "it is no activation"; break;
+    case QV_FIELD_ACT:
+        wrong = i >= 0 && i < QV_ACT_COUNT ? NULL : "it is not a known activation";
+        break;
     case QV_FIELD_REAL: /* kernels hold it as a float */
         return fabs(d) <= FLT_MAX
                    ? QV_OK
@@ -588,8 +590,8 @@ qv_op_takes(const struct qv_op *op, uint32_t takes, qv_error *err)
     for (int i = 0; i < n; i++)
         if (views[i].own_dtype && views[i].bytes && !views[i].groups.bits &&
             !(takes >> views[i].dtype & 1))
-            return qv_fail(err, QV_EUNSUPPORTED, "%s: %s=%s; there is no kernel for it",
-                           qv_op_name(op->kind), views[i].name, qv_dtype_name(views[i].dtype));
+            return qv_fail(err, QV_EUNSUPPORTED, "%s: %s=%s has no kernel", qv_op_name(op->kind),
+                           views[i].name, qv_dtype_name(views[i].dtype));
     return QV_OK;
 }
 

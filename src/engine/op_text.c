@@ -98,7 +98,8 @@ qv_op_parse_kinds(const char *text, uint32_t *out, qv_error *err)
                 found = (uint32_t)1 << kind;
         }
         if (!found)
-            return qv_fail(err, QV_EINVAL, "naive: \"%.*s\" is no operation", (int)n, text);
+            return qv_fail(err, QV_EINVAL, "naive: \"%.*s\" is not a known operation", (int)n,
+                           text);
         *out |= found;
         text += n + (text[n] == ',');
     }

@@ -81,7 +81,7 @@ open_files(struct qv_checkpoint *c, qv_error *err)
     else if (qv_path_exists(c->index_path))
         s = open_index(c, err);
     else if (!qv_path_exists(c->dir))
-        s = qv_fail(err, QV_EIO, "%s: there is no such folder", qv_path_tail(c->dir));
+        s = qv_fail(err, QV_EIO, "%s: no such folder", qv_path_tail(c->dir));
     else
         s = qv_fail(err, QV_EIO, "%s: has neither " SINGLE " nor " INDEX, qv_path_tail(c->dir));
     free(single);

@@ -450,8 +450,8 @@ read_version(struct cursor *c)
     memcpy(magic, take(c, 4, "the magic number"), 4);
     if (!c->status && memcmp(magic, "GGUF", 4))
         FAIL(c, QV_EFORMAT,
-             "is no GGUF file: it begins with %02x %02x %02x %02x, not with \"GGUF\"%s", magic[0],
-             magic[1], magic[2], magic[3], qv_file_hint(magic, 4));
+             "is not a GGUF file: it begins with %02x %02x %02x %02x, not with \"GGUF\"%s",
+             magic[0], magic[1], magic[2], magic[3], qv_file_hint(magic, 4));
     const uint32_t version = (uint32_t)number(c, 4, "the version");
     if (!c->status && version && !(version & 0xffff))
         FAIL(c, QV_EUNSUPPORTED, "version is %u when read backwards: %s", version >> 24,

@@ -257,7 +257,7 @@ qv_safetensors_writer_put(struct qv_safetensors_writer *w, size_t i, uint64_t be
                           const void *data, uint64_t bytes, qv_error *err)
 {
     if (i >= w->n)
-        return qv_fail(err, QV_EINVAL, "%s: there is no tensor %zu; there are %zu",
+        return qv_fail(err, QV_EINVAL, "%s: no tensor %zu; there are %zu tensors",
                        qv_path_tail(w->path), i, w->n);
     struct slot *slot = &w->slots[i];
     if (begin > slot->bytes || bytes > slot->bytes - begin)
@@ -279,8 +279,8 @@ qv_safetensors_writer_amend(struct qv_safetensors_writer *w, const char *key, co
     while (i < w->n_metadata && strcmp(w->metadata[i][0], key) != 0)
         i++;
     if (i == w->n_metadata)
-        return qv_fail(err, QV_EINVAL, "%s: there is no metadata \"%.80s\" to amend",
-                       qv_path_tail(w->path), key);
+        return qv_fail(err, QV_EINVAL, "%s: no metadata \"%.80s\" to amend", qv_path_tail(w->path),
+                       key);
     if (!is_utf8(text))
         return qv_fail(err, QV_EINVAL, "%s: metadata \"%.80s\" is not UTF-8", qv_path_tail(w->path),
                        key);

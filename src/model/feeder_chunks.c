@@ -278,8 +278,7 @@ qv_feeder_oldest(const qv_feeder *f, int device)
 }
 
 /* Takes note of when the device went on to its next chunk, or ran out of them. Once it has nothing
- * to do, and nothing comes, the next chunk is no longer one of
- * many. */
+ * to do and nothing more is coming, the next chunk no longer counts as one of many. */
 static void
 take_time(const qv_feeder *f, struct qv_feeder_device *d, double now_s, bool more)
 {

@@ -426,8 +426,8 @@ keep_row(const struct qv_stored_tensor *stored, const struct qv_gguf_piece *piec
         for (int i = 0; i < n && groups.dtype == QV_F16; i++)
             if (!(fabsf(block.offsets[i]) <= 65504))
                 return qv_fail(err, QV_EUNSUPPORTED,
-                               "%s: tensor %s has a scale of %g, and %d times that is no f16: this "
-                               "file can be loaded with weights bf16, not stored",
+                               "%s: tensor %s has a scale of %g, and %d times that overflows "
+                               "f16: load this file with weights bf16, not stored",
                                qv_path_tail(stored->path), piece->tensor->name,
                                (double)block.scales[i], -type->zero);
         keep_block(&groups, &block, n, at / QV_GGUF_GROUP, k, row);

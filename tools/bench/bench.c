@@ -202,7 +202,7 @@ tell_duration(const struct bench *b, const struct samples *s, int n, int64_t rep
     const double left_s = b->began_s + b->o->budget - qv_seconds();
     seconds = b->o->budget > 0 && left_s < seconds ? left_s : seconds;
     if (seconds >= LONG_S && !b->o->quiet)
-        tool_say("bench %s: what comes next takes about %s", b->name, duration(seconds, text));
+        tool_say("bench %s: the next part takes about %s", b->name, duration(seconds, text));
 }
 
 qv_status

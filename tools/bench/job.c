@@ -135,7 +135,7 @@ open_all(struct job_bench *j, qv_error *err)
     if (!s)
         s = tool_list_read(j->o.list, &j->list, err);
     if (!s && !j->list.n)
-        s = qv_fail(err, QV_EFORMAT, "%s: there is no clip in it", j->o.list);
+        s = qv_fail(err, QV_EFORMAT, "%s: has no clips", j->o.list);
     if (!s)
         s = tool_devices_open(o, &j->devices, err);
     if (!s)

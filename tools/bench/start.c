@@ -112,7 +112,7 @@ open_files(struct start_bench *t, qv_error *err)
     if (!t->clip || !t->tokens)
         return qv_fail(err, QV_ENOMEM, "%s: no memory for a path", folder);
     if (!qv_find_installed("qwenvit", ".", ".", X_OK, t->program, sizeof t->program))
-        return qv_fail(err, QV_EBACKEND, "there is no qwenvit beside this program: %s", t->program);
+        return qv_fail(err, QV_EBACKEND, "no qwenvit next to this program: %s", t->program);
     return given || qv_path_exists(t->clip) ? QV_OK
                                             : tool_make_clip(t->clip, &tool_clip_shape, err);
 }

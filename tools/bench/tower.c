@@ -168,7 +168,7 @@ open_chunks(struct tower_bench *t, const struct tool_options *o, qv_error *err)
     if (!status && o->pack)
         status = bench_each_line(t->b, o->pack, NULL, read_grid, t, err);
     if (!status && !t->n_items)
-        status = qv_fail(err, QV_EFORMAT, "%s: there is no grid in it", o->pack);
+        status = qv_fail(err, QV_EFORMAT, "%s: has no grids", o->pack);
     if (!status)
         status = open_pixels(t, err);
     if (!status)

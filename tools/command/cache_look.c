@@ -267,7 +267,7 @@ get(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in, in
     qv_status s =
         key ? qv_cache_find(c, key, &item, err) : qv_fail(err, QV_ENOMEM, "no memory for a key");
     if (!s && !item.key)
-        s = qv_fail(err, QV_EFORMAT, "%s: there is no key %s", o->out, qv_json_quote(key, quoted));
+        s = qv_fail(err, QV_EFORMAT, "%s: no key %s", o->out, qv_json_quote(key, quoted));
     const int64_t i = s ? 0 : item.index;
     if (!s)
         s = qv_cache_record(c, i, &record, err);

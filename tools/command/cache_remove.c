@@ -34,7 +34,7 @@ report(const struct tool_options *o, const qv_cache_pruned *n, qv_error *err)
         "{cache}: {records} records [dry_run?would be ]removed, {keys} keys with all "
         "of theirs; {rewritten} parts [dry_run?would be ]rewritten, {removed} removed, "
         "{damaged} damaged ones removed; {freed_bytes|GB} [dry_run?would be ]freed, "
-        "with {beside_bytes|GB} beside at most\n",
+        "at most {beside_bytes|GB} more used meanwhile\n",
         err);
 }
 
@@ -48,7 +48,7 @@ tell_missing(const struct tool_options *o, const qv_cache_prune_options *options
     for (size_t i = 0; i < n; i++) {
         qv_cache_item item = { .key = NULL };
         if (!qv_cache_find(c, options->drop[i], &item, NULL) && !item.key)
-            tool_complain("%s: there is no key %s", o->out, options->drop[i]);
+            tool_complain("%s: no key %s", o->out, options->drop[i]);
     }
     qv_cache_close(&c);
 }
@@ -60,8 +60,7 @@ remove_from(const struct tool_options *o, qv_cache_prune_options options, qv_err
     struct tool_progress bar;
     qv_cache_pruned n;
     if (!qv_cache_exists(o->out))
-        return tool_fail(qv_fail(err, QV_EIO,
-                                 "%s: there is no qwenvit-cache.json in it, so this is no cache",
+        return tool_fail(qv_fail(err, QV_EIO, "%s: not a cache: it has no qwenvit-cache.json",
                                  qv_path_tail(o->out)),
                          err);
     tell_missing(o, &options);

@@ -60,7 +60,7 @@ tool_cache_tell_damage(const qv_cache *cache)
         tool_complain("%s; %s", words,
                       superseded ? "it is superseded: its keys have better records elsewhere, and "
                                    "qwenvit cache prune removes it"
-                                 : "what it has is passed over");
+                                 : "its keys are skipped");
 }
 
 /* ---- the fill -------------------------------------------------------------------------------- */
@@ -170,8 +170,8 @@ report(const struct run *r, const qv_cache_fill_counts *n, qv_error *err)
         "{cache}: {done} done, {tokens} tokens, {failed} failed; {there} were there, "
         "{failed_before} had failed before[failed_before? (--retry-failed)][damaged?; "
         "{damaged} clip{damaged|s} of the done with damaged frames]\n"
-        "[done?{frames} frames in {text.total_s|time}, of which loading the model took "
-        "{load_s|time}; then {sampled_frames_per_s|1f} sampled frames and "
+        "[done?{frames} frames in {text.total_s|time} ({load_s|time} to load the model); then "
+        "{sampled_frames_per_s|1f} sampled frames and "
         "{tokens_per_s|1f} tokens per second\n]",
         err);
 }

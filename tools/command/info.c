@@ -71,7 +71,7 @@ static const char model_text[] =
     "a chunk, by frame pairs[!text.dense?,\n             in chunks of equal segments]\n"
     "  bits       [!capacities.bits_differ?the same alone and packed, in all of these]"
     "{capacities.bits_differ|\n             }\n"
-    "  lists      {job_bytes|size} of the host's memory at most, beside decoders' processes\n"
+    "  lists      at most {job_bytes|size} of the host's memory, and decoder processes\n"
     "[decoder_bytes?  decoders   {decoder_bytes|size} of the GPU's memory at most\n]"
     "[text.kernels?  runs on    {text.kernels|\n             }\n]"
     "[text.why?  runs on    nothing here: {text.why}\n]";

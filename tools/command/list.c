@@ -146,8 +146,8 @@ read_object(const struct place *p, json_t *object, struct line *line, qv_error *
                 if (o->row)
                     snprintf(fields + strlen(fields), sizeof fields - strlen(fields), ", %s",
                              o->row);
-            return BAD(p, QV_EFORMAT, "there is no field \"%s\"; the fields are %s",
-                       qv_path_tail(name), fields);
+            return BAD(p, QV_EFORMAT, "unknown field \"%s\"; the fields are %s", qv_path_tail(name),
+                       fields);
         }
         if (wanted)
             return BAD(p, QV_EFORMAT, "\"%s\" must be %s", name, wanted);
@@ -221,11 +221,11 @@ find_foreign(const struct place *p, const char *text)
     if (*text == '#')
         return "is a comment, which a list does not have: take it out";
     if (!strcmp(text, "[") || !strncmp(text, "[{", 2) || !strncmp(text, "[\"", 2))
-        return "begins a JSON array: write an object a line, without brackets and commas around";
-    return p->line == 1 && is_header(text) ? "names a table's columns: write a path a line, or an "
-                                             "object a line, {\"path\": .., "
-                                             "\"key\": ..}"
-                                           : NULL;
+        return "begins a JSON array: write one object per line, without brackets and commas";
+    return p->line == 1 && is_header(text)
+               ? "names a table's columns: write one path per line, or one object per line, "
+                 "{\"path\": .., \"key\": ..}"
+               : NULL;
 }
 
 static qv_status

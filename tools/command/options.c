@@ -196,7 +196,7 @@ static const struct option options[] = {
       AT(tune) },
     { "--tune-file", "FILE", "file of measured choices (default: in the user's cache folder)", TEXT,
       GROUP_DEVICE, AT(tune_file) },
-    { "--json[=FILE]", NULL, "print results as JSON, an object a line, or append them to FILE",
+    { "--json[=FILE]", NULL, "print results as JSON, one object per line, or append them to FILE",
       JSON, GROUP_JSON | GROUP_RESULT, AT(json_file) },
     { "--failures", "FILE", "append a JSON object for each clip that fails to FILE", OUTPUT,
       GROUP_ENCODE | GROUP_FILL | GROUP_STATUS | GROUP_INFO, AT(failures) },
@@ -629,7 +629,7 @@ tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *
         else if (find_page(tool, *help))
             return TOOL_DONE;
         else {
-            code = WRONG(&l, "there is no --help=%s", *help);
+            code = WRONG(&l, "unknown --help=%s", *help);
             *help = NULL;
         }
     }

@@ -102,7 +102,7 @@ tool_job_progress_show(struct tool_job_progress *p, qv_job *job)
 /* The text is of what was done, and of the packed chunks. */
 static const char job_text[] =
     "[text.several?{text.done} clips, {job.frames} frames, {text.tokens} tokens in "
-    "{text.total_s|time}, of which loading the model took {text.load_s|time}; then "
+    "{text.total_s|time} ({text.load_s|time} to load the model); then "
     "{text.sampled_frames_per_s|1f} sampled frames and {text.tokens_per_s|1f} tokens per second"
     "[job.damaged?; {job.damaged} clip{job.damaged|s} with damaged frames][job.failed?; "
     "{job.failed} "

@@ -227,7 +227,7 @@ become(const struct tool *tool, char **argv)
 {
     char path[PATH_MAX];
     if (!qv_find_installed(tool->program, ".", ".", X_OK, path, sizeof path))
-        tool_complain("%s: it needs the program %s, which is not beside this one: %s", tool->name,
+        tool_complain("%s: it needs the program %s, which is not next to this one: %s", tool->name,
                       tool->program, path);
     else {
         argv[0] = path;

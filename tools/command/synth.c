@@ -249,7 +249,7 @@ copy_json(struct synth *s, size_t i, qv_error *err)
     return status;
 }
 
-/* Returns whether the output is the configuration's own folder, where nothing is to be copied. */
+/* Returns whether the output is the configuration's own folder, which already has its files. */
 static bool
 is_in_place(const struct synth *s)
 {

@@ -149,8 +149,8 @@ void tool_print_completion(const struct tool_program *program);
 int tool_main(const struct tool_program *program, int argc, char **argv);
 
 /* From now on the first SIGINT, SIGTERM or SIGHUP does not end the process: the subcommand asks for
- * it several times a second, ends in good order, and obeys it. A second signal ends the process at
- * once. */
+ * it several times per second, ends in good order, and obeys it. A second signal ends the process
+ * at once. */
 void tool_signals_defer(void);
 int tool_signals_caught(void); /* returns the signal's number; 0: none came */
 void tool_signals_obey(void);  /* ends the process by the signal that was caught, if any */

@@ -70,7 +70,7 @@ def parse_shape(line, where):
                     raise ValueError
                 d[field] = value
             elif field not in IGNORED:
-                raise SystemExit(f'{where}: there is no field "{field}"')
+                raise SystemExit(f'{where}: unknown field "{field}"')
         except ValueError:
             want = ("three numbers with commas between them" if field in TRIPLES else
                     "a number" if field in NUMBERS else "one of " + ", ".join(NAMES[field]))

@@ -60,8 +60,8 @@ def check(folder):
 
 
 def check_saving(model, before):
-    """A patched model saves the weights, with the same bits; what cannot be saved or
-    copied raises."""
+    """A patched model saves the weights, with the same bits; saving or copying anything else
+    raises."""
     def is_whole(state):
         assert state.keys() == before.keys(), state.keys() ^ before.keys()
         for k, v in before.items():

@@ -19,7 +19,7 @@ $pip install -q --disable-pip-version-check --no-deps vllm==0.33.0 torch==2.14.0
     pyyaml==6.0.4 einops==0.8.2 cloudpickle==3.1.3 pybase64==1.5.1 cbor2==6.3.0 openai==3.57.0 jiter==0.19.0 pyzmq==27.3.0 \
     setproctitle==1.3.8 python-json-logger==4.2.0 aiohttp==3.14.5 aiosignal==1.4.0 aiohappyeyeballs==2.7.1 attrs==26.1.0 \
     frozenlist==1.8.0 multidict==7.2.1 propcache==0.5.4 yarl==1.25.1 fastapi==0.165.0 starlette==1.10.0 annotated-doc==0.0.7 \
-    anyio==4.16.0 sniffio==1.3.1 httpx2==2.16.2 httpcore2==2.16.2 truststore==0.10.5 h11==0.16.0 uvicorn==0.54.0 click==8.5.1 \
+    anyio==4.16.0 sniffio==1.3.1 httpx2==2.16.2 httpcore2==2.16.2 truststore==0.10.5 h11==0.16.0 httptools==0.9.0 uvicorn==0.54.0 click==8.5.1 \
     uvloop==0.23.0 prometheus_client==0.26.0 partial-json-parser==0.2.1.1.post7 jsonschema==4.26.0 \
     jsonschema-specifications==2025.9.1 referencing==0.37.0 rpds-py==2026.9.1 lark==1.3.1 diskcache==5.6.3 gguf==0.18.0 \
     opentelemetry-api==1.45.2 oss-harmony==0.0.11 xgrammar==0.2.8 apache-tvm-ffi==0.1.11 llguidance==1.9.1 packaging==26.4 \

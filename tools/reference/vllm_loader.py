@@ -6,7 +6,7 @@ loads it (VideoMediaIO), and the frames go to the checkpoint's video processor.
     vllm_loader.py CLIP... [--model FOLDER] [--times N] [--callers N]
 
 --model: a folder with preprocessor files; without it one with the numbers of Qwen3-VL is made. --times: takes each clip N times, and
-prints requests a second, CPU time and the most memory, for both loaders in turn; else a table of what differs. Exit 1: a clip that
+prints requests per second, CPU time and the most memory, for both loaders in turn; else a table of what differs. Exit 1: a clip that
 both load, with the same frames, has other pixel_values.
 """
 import argparse

@@ -154,7 +154,7 @@ def _sweep(folder: str) -> None:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m qwenvit cache export", description="Writes a cache as Parquet or tar files, one for each of its parts; "
-        "run it again, and it goes on. Exit codes: 0 done; 1 parts of the cache are damaged, and the others done; "
+        "a second run continues. Exit codes: 0 done; 1 parts of the cache are damaged, the others are done; "
         "2 usage; 3 no cache, or a folder of something else; 4 the disk, or no pyarrow.",
         epilog="python -m qwenvit cache export tokens -o parquet")
     parser.add_argument("cache", help="a folder that `qwenvit cache fill` made")

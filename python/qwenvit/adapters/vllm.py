@@ -55,7 +55,7 @@ class Loader:
         from vllm.multimodal.video_decoders import VideoSourceMetadata, VideoTargetMetadata, check_frame_pixel_limit
 
         if not isinstance(model, str):
-            raise error("QV_EINVAL", 'the video loader "qwenvit" needs "model" beside "video_backend": the checkpoint')
+            raise error("QV_EINVAL", 'the video loader "qwenvit" needs "model" next to "video_backend": the checkpoint')
         processor, loader = _processor_of(model)
         options = {"fps": fps, "threads": threads, **{k: v for k, v in sampling.items() if k in ("min_frames", "max_frames")}}
         size = processor.size

@@ -80,9 +80,10 @@ def take_options(given: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
     for name in given:
         if name not in OPTIONS:
             raise Refused(422, "QV_EINVAL", f"unknown option {shown(name)}; options are {', '.join(OPTIONS)}")
-    options = {name: _value(name, given[name]) for name in OPTIONS if given.get(name) is not None}
+    options = {name: _value(name, value) for name, value in given.items() if value is not None}
     try:
-        options_of(options)
+        if options:
+            options_of(options)
     except Error as e:
         raise Refused(422, e.status, str(e)) from None
     for name in FRAMES:

@@ -25,33 +25,28 @@ COUNTED = {  # what is counted, by which labels
     "cache_lookups": ("Where an item's tokens came from", ("found",)),
     "decode_errors": ("Items that could not be decoded", ("code",)),
 }
+STAGES = ("body", "parse", "queue", "encode")
 LOG_DELAY = 0.05  # seconds after which lines are written, many at once
 
 
-class _Stage:
-    """Counts how often a stage took how long."""
-
-    def __init__(self) -> None:
-        self.counts, self.sum = [0] * (len(SECONDS) + 1), 0.0
-
-
 class Metrics:
-    """Prometheus's own counters have a lock each, and cost more than all else that a small request does."""
+    """Prometheus's own counters have a lock each, which takes longer than the rest of what they do."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.counts: dict[str, Counter[tuple[str, ...]]] = {name: Counter() for name in COUNTED}
-        self.stages: dict[str, _Stage] = {name: _Stage() for name in ("body", "parse", "queue", "encode")}
+        self.counts: Counter[tuple[str, ...]] = Counter()  # by name and labels
+        self.took_seconds = dict.fromkeys(STAGES, 0.0)
+        self.buckets = {stage: [0] * (len(SECONDS) + 1) for stage in STAGES}
         self.registry.register(self)
 
     def count(self, name: str, *labels: str, by: int = 1) -> None:
-        self.counts[name][labels] += by
+        self.counts[(name, *labels)] += by
 
     def took(self, stage: str, began: float) -> float:
         """Counts what a stage took since a time of time.perf_counter, and returns that of now."""
-        now, of = time.perf_counter(), self.stages[stage]
-        of.counts[bisect.bisect_left(SECONDS, now - began)] += 1
-        of.sum += now - began
+        now = time.perf_counter()
+        self.buckets[stage][bisect.bisect_left(SECONDS, now - began)] += 1
+        self.took_seconds[stage] += now - began
         return now
 
     def gauge(self, name: str, what: str, value: Callable[[], float]) -> None:
@@ -62,13 +57,14 @@ class Metrics:
         """Is called by the registry."""
         for name, (what, labels) in COUNTED.items():
             counter = CounterMetricFamily(f"qwenvit_{name}", what, labels=labels)
-            for values, count in self.counts[name].items() or (() if labels else [((), 0)]):
-                counter.add_metric(values, count)
+            for (counted, *values), count in self.counts.items():
+                if counted == name:
+                    counter.add_metric(values, count)
             yield counter
         seconds = HistogramMetricFamily("qwenvit_stage_seconds", "Seconds of a stage", labels=["stage"])
-        for name, stage in self.stages.items():
+        for stage, counts in self.buckets.items():
             bounds = [*map(str, SECONDS), "+Inf"]
-            seconds.add_metric([name], list(zip(bounds, itertools.accumulate(stage.counts))), stage.sum)
+            seconds.add_metric([stage], list(zip(bounds, itertools.accumulate(counts))), self.took_seconds[stage])
         yield seconds
 
     def text(self) -> bytes:

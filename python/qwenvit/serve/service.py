@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Coroutine
@@ -140,7 +141,7 @@ class Service:
         seconds, began = self.settings.body_seconds, time.perf_counter()
         pieces, size = [], 0
         try:
-            with within(seconds):
+            with within(seconds) if request.connection.in_message else contextlib.nullcontext():
                 while not request.body_is_read:
                     message = await request.receive()
                     if message["type"] == "http.disconnect":
@@ -196,7 +197,6 @@ class Service:
     async def _submit(self, source: dict[str, Any], options: dict[str, Any]) -> Future[Tokens]:
         """Adds a source once there is room: what has its turn is not refused because results before it
         are large. Sources are added in the order of their turns."""
-        pause = 0.005
         async with self.adding:
             while True:
                 try:
@@ -206,8 +206,7 @@ class Service:
                         self.broken = str(e)
                     if e.status != "QV_EFULL":
                         raise
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, 0.1)
+                await asyncio.sleep(0.01 + len(source["bytes"]) / (1 << 29))  # trying copies them
 
     async def answer_item(self, item: Item | Refused, client: str, until: float, wanted: bool) -> Answer:
         async def got() -> tuple[Kept, str]:

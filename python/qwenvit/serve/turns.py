@@ -5,8 +5,10 @@ decoders to images."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import OrderedDict, deque
+from collections.abc import AsyncIterator
 
 from .items import Refused
 
@@ -69,48 +71,31 @@ class Turns:
         images = self.images.clients or self.images.under_way
         return max(1, self.decoders // 2) if images else self.decoders
 
-    def _has_room(self, line: _Line) -> bool:
-        return line.under_way < (IMAGES_UNDER_WAY if line is self.images else self._most_clips())
-
     def _go_on(self) -> None:
-        for line in (self.images, self.clips):
-            while line.clients and self._has_room(line):
-                line.under_way += 1
-                line.next().set_result(None)
+        while self.images.clients and self.images.under_way < IMAGES_UNDER_WAY:
+            self.images.under_way += 1
+            self.images.next().set_result(None)
+        while self.clips.clients and self.clips.under_way < self._most_clips():
+            self.clips.under_way += 1
+            self.clips.next().set_result(None)
 
-    def turn(self, client: str, is_image: bool) -> _Turn:
+    @contextlib.asynccontextmanager
+    async def turn(self, client: str, is_image: bool) -> AsyncIterator[None]:
         """Waits for a turn, which lasts as long as the context."""
-        return _Turn(self, client, self.images if is_image else self.clips)
-
-
-class _Turn:
-    def __init__(self, turns: Turns, client: str, line: _Line) -> None:
-        self.turns, self.client, self.line = turns, client, line
-
-    async def __aenter__(self) -> None:
-        turns = self.turns
-        if not turns.images.clients and not turns.clips.clients and turns._has_room(self.line):
-            self.line.under_way += 1
-            return
-        mine, all_ = sum(len(line.clients.get(self.client, ())) for line in (turns.images, turns.clips)), turns.n_waiting
-        if all_ >= turns.most or mine >= max(1, turns.most // 2):
-            whose = "the queue is" if all_ >= turns.most else "this client's half of the queue is"
-            after = str(turns.retry_after())
+        mine, all_ = sum(len(line.clients.get(client, ())) for line in (self.images, self.clips)), self.n_waiting
+        if all_ >= self.most or mine >= max(1, self.most // 2):
+            whose = "the queue is" if all_ >= self.most else "this client's half of the queue is"
+            after = str(self.retry_after())
             raise Refused(429, "QV_EFULL", f"{whose} full ({all_} items wait)", Retry_After=after)
-        turn = self.line.add(self.client)
-        turns._go_on()
+        line = self.images if is_image else self.clips
+        turn = line.add(client)
+        self._go_on()
         try:
             await turn
-        except asyncio.CancelledError:
-            self.line.remove(self.client, turn)
-            self.line.under_way -= not turn.cancelled()  # it has come meanwhile
-            turns._go_on()
-            raise
-
-    async def __aexit__(self, *_: object) -> None:
-        self._end()
-
-    def _end(self) -> None:
-        self.line.under_way -= 1
-        self.turns._done.append(time.monotonic())
-        self.turns._go_on()
+            yield
+        finally:
+            line.remove(client, turn)
+            if turn.done() and not turn.cancelled():
+                line.under_way -= 1
+                self._done.append(time.monotonic())
+            self._go_on()

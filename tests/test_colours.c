@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: MIT */
+/* Tests that the arithmetic which the GPU has for colours is that of the linked swscale, on CPUs
+ * with its vector code. */
+#include "test.h"
+
+#include <libavutil/cpu.h>
+
+#include "../decoder/decoder.h"
+
+static const enum AVColorSpace spaces[] = { AVCOL_SPC_BT709, AVCOL_SPC_SMPTE170M,
+                                            AVCOL_SPC_BT2020_NCL };
+
+static AVFrame *
+new_frame(int width, int height, int which)
+{
+    AVFrame *f = av_frame_alloc();
+    f->format = AV_PIX_FMT_YUV420P;
+    f->width = width;
+    f->height = height;
+    f->colorspace = spaces[which / 2];
+    f->color_range = which % 2 ? AVCOL_RANGE_JPEG : AVCOL_RANGE_MPEG;
+    assert_int_equal(av_frame_get_buffer(f, 64), 0);
+    return f;
+}
+
+static void
+expect(qvm_converter *converter, const AVFrame *f)
+{
+    qvm_colours colours;
+    qvm_image image;
+    qvm_find_colours(f->colorspace, f->color_range == AVCOL_RANGE_JPEG, &colours);
+    assert_int_equal(qvm_convert(converter, f, (qvm_turn){ false, false, false }, &image, NULL), 0);
+    for (int y = 0; y < f->height; y++)
+        for (int x = 0; x < f->width; x++) {
+            const int luma = f->data[0][y * f->linesize[0] + x];
+            const int u = f->data[1][y / 2 * f->linesize[1] + x / 2];
+            const int v = f->data[2][y / 2 * f->linesize[2] + x / 2];
+            const uint8_t *got = image.rgb + y * image.stride + 3 * x;
+            int rgb[3];
+            qvm_to_rgb(&colours, luma, u, v, rgb);
+            if (rgb[0] != got[0] || rgb[1] != got[1] || rgb[2] != got[2])
+                fail_msg(
+                    "space %d, range %d, %dx%d at %d, %d: (%d, %d, %d) is %d %d %d, not %d %d %d",
+                    f->colorspace, f->color_range, f->width, f->height, x, y, luma, u, v, got[0],
+                    got[1], got[2], rgb[0], rgb[1], rgb[2]);
+        }
+}
+
+static bool
+has_vectors(void)
+{
+#ifdef __x86_64__
+    return av_get_cpu_flags() & AV_CPU_FLAG_SSSE3;
+#else
+    return false;
+#endif
+}
+
+/* All triples of Y, U and V, in 256 frames of one U each. */
+TEST(test_all_colours)
+{
+    if (!has_vectors())
+        skip();
+    for (int which = 0; which < 6; which++) {
+        qvm_converter converter = { .colour = QVM_CLIP };
+        AVFrame *f = new_frame(128, 512, which);
+        for (int y = 0; y < 512; y++)
+            for (int x = 0; x < 128; x++) {
+                f->data[0][y * f->linesize[0] + x] = (uint8_t)(x / 2 * 4 + x % 2 * 2 + y % 2);
+                f->data[2][y / 2 * f->linesize[2] + x / 2] = (uint8_t)(y / 2);
+            }
+        for (int u = 0; u < 256; u++) {
+            for (int y = 0; y < 256; y++)
+                memset(f->data[1] + y * f->linesize[1], u, 64);
+            expect(&converter, f);
+        }
+        qvm_converter_close(&converter);
+        av_frame_free(&f);
+    }
+}
+
+/* swscale's last columns may be made by other code than the rest. */
+TEST(test_all_widths)
+{
+    uint32_t seed = 7;
+    if (!has_vectors())
+        skip();
+    for (int which = 0; which < 6; which++)
+        for (int width = 2; width <= 100; width += 2)
+            for (int height = 2; height <= 10; height += 4) {
+                qvm_converter converter = { .colour = QVM_CLIP };
+                AVFrame *f = new_frame(width, height, which);
+                for (int p = 0; p < 3; p++)
+                    for (int i = 0; i < f->linesize[p] * (p ? height / 2 : height); i++)
+                        f->data[p][i] = (uint8_t)((seed = seed * 1664525 + 1013904223) >> 24);
+                expect(&converter, f);
+                qvm_converter_close(&converter);
+                av_frame_free(&f);
+            }
+}
