@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import functools
 import itertools
+import logging
 import os
 import threading
 import weakref
@@ -47,8 +48,11 @@ class _Collector(threading.Thread):
 
     def answer(self, place: int, result: Tokens | Error) -> None:
         request = self.requests.pop(place, None)  # submit() may have refused it
-        if request and request.set_running_or_notify_cancel():
-            request.set_exception(result) if isinstance(result, Error) else request.set_result(result)
+        try:
+            if request and request.set_running_or_notify_cancel():
+                request.set_exception(result) if isinstance(result, Error) else request.set_result(result)
+        except BaseException:  # SystemExit of a callback, or someone else has answered it: all others wait for this thread
+            logging.getLogger("concurrent.futures").exception("answering %r", request)
 
     def drop(self, place: int, request: Future[Tokens]) -> None:
         """Drops the source of a request that was cancelled."""

@@ -160,8 +160,8 @@ def is_data(source: object) -> bool:
 def bytes_of_data(url: str, name: str) -> bytes:
     """Returns the bytes in a data: URL, which `name` names in the error."""
     head, _, text = url.partition(",")
-    data = text.encode() if "%" not in text else urllib.parse.unquote_to_bytes(text)
     try:
+        data = text.encode() if "%" not in text else urllib.parse.unquote_to_bytes(text)
         return base64.b64decode(data, validate=True) if head.lower().endswith(";base64") else data
     except ValueError as e:
         raise error("QV_EINVAL", f"{name}: a data: URL that is no base64: {e}") from None

@@ -271,6 +271,8 @@ class Client
         const auto seat = results->use();
         const auto count = [&](int by) {
             const std::lock_guard<std::mutex> hold(results->lock);
+            if (by > 0 && results->ended) /* next() would never end */
+                fail(QV_ESTATE, "this job was closed");
             results->added += by;
         };
         tokens->index = place;

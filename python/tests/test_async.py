@@ -171,6 +171,43 @@ def test_a_full_queue_refuses(own):
         assert accepted and all(len(f.result(0)) for f in accepted)  # closing drains
 
 
+def test_closing_while_others_submit(own):
+    encoder, (source,), ends = qwenvit.AsyncEncoder(own), images(1), []
+
+    def work():
+        while not ends:
+            try:
+                encoder.submit(source)
+            except qwenvit.Error as e:
+                if e.status != "QV_EFULL":
+                    ends.append((e.status, str(e)))
+
+    calls = [threading.Thread(target=work) for _ in range(2)]
+    for call in calls:
+        call.start()
+    time.sleep(0.1)
+    closing = threading.Thread(target=encoder.close)
+    closing.start()
+    closing.join(10)
+    is_closed = not closing.is_alive()
+    ends.append(None)
+    for call in (*calls, closing):
+        call.join(30)
+    assert is_closed and ends[0][0] == "QV_ESTATE"
+
+
+def test_what_a_callback_raises_ends_no_other_request(own, caplog):
+    (source,) = images(1)
+    with qwenvit.AsyncEncoder(own) as encoder:
+        first = encoder.submit({"frames": np.zeros((16, 64, 64, 3), np.uint8)})
+        first.add_done_callback(lambda _: sys.exit("from a callback"))
+        assert len(first.result(30)) and len(encoder.submit(source).result(30))
+        taken = encoder.submit({"frames": np.zeros((64, 128, 128, 3), np.uint8)})
+        taken.set_result("by someone else")
+        assert len(encoder.submit(source).result(30))
+    assert "from a callback" in caplog.text
+
+
 def test_an_encoder_that_is_dropped_leaves_nothing_behind(own):
     before = threading.active_count()
     encoder = qwenvit.AsyncEncoder(own)

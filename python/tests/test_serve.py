@@ -112,12 +112,13 @@ def test_answers_are_the_files_that_encode_writes(served, same, clip):
 
 
 def test_items_of_a_request_fail_alone(served):
-    rows = [{"data": url(image(3))}, {"data": url(b"nonsense" * 50)}, {"data": url(image(3)), "fps": "x"}, {}, 3]
+    rows = [{"data": url(image(3))}, {"data": url(b"nonsense" * 50)}, {"data": url(image(3)), "fps": "x"}, {}, 3, {"data": "data:,\ud800"}]
     status, _, body = served.ask(json.dumps({"items": rows}), "?store=1", content_type="application/json")
     answers = json.loads(body)["items"]
-    assert status == 207 and [a["status"] for a in answers] == [200, 422, 422, 422, 422]
+    assert status == 207 and [a["status"] for a in answers] == [200, 422, 422, 422, 422, 422]
     words = [a["error"]["message"] for a in answers[1:]]
-    for text, wanted in zip(words, ("not a clip or image", "fps is 'x'; must be a number", "must be a data: URL", "an item is 3")):
+    for text, wanted in zip(words, ("not a clip or image", "fps is 'x'; must be a number", "must be a data: URL", "an item is 3",
+                                  "surrogates")):
         assert wanted in text
     assert all("name" not in a for a in answers[1:])
 
@@ -271,11 +272,15 @@ def test_requests_that_http_does_not_allow(tight):
         (get + b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n", b"Upgrade is not accepted"),
         (get + b"A: " + b"a" * 40000, many),
         (b"GET /" + b"a" * 40000, many),
+        (get + b"A: b\r\n" * 6000 + b"\r\n", many),  # which comes in one piece
+        (chunked + b"\r\n5\r\nhello\r\n0\r\n" + b"A: b\r\n" * 6000 + b"\r\n", many),
         (chunked + b"\r\n5\r\nhello\r\n0\r\nA: " + b"a" * 600000, many),  # a trailer
         (chunked + b"\r\n5;" + b"a" * 600000, many),
     ):
         got = raw(tight.port, data)
         assert b" 400 " in got and words in got, (data[:99], got)
+    # a trailer is no header
+    assert b" 422 " in raw(tight.port, chunked + b"Connection: close\r\n\r\n5\r\nhello\r\n0\r\nContent-Encoding: x\r\n\r\n")
     # requests in advance are answered in order, and so many that no connection's memory grows
     file = image(7, 32, 32)
     got = raw(tight.port, post + b"Content-Length: %d\r\n\r\n" % len(file) + file + (get + b"\r\n") * 1000)
@@ -364,15 +369,18 @@ def test_equal_requests_are_computed_once(served):
     assert served.ask(image(11), "?max_frames=700")[0] == 200 and served.metric("tokens_total") - tokens == 2 * one
 
 
-def test_what_nobody_waits_for_ends(served):
+@pytest.mark.parametrize("width", [90, 2000])  # uvicorn stops reading after a large piece
+def test_what_nobody_waits_for_ends(served, width):
     with socket.create_connection(("127.0.0.1", served.port)) as s:
-        body = image(12)
-        s.sendall(b"POST /v1/encode?max_frames=768 HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        body = image(12, width=width)
+        s.sendall(b"POST /v1/encode?max_frames=768 HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body))
+        time.sleep(0.1)
+        s.sendall(body)
         served.wait_for("under_way_items", 1)
     began = time.monotonic()
     served.wait_for("under_way_items", 0)
     assert time.monotonic() - began < 4  # it would have taken 6.8 s
-    assert served.metric("body_bytes") == 0 and served.ask(image(12), "?max_frames=700")[1]["x-qwenvit-found"] == "miss"
+    assert served.metric("body_bytes") == 0 and served.ask(body, "?max_frames=700")[1]["x-qwenvit-found"] == "miss"
 
 
 def test_errors_are_not_kept(served):
@@ -414,6 +422,27 @@ def test_a_client_has_half_of_the_queue(golden):
         await asyncio.gather(*tasks, return_exceptions=True)
         assert [client for client, is_image in order[4:] if not is_image][:3] == ["a", "b", "a"]  # they take turns
         assert (turns.n_waiting, turns.n_under_way) == (0, 0) and not turns.clips.clients
+
+    asyncio.run(run())
+
+
+def test_turns_of_a_request_that_leaves_end_at_once(golden):
+    from qwenvit.serve.turns import Turns
+
+    async def run():
+        turns = Turns(2, 100)
+
+        async def one():
+            async with turns.turn("a", False):
+                await asyncio.sleep(60)
+
+        tasks = [asyncio.ensure_future(one()) for _ in range(10)]
+        await asyncio.sleep(0)
+        assert (turns.n_under_way, turns.n_waiting) == (2, 8)
+        for task in tasks:
+            task.cancel()
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+        assert {type(end) for end in ends} == {asyncio.CancelledError} and turns.n_under_way == turns.n_waiting == 0
 
     asyncio.run(run())
 

@@ -25,6 +25,7 @@ class Patience(NamedTuple):
 
 LINGER = 1.0  # seconds for a refusal to be read; a close at once would reset the connection
 HEADERS = 16 << 10  # bytes; also of all else that is no body, such as trailers
+TOO_LONG = f"headers of more than {HEADERS} bytes"
 PIPELINED = 16  # requests that may wait for the answer to an earlier one of their connection
 
 
@@ -60,6 +61,7 @@ class Protocol(HttpToolsProtocol):
         self.leave: Callable[[], None] | None = None  # called when the client leaves; set by the request that is worked on
         self.refused = self.in_message = False
         self.no_body = 0  # bytes since the last whole headers or piece of a body
+        self.header_bytes = 0  # of this message, which may all come in one piece
         self.headers_by: float | None = None  # when headers must be here, if they are waited for
         self.for_headers: asyncio.TimerHandle | None = None
         self.for_reading: asyncio.TimerHandle | None = None
@@ -91,12 +93,27 @@ class Protocol(HttpToolsProtocol):
         self.no_body += len(data)
         super().data_received(data)
         if self.no_body > HEADERS and not self.refused:
-            self.send_400_response(f"headers of more than {HEADERS} bytes")
+            self.send_400_response(TOO_LONG)
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) == PIPELINED:
             raise ValueError  # which data_received answers
+        self.header_bytes = 0
         super().on_message_begin()
+
+    def _count_header(self, size: int) -> None:
+        self.header_bytes += size
+        if self.header_bytes > HEADERS:
+            raise ValueError
+
+    def on_url(self, url: bytes) -> None:
+        self._count_header(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count_header(len(name) + len(value) + 4)  # ": " and the line's end
+        if not self.in_message:  # a trailer must not stand for a header
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self.in_message, self.no_body, self.headers_by = True, 0, None
@@ -128,6 +145,8 @@ class Protocol(HttpToolsProtocol):
             self.refuse(408, "QV_ETIME", f"no whole headers within {self.patience.headers:g} s")
 
     def send_400_response(self, msg: str) -> None:
+        if self.header_bytes > HEADERS:
+            msg = TOO_LONG
         cycle = self.cycle
         if not cycle or cycle.response_complete or self.in_message and not self.pipeline and not cycle.response_started:
             self.refuse(400, "QV_EFORMAT", msg)

@@ -58,6 +58,8 @@ class Request:
     async def receive(self) -> Any:
         message = await self._receive()
         self.body_is_read = not message.get("more_body")
+        if self.body_is_read:  # uvicorn has stopped reading after a large piece, and would not hear that the client leaves
+            self.connection.flow.resume_reading()
         return message
 
 

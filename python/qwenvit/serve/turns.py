@@ -34,14 +34,16 @@ class _Line:
             if not self.clients[client]:
                 del self.clients[client]
 
-    def next(self) -> asyncio.Future[None]:
-        """Takes the first of the client whose turn it is, who then stands behind all other clients."""
+    def give(self) -> None:
+        """Gives the first of the client whose turn it is theirs. The client then stands behind all other clients."""
         client, turns = next(iter(self.clients.items()))
         turn = turns.popleft()
         del self.clients[client]
         if turns:
             self.clients[client] = turns
-        return turn
+        if not turn.done():  # its task was cancelled, and has not heard of it yet
+            self.under_way += 1
+            turn.set_result(None)
 
 
 class Turns:
@@ -73,11 +75,9 @@ class Turns:
 
     def _go_on(self) -> None:
         while self.images.clients and self.images.under_way < IMAGES_UNDER_WAY:
-            self.images.under_way += 1
-            self.images.next().set_result(None)
+            self.images.give()
         while self.clips.clients and self.clips.under_way < self._most_clips():
-            self.clips.under_way += 1
-            self.clips.next().set_result(None)
+            self.clips.give()
 
     @contextlib.asynccontextmanager
     async def turn(self, client: str, is_image: bool) -> AsyncIterator[None]:
