@@ -433,9 +433,8 @@ typedef struct qv_job_source {
     const void *bytes; /* [n_bytes], at most 4 TiB; the caller's, valid until its end call */
     size_t n_bytes;
     qv_item item; /* for FRAMES and PATCHES; item.data is the caller's, valid until that call */
-    /* for PATH and BYTES: copied, and used instead of the job's options. A job opened without a
-     * decoder keeps the first one that comes with a source; all its clips use the same one. NULL:
-     * the job's options */
+    /* for PATH and BYTES: copied, and used instead of the job's options; without a decoder, the
+     * job's decoder is used. NULL: the job's options */
     const qv_clip_options *clip;
     void *user; /* returned with the results */
     /* not QV_OK: the source failed already, with this text, and gets an end call in its turn. The

@@ -277,15 +277,15 @@ check_source(const qv_job_source *s, qv_error *err)
 
 /* Starts the devices' GPU processes, all at once, as each takes half a second. */
 static void
-start_gpus(qv_job *job)
+start_gpus(qv_job *job, qv_decoder *decoder)
 {
     for (int i = 0; i < job->n_devices && !job->gpus_started; i++)
-        qv_decoder_gpu(job->decoder, job->devices[i].gpu, false, NULL);
+        qv_decoder_gpu(decoder, job->devices[i].gpu, false, NULL);
     job->gpus_started = true;
 }
 
-/* Sets the clip's options, with the job's decoder, which is found or started for the first clip. A
- * job before this one may have had its GPUs opened. */
+/* Sets the clip's options. The job's own decoder starts for the first clip that needs it. With the
+ * first clip's decoder, a job before this one may have opened GPUs. */
 static qv_status
 set_clip_options(qv_job *job, struct qv_job_item *item, qv_error *err)
 {
@@ -298,20 +298,18 @@ set_clip_options(qv_job *job, struct qv_job_item *item, qv_error *err)
     }
     qv_status status = QV_OK;
     pthread_mutex_lock(&job->lock);
-    const bool is_first = !job->decoder;
-    if (is_first)
-        job->decoder = job->o.clip.decoder ? job->o.clip.decoder : o->decoder;
-    if (!job->decoder) {
+    if (!o->decoder && !job->decoder) {
         status = qv_decoder_start(NULL, &job->own_decoder, err);
         job->decoder = job->own_decoder;
     }
-    o->decoder = job->decoder;
-    if (job->o.clip.decode == QV_DECODE_GPU && job->decoder)
-        start_gpus(job);
-    const bool looks = is_first && job->looks_for_gpu && job->decoder;
+    o->decoder = o->decoder ? o->decoder : job->decoder;
+    if (job->o.clip.decode == QV_DECODE_GPU && o->decoder)
+        start_gpus(job, o->decoder);
+    const bool looks = !job->had_clip && job->looks_for_gpu && o->decoder;
+    job->had_clip = true;
     pthread_mutex_unlock(&job->lock);
     if (looks && qv_decoder_has_gpu(o->decoder, job->devices[0].gpu, NULL))
-        qv_job_find_gpus(job);
+        qv_job_find_gpus(job, o->decoder);
     return status;
 }
 

@@ -137,6 +137,7 @@ set_options(qv_job *job, const qv_job_options *o, size_t n_models)
     job->cores = qv_usable_cores();
     job->o.output = o->output ? o->output : QV_F32;
     job->o.memory = o->memory ? o->memory : DEFAULT_MEMORY;
+    job->decoder = o->clip.decoder;
     job->last_waiting = &job->waiting;
     job->own = (struct qv_job_client){ .job = job,
                                        .queue = (size_t)(o->queue ? o->queue : DEFAULT_QUEUE),

@@ -200,6 +200,7 @@ struct qv_job {
     /* the lock guards what follows */
     bool gpus_started, on_gpu; /* processes that have GPUs open were started; some GPU decodes */
     bool looks_for_gpu;        /* with QV_DECODE_AUTO: it is not known yet which GPUs decode */
+    bool had_clip;             /* a clip or an image was added */
     bool ended, stopping;      /* no more sources will be added; all threads must return */
     qv_status status;          /* QV_OK, or the failure that has ended the job */
     qv_error error;
@@ -272,7 +273,7 @@ void qv_job_span(const qv_job *job, const char *stage, int lane, const char *key
                  double end_s);
 
 /* read_clips.c. Asks which GPUs decode and has their processes started. */
-void qv_job_find_gpus(qv_job *job);
+void qv_job_find_gpus(qv_job *job, qv_decoder *decoder);
 
 /* The threads' functions. */
 void *qv_job_read(void *worker);

@@ -114,26 +114,23 @@ find_gpu(qv_job *job, struct qv_job_device *d, qv_decoder *decoder)
 }
 
 void
-qv_job_find_gpus(qv_job *job)
+qv_job_find_gpus(qv_job *job, qv_decoder *decoder)
 {
-    pthread_mutex_lock(&job->lock);
-    qv_decoder *decoder = job->decoder;
-    pthread_mutex_unlock(&job->lock);
     for (int i = 0; i < job->n_devices; i++)
         find_gpu(job, &job->devices[i], decoder);
 }
 
 /* With QV_DECODE_AUTO, has GPUs opened where that is worth it. */
 static void
-look_for_gpus(qv_job *job, const qv_outcome *info)
+look_for_gpus(qv_job *job, const struct qv_job_item *item)
 {
     pthread_mutex_lock(&job->lock);
     const bool ask =
         job->looks_for_gpu &&
-        (job->gpus_started || qv_job_wants_gpus(&job->lanes, info->codec, job->n_waiting));
+        (job->gpus_started || qv_job_wants_gpus(&job->lanes, item->outcome.codec, job->n_waiting));
     pthread_mutex_unlock(&job->lock);
     if (ask)
-        qv_job_find_gpus(job);
+        qv_job_find_gpus(job, item->clip_options.decoder);
 }
 
 /* Returns the device whose GPU decodes for this reader. */
@@ -210,7 +207,7 @@ open_clip(const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err
     choose_decoder(w, item, asked, false);
     qv_status status = open_file(job, item, err);
     if (status == QV_EBACKEND && item->clip_options.decode == QV_DECODE_GPU) {
-        qv_job_find_gpus(job);
+        qv_job_find_gpus(job, item->clip_options.decoder);
         choose_decoder(w, item, asked, true);
         if (item->clip_options.decode != QV_DECODE_GPU)
             status = open_file(job, item, err);
@@ -219,7 +216,7 @@ open_clip(const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err
         return status;
     take_outcome(job, item);
     const qv_outcome *found = &item->outcome;
-    look_for_gpus(job, found);
+    look_for_gpus(job, item);
     item->whole = (qv_item){ .n_frames = found->n_frames, .is_image = found->is_image };
     memcpy(item->whole.grid_thw, found->grid_thw, sizeof item->whole.grid_thw);
     item->timestamps_s = calloc((size_t)found->n_frames, sizeof *item->timestamps_s);

@@ -122,7 +122,7 @@ class AsyncEncoder:
         self.info: dict[str, Any] = given[0].info
         self._owns = is_path
         jobs = given[0]._jobs if len(given) == 1 else Jobs(*[m._core for m in given])
-        self._client = jobs.client(dtype or self.info["dtype"], self._options, queue_bytes, decoders=decoders, queue=queue)
+        self._client = jobs.client(dtype or self.info["dtype"], self._options, queue_bytes, decoders, queue=queue)
         self._places = itertools.count()
         self._counts = self._client.progress()
         self._collector = _Collector(self._client, self.info["model_type"])

@@ -47,7 +47,7 @@ class Jobs:
         self._open: dict[Any, tuple[_core.Job, bool]] = {}  # and whether it was warmed up
 
     def client(
-        self, dtype: str, options: Options, most: int, *, decoders: int = 0, alone: bool = False, ordered: bool = False, queue: int = 0
+        self, dtype: str, options: Options, most: int, decoders: int, alone: bool = False, ordered: bool = False, queue: int = 0
     ) -> _core.Client:
         """Returns a client of an open job, which opens now if need be. No lock: of threads that open one at once the
         first one's is kept, and a thread that close() overtakes has a job to itself."""
@@ -155,9 +155,7 @@ def results(model: Model, sources: Iterable[Any], how: How, options: Options, al
     A thread reads the caller's iterator, which may block for ever. So nobody waits for the thread, and it keeps no
     client open."""
     progress, failures = _Progress(how), list[BaseException]()
-    client = model._jobs.client(
-        how.dtype, options, _room(how.decoders), decoders=0 if alone else how.decoders, alone=alone, ordered=how.ordered
-    )
+    client = model._jobs.client(how.dtype, options, _room(how.decoders), how.decoders, alone, how.ordered)
     try:
         if alone:
             _feed(client, model._core, sources, options, {}, failures)

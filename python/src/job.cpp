@@ -108,7 +108,7 @@ class Client
     Client &operator=(const Client &) = delete;
 
     /* Adds a source: a path (is_path), bytes of a file, or Frames. Places are 0, 1, .., each for
-     * one source, which is added or refused. decoder: for files, which the first one's decodes. */
+     * one source, which is added or refused. decoder: for files. */
     void
     add(int64_t place, const std::string &key, nb::object source, bool is_path, nb::dict options,
         nb::object decoder)
@@ -120,7 +120,10 @@ class Client
         must_be_ours(owner);
         take_clip_options(options, &clip);
         const auto job = results->use()->job;
-        clip.decoder = job->keep(decoder_of(decoder));
+        {
+            const std::lock_guard<std::mutex> hold(job->lock);
+            clip.decoder = job->decoders.insert(decoder_of(decoder)).first->get();
+        }
         s.clip = &clip;
         if (nb::isinstance<Frames>(source)) {
             kept->frames = std::make_unique<Frames>(std::move(nb::cast<Frames &>(source)));
@@ -296,7 +299,8 @@ bind_job(nb::module_ &m)
         .def(nb::init<nb::list, const std::string &, int, bool, bool, nb::dict>())
         .def_prop_ro("lost", [](const OpenJob &j) {
             must_be_ours(j.job->owner);
-            return j.job->is_lost();
+            const std::lock_guard<std::mutex> hold(j.job->lock);
+            return j.job->lost != QV_OK;
         });
     nb::class_<Client>(m, "Client")
         .def(nb::init<OpenJob &, bool, int64_t, int64_t>(), nb::arg("job"), nb::arg("ordered"),

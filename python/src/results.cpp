@@ -102,22 +102,6 @@ Job::lose(qv_status status, const char *words)
         results->lose(status, words);
 }
 
-bool
-Job::is_lost()
-{
-    const std::lock_guard<std::mutex> hold(lock);
-    return lost != QV_OK;
-}
-
-qv_decoder *
-Job::keep(std::shared_ptr<qv_decoder> first)
-{
-    const std::lock_guard<std::mutex> hold(lock);
-    if (!decoder)
-        decoder = std::move(first);
-    return decoder.get();
-}
-
 /* ---- what waits ------------------------------------------------------------------------------ */
 
 std::shared_ptr<Seat>

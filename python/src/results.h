@@ -24,19 +24,16 @@ struct Job {
     std::vector<std::shared_ptr<const Tower>> towers;
     qv_model_info facts = {};
     std::shared_ptr<const Origin> origin;
-    std::mutex lock;                     /* guards what follows */
-    std::shared_ptr<qv_decoder> decoder; /* the first that came with a source */
-    qv_status lost = QV_OK;              /* the failure that has ended the job */
+    std::mutex lock;        /* guards what follows */
+    qv_status lost = QV_OK; /* the failure that has ended the job */
     qv_error why = {};
-    std::set<Results *> all; /* of open clients */
+    std::set<Results *> all;                        /* of open clients */
+    std::set<std::shared_ptr<qv_decoder>> decoders; /* of the sources that came */
 
     /* Opens the job; its sources have Sources as users, and belong to it once they were added. */
     void open(qv_job_options o);
     ~Job();
     void lose(qv_status status, const char *words);
-    bool is_lost();
-    /* Returns the decoder of all clips: this one, which it then keeps, if none came before. */
-    qv_decoder *keep(std::shared_ptr<qv_decoder> first);
 };
 
 /* A client of a job, which goes once no call uses it. */
