@@ -103,7 +103,7 @@ qv_enqueue_resize_cuda(const struct qv_device_cuda *dev, cudaStream_t stream,
 {
     const int64_t row = 3 * (int64_t)r->across.out, frame = r->down.in * row;
     const int64_t most = frame < BETWEEN_BYTES ? BETWEEN_BYTES / frame : 1;
-    const bool high = r->down.in != r->down.out; /* else there is no second pass */
+    const bool high = r->down.in != r->down.out; /* else the second pass is left out */
     const size_t tables = tables_bytes(&r->down) + tables_bytes(&r->across);
     struct qv_axis down, across;
     char *scratch = NULL;

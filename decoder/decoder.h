@@ -269,7 +269,7 @@ typedef struct qvm_image {
     int width, height;
 } qvm_image;
 
-/* Whose RGB is wanted: PyAV's for clips; for images that of the library that Pillow reads them
+/* Whose RGB is wanted: PyAV's for clips; for images the RGB of the library that Pillow reads them
  * with. */
 typedef enum qvm_colour {
     QVM_CLIP,

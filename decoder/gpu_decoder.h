@@ -15,7 +15,7 @@
 enum { QVM_MOST_PACKET = 64 << 20 };
 
 /* `bytes` bytes follow each request. EMPTY: no packet follows, and all frames are to come. ANEW: a
- * keyframe follows, in front of which packets were left out. */
+ * keyframe follows that had packets left out in front of it. */
 typedef enum qvm_gpu_decoder_kind {
     QVM_GPU_OPEN,
     QVM_GPU_PACKET,
@@ -94,7 +94,7 @@ typedef struct qvm_gpu_decoder {
     int socket;
     const uint8_t *planes; /* [n_slots, slot_bytes] */
     int n_slots;
-    bool is_direct; /* resized frames stay in their slots, of which each has its own */
+    bool is_direct;                  /* resized frames stay in their slots; each has its own */
     int64_t slot_bytes, frame_bytes; /* frame_bytes: the most of a frame that is held */
     double patience_s;
     const qvm_watch *watch;

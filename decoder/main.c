@@ -24,7 +24,7 @@ enum { MOST_SERVING = 4096, MOST_DROPPED = 16 };
 
 /* ---- orders ---------------------------------------------------------------------------------- */
 
-/* Returns whether n is a session's descriptors, of which the last, to the GPU process, may be
+/* Returns whether n is a session's descriptors; the last, to the GPU process, may be
  * missing. */
 static bool
 is_session(int n)

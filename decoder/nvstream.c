@@ -50,8 +50,8 @@ fail(qvm_nvstream *s, const char *why)
     return 0;
 }
 
-/* Returns the columns or rows (`down`) that are cut off in front of the visible part, of which
- * NVIDIA's parser does not tell. */
+/* Returns the columns or rows (`down`) that are cut off in front of the visible part,
+ * which NVIDIA's parser does not tell. */
 static int
 cut_off(const qvm_nvstream *s, bool down)
 {
@@ -361,7 +361,7 @@ on_picture(void *user, CUVIDPICPARAMS *p)
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-/* Called to show a picture, of which nothing is used. */
+/* Called to show a picture; nothing of it is used. */
 static int CUDAAPI
 on_display(void *user, CUVIDPARSERDISPINFO *d)
 {

@@ -262,9 +262,9 @@ look_at_av1(qvm_units all, qvm_packet *p)
 
 /* ---- codecs with key frames alone ------------------------------------------------------------ */
 
-/* Codecs of which FFmpeg makes a frame of one packet and the container's parameters, where there is
- * no palette and Motion JPEG's headers are equal. Its other intra-only decoders repeat frames, keep
- * tables, or are too rare to be looked at: they are decoded whole. */
+/* Codecs for which FFmpeg makes a frame of one packet and the container's parameters, where there
+ * is no palette and Motion JPEG's headers are equal. Its other intra-only decoders repeat frames,
+ * keep tables, or are too rare to be looked at: they are decoded whole. */
 static const enum AVCodecID stateless[] = {
     AV_CODEC_ID_AYUV,    AV_CODEC_ID_DNXHD,    AV_CODEC_ID_DVVIDEO,  AV_CODEC_ID_FFVHUFF,
     AV_CODEC_ID_HUFFYUV, AV_CODEC_ID_JPEG2000, AV_CODEC_ID_MAGICYUV, AV_CODEC_ID_MJPEG,

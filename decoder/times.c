@@ -214,7 +214,7 @@ is_left_out_before(const qvm_times *t, const int32_t *order, int64_t first)
     return false;
 }
 
-/* Lists the keyframes in front of which references were left out. */
+/* Lists the keyframes that had references left out in front of them. */
 static bool
 list_starts(qvm_times *t, const int32_t *order)
 {

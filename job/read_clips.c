@@ -349,7 +349,7 @@ take_source(struct qv_job_worker *w)
     return item;
 }
 
-/* Queues the call that tells of a failure, of which no more wait than there are readers. */
+/* Queues the call that reports a failure; no more of these wait than there are readers. */
 static void
 queue_failure(qv_job *job, struct qv_job_item *item)
 {

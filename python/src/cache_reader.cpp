@@ -64,7 +64,7 @@ struct CacheReader {
     CacheReader &operator=(const CacheReader &) = delete;
 
     /* Returns (index, whether it is ok) of a key; None for a key that is not there, of whatever
-     * type. As with a dict, what cannot be hashed is no key and raises TypeError. */
+     * type. As with a dict, a value that cannot be hashed raises TypeError. */
     std::optional<std::pair<int64_t, bool>>
     find(nb::handle key) const
     {

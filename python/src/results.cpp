@@ -122,7 +122,7 @@ Results::put(Source &source)
     failed += one.mapped()->status != QV_OK;
     if (!ordered)
         one.key() = came++;
-    if (seat && !lost) /* after a loss what comes was cancelled */
+    if (seat && !lost) /* after a loss the rest was cancelled */
         ready.insert(std::move(one));
     changed.notify_all();
 }

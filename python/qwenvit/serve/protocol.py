@@ -20,7 +20,7 @@ class Patience(NamedTuple):
     connections: int
     headers: float  # seconds
     reading: float  # seconds in which a client reads nothing of its answer
-    refused: Callable[..., None]  # is told the client, the status and the message of each refusal
+    refused: Callable[..., None]  # gets the client, the status and the message of each refusal
 
 
 LINGER = 1.0  # seconds for a refusal to be read; a close at once would reset the connection

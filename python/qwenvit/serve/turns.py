@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from .items import Refused
 
 IMAGES_UNDER_WAY = 256  # enough to fill a device's chunks with small ones
-RECENT = 30.0  # seconds over which the rate is told
+RECENT = 30.0  # seconds over which the rate is taken
 
 
 class _Line:
