@@ -5,23 +5,7 @@
 
 #include <libavutil/cpu.h>
 
-#include "../decoder/decoder.h"
-
-static const enum AVColorSpace spaces[] = { AVCOL_SPC_BT709, AVCOL_SPC_SMPTE170M,
-                                            AVCOL_SPC_BT2020_NCL };
-
-static AVFrame *
-new_frame(int width, int height, int which)
-{
-    AVFrame *f = av_frame_alloc();
-    f->format = AV_PIX_FMT_YUV420P;
-    f->width = width;
-    f->height = height;
-    f->colorspace = spaces[which / 2];
-    f->color_range = which % 2 ? AVCOL_RANGE_JPEG : AVCOL_RANGE_MPEG;
-    assert_int_equal(av_frame_get_buffer(f, 64), 0);
-    return f;
-}
+#include "colours.h"
 
 static void
 expect(qvm_converter *converter, const AVFrame *f)
@@ -61,17 +45,12 @@ TEST(test_all_colours)
 {
     if (!has_vectors())
         skip();
-    for (int which = 0; which < 6; which++) {
+    for (int kind = 0; kind < COLOUR_KINDS; kind++) {
         qvm_converter converter = { .colour = QVM_CLIP };
-        AVFrame *f = new_frame(128, 512, which);
-        for (int y = 0; y < 512; y++)
-            for (int x = 0; x < 128; x++) {
-                f->data[0][y * f->linesize[0] + x] = (uint8_t)(x / 2 * 4 + x % 2 * 2 + y % 2);
-                f->data[2][y / 2 * f->linesize[2] + x / 2] = (uint8_t)(y / 2);
-            }
-        for (int u = 0; u < 256; u++) {
-            for (int y = 0; y < 256; y++)
-                memset(f->data[1] + y * f->linesize[1], u, 64);
+        AVFrame *f = new_colours(kind);
+        assert_non_null(f);
+        for (int u = 0; u < COLOUR_SETS; u++) {
+            set_u(f, u);
             expect(&converter, f);
         }
         qvm_converter_close(&converter);
@@ -85,14 +64,13 @@ TEST(test_all_widths)
     uint32_t seed = 7;
     if (!has_vectors())
         skip();
-    for (int which = 0; which < 6; which++)
+    for (int kind = 0; kind < COLOUR_KINDS; kind++)
         for (int width = 2; width <= 100; width += 2)
             for (int height = 2; height <= 10; height += 4) {
                 qvm_converter converter = { .colour = QVM_CLIP };
-                AVFrame *f = new_frame(width, height, which);
-                for (int p = 0; p < 3; p++)
-                    for (int i = 0; i < f->linesize[p] * (p ? height / 2 : height); i++)
-                        f->data[p][i] = (uint8_t)((seed = seed * 1664525 + 1013904223) >> 24);
+                AVFrame *f = new_frame(width, height, kind);
+                assert_non_null(f);
+                draw_samples(f, &seed);
                 expect(&converter, f);
                 qvm_converter_close(&converter);
                 av_frame_free(&f);

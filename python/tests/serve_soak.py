@@ -17,6 +17,7 @@ import time
 import numpy as np
 
 import qwenvit
+import serving
 from serving import Server, message
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -28,8 +29,7 @@ OUT_OF_PLACE = 429, 503  # may be the answer to anything
 
 
 def image(seed):
-    pixels = np.random.default_rng(seed).integers(0, 256, (48 + seed % 40, 64, 3), dtype=np.uint8)
-    return b"P6\n%d %d\n255\n" % (64, pixels.shape[0]) + pixels.tobytes()
+    return serving.image(seed, 48 + seed % 40, 64)
 
 
 class Soak:

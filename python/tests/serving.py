@@ -3,6 +3,8 @@
 
 Run as a program, it is the server with an encoder that takes its time where max_frames is above
 700: a tenth of a second for each more. At 699 it cannot go on; at 698 it is full at first."""
+import base64
+import contextlib
 import http.client
 import json
 import os
@@ -76,6 +78,32 @@ class Server:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(30)
+
+
+@contextlib.contextmanager
+def started(folders):
+    """Gives a function that starts a server with a log in a folder of its own. All are killed at the end."""
+    servers = []
+
+    def start(model, *arguments, **more):
+        servers.append(Server(model, folders.mktemp("log") / "log", *arguments, **more))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.kill()
+
+
+def image(seed, height=64, width=0):
+    """Returns a file of noise; width 0: a square."""
+    import numpy as np
+
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width or height, 3), dtype=np.uint8)
+    return b"P6\n%d %d\n255\n" % (width or height, height) + pixels.tobytes()
+
+
+def url(data):
+    return "data:application/octet-stream;base64," + base64.b64encode(data).decode()
 
 
 def message(body):

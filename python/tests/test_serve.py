@@ -2,6 +2,7 @@
 """Tests `python -m qwenvit serve` over sockets: what it answers, refuses, keeps, and how it ends."""
 import asyncio
 import base64
+import functools
 import json
 import os
 import shutil
@@ -18,8 +19,9 @@ import numpy as np
 import pytest
 
 import qwenvit
+import serving
 from conftest import COMMAND, bits_depend_on_place, read_safetensors
-from serving import Server, message
+from serving import message, started, url
 
 pytest.importorskip("httptools")
 pytest.importorskip("uvicorn")
@@ -32,26 +34,14 @@ TIGHT = ["--max-body", 20000, "--max-bodies", 30000, "--max-items", 2, "--max-fr
 
 
 def image(seed, height=70, width=90):
-    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    return b"P6\n%d %d\n255\n" % (width, height) + pixels.tobytes()
-
-
-def url(data):
-    return "data:application/octet-stream;base64," + base64.b64encode(data).decode()
+    return serving.image(seed, height, width)
 
 
 @pytest.fixture(scope="module")
 def start(golden, tmp_path_factory):
     """Returns a function that starts a server, which is killed at the end."""
-    servers = []
-
-    def starts(*arguments, **more):
-        servers.append(Server(golden, tmp_path_factory.mktemp("log") / "log", *arguments, **more))
-        return servers[-1]
-
-    yield starts
-    for server in servers:
-        server.kill()
+    with started(tmp_path_factory) as start_of:
+        yield functools.partial(start_of, golden)
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import pytest
 
 import qwenvit
 from conftest import GOLDEN, Values
-from serving import Server
+from serving import image, started, url
 
 for needed in ("httptools", "uvicorn", "prometheus_client", "blake3"):
     pytest.importorskip(needed)
@@ -78,15 +78,6 @@ class Pull:
         return frames
 
 
-def image(seed, size=64):
-    pixels = np.random.default_rng(seed).integers(0, 256, (size, size, 3), dtype=np.uint8)
-    return b"P6\n%d %d\n255\n" % (size, size) + pixels.tobytes()
-
-
-def url(data):
-    return "data:application/octet-stream;base64," + base64.b64encode(data).decode()
-
-
 def body(port, *items, **more):
     return {"mm_items": list(items), "num_parts": 1, "part_idx": 0, "req_id": "a_local_part_0", "modality": "IMAGE",
             "prefill_host": "127.0.0.1", "embedding_port": port, "time_stats_json": None, "encoder_idx": 0, **more}
@@ -99,15 +90,8 @@ def ask(server, what):
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory):
-    servers = []
-
-    def starts(family="qwen3_vl", *arguments, **more):
-        servers.append(Server(os.path.join(GOLDEN, family), tmp_path_factory.mktemp("log") / "log", *arguments, **more))
-        return servers[-1]
-
-    yield starts
-    for server in servers:
-        server.kill()
+    with started(tmp_path_factory) as start_of:
+        yield lambda family, *arguments, **more: start_of(os.path.join(GOLDEN, family), *arguments, **more)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 
 import qwenvit
 from conftest import Values, read_safetensors
-from serving import Server, message
+from serving import Server, image, message, started, url
 
 for needed in ("httptools", "uvicorn", "prometheus_client", "blake3"):
     pytest.importorskip(needed)
@@ -23,15 +23,9 @@ with open(os.path.join(os.path.dirname(__file__), "vllm_requests.json"), encodin
 CHAT = "/v1/chat/completions"
 
 
-def image(seed, size=64):
-    pixels = np.random.default_rng(seed).integers(0, 256, (size, size, 3), dtype=np.uint8)
-    return b"P6\n%d %d\n255\n" % (size, size) + pixels.tobytes()
-
-
 def part(data, uuid=None, kind="image", **more):
-    url = "data:application/octet-stream;base64," + base64.b64encode(data).decode()
     named = {} if uuid is None else {"uuid": uuid}
-    return {"type": f"{kind}_url", f"{kind}_url": {"url": url}, **named, **more}
+    return {"type": f"{kind}_url", f"{kind}_url": {"url": url(data)}, **named, **more}
 
 
 def ask(server, *parts, **more):
@@ -47,18 +41,15 @@ def files_in(folder):
 @pytest.fixture(scope="module")
 def start(golden, tmp_path_factory):
     """Returns a function that starts a server with a folder; further arguments are the command's."""
-    servers = []
+    with started(tmp_path_factory) as start_of:
 
-    def starts(*arguments, folder=None, **more):
-        folder = folder or tmp_path_factory.mktemp("ec")
-        servers.append(Server(golden, tmp_path_factory.mktemp("log") / "log", "--ec-path", folder, "--vllm-model-id",
-                              GIVEN["model_id"], *arguments, **more))
-        servers[-1].folder = folder
-        return servers[-1]
+        def starts(*arguments, folder=None, **more):
+            folder = folder or tmp_path_factory.mktemp("ec")
+            server = start_of(golden, "--ec-path", folder, "--vllm-model-id", GIVEN["model_id"], *arguments, **more)
+            server.folder = folder
+            return server
 
-    yield starts
-    for server in servers:
-        server.kill()
+        yield starts
 
 
 @pytest.fixture(scope="module")
