@@ -231,7 +231,8 @@ ask_for_frames(qv_clip *clip, int64_t plane_bytes, qv_error *err)
     if (plane_bytes < r->slot_bytes && r->slot_bytes <= 3 * plane_bytes)
         plane_bytes = r->slot_bytes;
     r->plane_bytes = plane_bytes;
-    /* Nor does it take more addresses than planes of the largest frames do. */
+    /* A slot per frame, where they take neither more memory than a job counts for a decoder, nor
+     * more addresses than planes of the largest frames do. */
     const bool fits = n <= QVM_MOST_SLOTS && n <= QV_RING_BYTES / r->slot_bytes &&
                       n * plane_bytes <= (int64_t)QVM_SLOTS * QVM_MOST_PLANES;
     r->n_planes = n > QVM_SLOTS && fits ? n : QVM_SLOTS;

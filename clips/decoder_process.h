@@ -40,9 +40,8 @@ void qvm_process_init(struct qvm_process *p, const char *path, qv_outcome *outco
 /* Ends the decoder and closes all descriptors of `p` but session.clip. */
 void qvm_process_close(struct qvm_process *p);
 
-/* Lets a GPU process decode into the shared memory behind its first `memory` bytes, in slots of
- * plane_bytes. Returns QV_EBACKEND if none can, and QV_ESTATE if they failed too often, so that the
- * CPU decodes. */
+/* Lets a GPU process decode into the shared memory that `start` lays out, from `memory` on. Returns
+ * QV_EBACKEND if none can, and QV_ESTATE if they failed too often, so that the CPU decodes. */
 qv_status qvm_process_give_gpu(struct qvm_process *p, const qvm_request *start, qv_error *err);
 
 /* Sends a request. */

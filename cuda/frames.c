@@ -58,8 +58,7 @@ static qv_status
 upload(cudaStream_t stream, const struct qv_axis *axis, char **at, struct qv_axis *out,
        qv_error *err)
 {
-    const size_t starts = (size_t)axis->out * sizeof *axis->start;
-    const size_t weights = (size_t)axis->out * (size_t)axis->taps * sizeof *axis->weights;
+    const size_t starts = qv_axis_start_bytes(axis), weights = qv_axis_weight_bytes(axis);
     *out = *axis;
     out->start = (int32_t *)(void *)*at;
     out->weights = (int16_t *)(void *)(*at + starts);
@@ -74,8 +73,7 @@ upload(cudaStream_t stream, const struct qv_axis *axis, char **at, struct qv_axi
 static size_t
 tables_bytes(const struct qv_axis *axis)
 {
-    return qv_aligned((size_t)axis->out *
-                      (sizeof *axis->start + (size_t)axis->taps * sizeof *axis->weights));
+    return qv_aligned(qv_axis_start_bytes(axis) + qv_axis_weight_bytes(axis));
 }
 
 /* Resizes the frames of a view; tables and `between`, for `most` frames, are in the device's

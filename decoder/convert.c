@@ -75,7 +75,7 @@ qvm_is_full_range(const AVFrame *frame)
            format->nb_components < 3; /* gray */
 }
 
-/* As swscale's yuv2rgb.c makes them. */
+/* The numbers are those that swscale's yuv2rgb.c makes. */
 void
 qvm_find_colours(int space, bool full_range, qvm_colours *out)
 {

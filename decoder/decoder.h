@@ -269,8 +269,7 @@ typedef struct qvm_image {
     int width, height;
 } qvm_image;
 
-/* Whose RGB is wanted: PyAV's for clips; for images the RGB of the library that Pillow reads them
- * with. */
+/* Names the library whose RGB is wanted: PyAV for clips, the one that Pillow uses for images. */
 typedef enum qvm_colour {
     QVM_CLIP,
     QVM_IMAGE,

@@ -35,7 +35,7 @@ typedef struct qvm_gpu_decoder_request {
 } qvm_gpu_decoder_request;
 
 enum { QVM_SCALED_MORE = 32 }; /* the most by which a side may become longer, as it is rounded */
-/* Which pictures (without what is cut off) are resized to which size; zeros: none are. */
+/* The size of a picture's visible part, and the size that it is resized to; zeros: it is not. */
 typedef struct qvm_scaled {
     int32_t width, height, to_width, to_height;
 } qvm_scaled;
@@ -137,9 +137,9 @@ int64_t qvm_gpu_decoder_slot_bytes(const AVCodecContext *codec, const AVFrame *f
 bool qvm_gpu_decoder_can_hold(qvm_gpu_decoder *d, int64_t n);
 
 /* Has the GPU take the stream. The members of `d` up to `times` are set, `scaled` and first_rgb (of
- * malloc) may be, and the others are zeros; `first`
- * is the first frame as `codec` made it. Returns false with d->why if the GPU does not take it. The
- * caller calls qvm_gpu_decoder_close in either case. */
+ * malloc) may be, and the others are zeros; `first` is the first frame as `codec` made it. Returns
+ * false with d->why if the GPU does not take it. The caller calls qvm_gpu_decoder_close in either
+ * case. */
 bool qvm_gpu_decoder_open(qvm_gpu_decoder *d, const AVStream *stream, const AVCodecContext *codec,
                           const AVFrame *first);
 void qvm_gpu_decoder_close(qvm_gpu_decoder *d);

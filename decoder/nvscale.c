@@ -32,34 +32,15 @@ qvm_nvscaler_free(const qvm_nvdec *g, struct qvm_nvscaler **scaler)
     *scaler = NULL;
 }
 
-static bool
-make_axis(struct qv_axis *a, int in, int out)
-{
-    const int taps = qv_axis_measure(a, in, out);
-    return taps && taps <= in && qv_axis_fill(a, taps);
-}
-
-static size_t
-start_bytes(const struct qv_axis *a)
-{
-    return (size_t)a->out * sizeof *a->start;
-}
-
-static size_t
-weight_bytes(const struct qv_axis *a)
-{
-    return (size_t)a->out * (size_t)a->taps * sizeof *a->weights;
-}
-
 /* Copies an axis's tables to *at, and moves it behind them. Returns false if that fails. */
 static bool
 copy_axis(const qvm_nvdec *g, const struct qv_axis *a, CUdeviceptr *at, struct qvm_scale_axis *to)
 {
-    *to = (struct qvm_scale_axis){ *at, *at + start_bytes(a), a->taps, a->precision };
-    *at = to->weights + weight_bytes(a);
+    *to = (struct qvm_scale_axis){ *at, *at + qv_axis_start_bytes(a), a->taps, a->precision };
+    *at = to->weights + qv_axis_weight_bytes(a);
     *at += *at % sizeof *a->start;
-    return !g->call.cuMemcpyHtoD(to->start, a->start, start_bytes(a)) &&
-           !g->call.cuMemcpyHtoD(to->weights, a->weights, weight_bytes(a));
+    return !g->call.cuMemcpyHtoD(to->start, a->start, qv_axis_start_bytes(a)) &&
+           !g->call.cuMemcpyHtoD(to->weights, a->weights, qv_axis_weight_bytes(a));
 }
 
 static bool
@@ -68,11 +49,13 @@ fill(const qvm_nvdec *g, struct qvm_nvscaler *s)
     struct qv_axis across = { .start = NULL }, down = { .start = NULL };
     const qvm_scaled *size = &s->size;
     const size_t between = 3 * (size_t)size->height * (size_t)size->to_width;
-    bool done = make_axis(&across, size->width, size->to_width) &&
-                make_axis(&down, size->height, size->to_height);
+    bool done = qv_axis_make(&across, size->width, size->to_width) &&
+                qv_axis_make(&down, size->height, size->to_height) && across.taps <= across.in &&
+                down.taps <= down.in; /* the kernels read all taps */
     if (done) {
-        const size_t tables = start_bytes(&across) + weight_bytes(&across) + start_bytes(&down) +
-                              weight_bytes(&down) + 2 * sizeof *across.start;
+        const size_t tables = qv_axis_start_bytes(&across) + qv_axis_weight_bytes(&across) +
+                              qv_axis_start_bytes(&down) + qv_axis_weight_bytes(&down) +
+                              2 * sizeof *across.start;
         done = !g->call.cuMemAlloc(&s->memory, tables + between + (size_t)qvm_scaled_bytes(size));
     }
     if (done) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What scale.cu shares with C: the arithmetic of colours, and the kernels' arguments. */
+/* The arithmetic of colours and the kernels' arguments, which scale.cu shares with C. */
 #ifndef QVM_SCALE_H
 #define QVM_SCALE_H
 

@@ -122,10 +122,10 @@ enum { QVM_GPU_FDS = 2 }; /* the clip's socket and its shared memory */
 
 /* ---- orders to a program --------------------------------------------------------------------- */
 
-/* What a program receives on its standard input. SERVE has a process serve a session, whose
- * descriptors come along; the answer is its number, or -1. KILL ends such a process; the answer is
- * its status, as waitpid's, or -1. DROP ends one without an answer. DECODE has a GPU process decode
- * for a session, whose socket and memory come along, without an answer. */
+/* An order, which the program receives on its standard input. SERVE has a process serve a session,
+ * whose descriptors come along; the answer is its number, or -1. KILL ends such a process; the
+ * answer is its status, as waitpid's, or -1. DROP ends one without an answer. DECODE has a GPU
+ * process decode for a session, whose socket and memory come along, without an answer. */
 typedef enum qvm_order_kind { QVM_SERVE, QVM_KILL, QVM_DROP, QVM_DECODE } qvm_order_kind;
 
 typedef struct qvm_order {

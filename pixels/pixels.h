@@ -8,7 +8,7 @@
 #include "axis.h"
 #include "error.h"
 
-#define QVM_MAX_SIDE 65536 /* pixels of a side of any frame that is resized or written */
+#define QVM_MAX_SIDE QV_AXIS_MOST /* pixels of a side of any frame that is resized or written */
 #define QVM_MAX_PIXELS (16384 * 16384)
 
 #if defined(__x86_64__) && defined(__GNUC__)

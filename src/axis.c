@@ -121,6 +121,13 @@ qv_axis_fill(struct qv_axis *axis, int taps)
     return done;
 }
 
+bool
+qv_axis_make(struct qv_axis *axis, int in, int out)
+{
+    const int taps = qv_axis_measure(axis, in, out);
+    return taps && qv_axis_fill(axis, taps);
+}
+
 void
 qv_axis_free(struct qv_axis *axis)
 {

@@ -5,7 +5,10 @@
 #define QV_AXIS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
+
+enum { QV_AXIS_MOST = 65536 }; /* the most pixels of a side of any frame that is resized */
 
 /* Output i is the sum of weights[i][k] * input[start[i] + k], k < taps. */
 struct qv_axis {
@@ -21,6 +24,20 @@ int qv_axis_measure(struct qv_axis *axis, int in, int out);
 /* Makes the tables of an axis that was measured, with at least so many taps. Returns false if out
  * of memory. */
 bool qv_axis_fill(struct qv_axis *axis, int taps);
+/* Does both, with as many taps as the outputs have. */
+bool qv_axis_make(struct qv_axis *axis, int in, int out);
 void qv_axis_free(struct qv_axis *axis);
+
+/* The bytes of the tables of an axis that was made. */
+static inline size_t
+qv_axis_start_bytes(const struct qv_axis *axis)
+{
+    return (size_t)axis->out * sizeof *axis->start;
+}
+static inline size_t
+qv_axis_weight_bytes(const struct qv_axis *axis)
+{
+    return (size_t)axis->out * (size_t)axis->taps * sizeof *axis->weights;
+}
 
 #endif

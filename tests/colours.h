@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Frames with all colours, of both ranges and three matrices, for test_colours.c and gpu_scale.c. */
+/* Frames with all colours, of both ranges and three matrices, for test_colours.c and
+ * gpu_scale.c. */
 #ifndef QV_TESTS_COLOURS_H
 #define QV_TESTS_COLOURS_H
 

@@ -349,8 +349,8 @@ class Model:
 
     Any threads may call it at once. The first call opens a job, which stays open, and in which the
     sources of all calls are decoded side by side and packed into the same chunks; forward() and
-    encode() of one source take turns with these. In a forked process every call raises Error. Used as a context
-    manager, it is closed at the end.
+    encode() of one source take turns with these. In a forked process every call raises Error. Used
+    as a context manager, it is closed at the end.
     """
 
     def __init__(self, core: _core.Model, stream: int = 0) -> None:

@@ -14,8 +14,6 @@ import tempfile
 import threading
 import time
 
-import numpy as np
-
 import qwenvit
 import serving
 from serving import Server, message

@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 
-import numpy as np
 import pytest
 
 import qwenvit

@@ -11,16 +11,13 @@ qv_frames_stream(const qv_context *ctx, int *device)
     return ctx->backend->frames_stream ? ctx->backend->frames_stream(ctx->dev) : NULL;
 }
 
-enum { MOST_SIDE = 65536 }; /* as qv_resize_bicubic has it */
-
 static qv_status
 make_table(struct qv_axis *axis, int64_t in, int64_t out, qv_error *err)
 {
-    if (in < 1 || out < 1 || in > MOST_SIDE || out > MOST_SIDE)
+    if (in < 1 || out < 1 || in > QV_AXIS_MOST || out > QV_AXIS_MOST)
         return qv_fail(err, QV_EINVAL, "resize: %lld pixels to %lld; a side must be 1 to %d",
-                       (long long)in, (long long)out, MOST_SIDE);
-    const int taps = qv_axis_measure(axis, (int)in, (int)out);
-    return taps && qv_axis_fill(axis, taps)
+                       (long long)in, (long long)out, QV_AXIS_MOST);
+    return qv_axis_make(axis, (int)in, (int)out)
                ? QV_OK
                : qv_fail(err, QV_ENOMEM, "no memory to resize %lld pixels to %lld", (long long)in,
                          (long long)out);
