@@ -204,10 +204,34 @@ fail_unread(const qvm_reader *r, const qv_outcome *info, qv_error *err)
                    spoke ? s->codec.words : "");
 }
 
+/* Begins at the first packet again, with a decoder of this process. */
+static qv_status
+restart(qvm_reader *r, bool by_index, qv_error *err)
+{
+    r->n_decoded = r->n_corrupt = 0;
+    r->peeked = false;
+    const qv_status status = go_back(r, by_index, err);
+    return status ? status : qvm_source_open_decoder(&r->source, r->threads, err);
+}
+
+/* Decodes the first packet alone, whose frame is enough where a GPU decodes the others, since FFmpeg
+ * would give it only after some more of them. */
+static qv_status
+peek(qvm_reader *r, bool *got, qv_error *err)
+{
+    r->source.only_first = r->peeked = true;
+    const qv_status status = next_frame(r, got, err);
+    r->source.only_first = false;
+    if (status ||
+        (*got && !r->source.errors && !r->n_corrupt && r->last->pts == r->times.at[0].pts))
+        return status;
+    return restart(r, false, err);
+}
+
 static qv_status
 read_first_frame(qvm_reader *r, const qv_outcome *info, qv_error *err)
 {
-    bool got;
+    bool got = false;
     if (r->source.is_jpeg) {
         r->n_decoded = 1;
         return qvm_jpeg_read(&r->source, r->last, err);
@@ -215,7 +239,10 @@ read_first_frame(qvm_reader *r, const qv_outcome *info, qv_error *err)
     qv_status status = qvm_source_open_decoder(&r->source, r->threads, err);
     if (status)
         return status;
-    status = next_frame(r, &got, err);
+    if (r->watch->has_gpu && r->times.n && !r->times.unsure)
+        status = peek(r, &got, err);
+    if (!status && !r->peeked)
+        status = next_frame(r, &got, err);
     if (status)
         return status;
     if (!got)
@@ -453,19 +480,20 @@ qv_status
 qvm_reader_start(qvm_reader *r, const int64_t *frames, int64_t n, int height, int width,
                  qv_error *err)
 {
-    r->why = r->times.unsure;
-    if (!r->times.n || r->why)
-        return QV_OK;
-    if (r->source.errors || r->n_corrupt)
+    qv_status status = QV_OK;
+    const bool sure = r->times.n && !r->times.unsure;
+    if (sure && (r->source.errors || r->n_corrupt))
         qvm_times_doubt(&r->times, "it is damaged");
     r->why = r->times.unsure;
-    if (r->why) {
+    if (sure && r->why)
         r->not_gpu = r->gpu ? r->why : NULL;
-        return QV_OK;
-    }
-    qv_status status = r->gpu ? begin_on_gpu(r, frames, n, height, width, err) : QV_OK;
-    if (!status)
-        status = choose_packets(r, frames, n, r->source.n_read, err);
+    else if (sure && r->gpu)
+        status = begin_on_gpu(r, frames, n, height, width, err);
+    if (!status && r->peeked && !r->source.gpu)
+        status = restart(r, r->times.can_rewind, err);
+    if (status || !sure || r->why)
+        return status;
+    status = choose_packets(r, frames, n, r->source.n_read, err);
     if (status)
         return status;
     qvm_source_leave_out(&r->source, &r->times);

@@ -207,6 +207,7 @@ decode(qvm_serving *s, qv_error *err)
     if (!wait_for_request(s, &s->open))
         return QV_OK;
     watch.asked = s->open.asked;
+    watch.has_gpu = s->session->codec >= 0;
     if (s->index && qvm_index_is_whole(s->index, s->open.index_bytes))
         watch.index = s->index;
     const double began_s = qv_seconds();

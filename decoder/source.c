@@ -476,7 +476,7 @@ static qv_status
 feed_decoder(qvm_source *source, qv_error *err)
 {
     bool got = false;
-    if (!source->times || source->n_left) {
+    if (source->only_first ? !source->n_given : !source->times || source->n_left) {
         qv_status status = qvm_source_packet(source, &got, err);
         if (status)
             return status;
