@@ -423,6 +423,22 @@ resize_into(qvm_reader *r, int height, int width, uint8_t *dst, qv_error *err)
     return QV_OK;
 }
 
+/* Returns why this process must convert and resize what the GPU decodes, in words that follow
+ * "since"; NULL: it need not. */
+static const char *
+find_why_here(const qvm_reader *r, int height, int width)
+{
+    const AVFrame *f = r->last;
+    return r->turn.transpose || r->turn.flip_x || r->turn.flip_y ? "it is rotated"
+           : r->watch->asked.like != QV_LIKE_TRANSFORMERS        ? "qwen-vl-utils resizes in floats"
+           : f->width % 2 || f->height % 2                       ? "its sides are odd"
+           : f->format == AV_PIX_FMT_YUV420P10                   ? "its samples have 10 bits"
+           : width > f->width + QVM_SCALED_MORE || height > f->height + QVM_SCALED_MORE ||
+                   3 * (int64_t)width * height > r->gpu->slot_bytes
+               ? "it is enlarged"
+               : NULL;
+}
+
 /* Asks the GPU for frames of their final size, where it makes them as this process would. The first
  * one is made here, too, to be compared. */
 static qv_status
@@ -430,13 +446,12 @@ ask_for_scaled(qvm_reader *r, bool first, int64_t n, int height, int width, qv_e
 {
     qvm_gpu_decoder *d = r->gpu;
     const AVFrame *f = r->last;
-    const bool turns = r->turn.transpose || r->turn.flip_x || r->turn.flip_y;
     const int64_t bytes = 3 * (int64_t)width * height;
     const bool direct = n <= d->n_slots && n <= QV_RING_BYTES / bytes;
-    if (turns || r->watch->asked.like != QV_LIKE_TRANSFORMERS || f->width % 2 || f->height % 2 ||
-        f->format == AV_PIX_FMT_YUV420P10 || width > f->width + QVM_SCALED_MORE ||
-        height > f->height + QVM_SCALED_MORE || bytes > d->slot_bytes ||
-        (!direct && r->times.most_sampled > QVM_MOST_GROUP_BYTES / bytes))
+    r->not_gpu = find_why_here(r, height, width);
+    if (!r->not_gpu && !direct && r->times.most_sampled > QVM_MOST_GROUP_BYTES / bytes)
+        r->not_gpu = "its groups of pictures are too long";
+    if (r->not_gpu)
         return QV_OK;
     d->scaled = (qvm_scaled){ f->width, f->height, width, height };
     d->is_direct = direct;
@@ -519,6 +534,8 @@ qvm_reader_read(qvm_reader *r, int64_t index, int height, int width, uint8_t *ds
             memcpy(dst, r->last->data[0], 3 * (size_t)height * (size_t)width);
         return QV_OK;
     }
+    if (r->source.gpu && r->gpu->scaled.width)
+        r->not_gpu = "the GPU cannot convert as this CPU does";
     if (r->n_image != r->n_decoded - 1) {
         status = qvm_convert(&r->converter, r->last, r->turn, &r->image, err);
         if (status)

@@ -82,9 +82,9 @@ typedef struct qv_clip_options {
     bool first_frame;   /* read only the first frame, of an animation or any clip, as an image */
     /* Linux. QV_DECODE_GPU: the frames of a clip (H.264 of 8 bits, HEVC of 8 or 10, 4:2:0,
      * progressive) come from the decoders of CUDA device `gpu`, in a process of `decoder` (or of
-     * this clip alone) that has it open; the clip's own process still reads the file, converts and
-     * resizes. The CPU decodes what the device cannot, and, from its beginning, a clip with
-     * anything unforeseen: qv_outcome.not_gpu. */
+     * this clip alone) that has it open, which converts and resizes them if it can; the clip's own
+     * process still reads the file. The CPU decodes what the device cannot, and, from its
+     * beginning, a clip with anything unforeseen: qv_outcome.not_gpu. */
     qv_decode decode;
     int gpu;
     uint64_t reserved[6];
@@ -170,7 +170,8 @@ typedef struct qv_outcome {
     char decodes_all[64];
     /* decoded_by is QV_DECODE_CPU, or QV_DECODE_GPU, which may become QV_DECODE_CPU while frames
      * are read; QV_DECODE_AUTO: nothing was decoded. not_gpu says why a GPU that was asked for is
-     * not used, or with QV_DECODE_AUTO cannot be, as a text that follows "since". A GPU's frame is
+     * not used, or with QV_DECODE_AUTO cannot be, as a text that follows "since"; where a GPU
+     * decodes, why the CPU converts and resizes its frames, or "" if it need not. A GPU's frame is
      * given out once all pictures of its group, from a keyframe to the next, are known to be
      * whole. */
     char not_gpu[64];

@@ -77,10 +77,10 @@ compare(const char *path, qv_clip_options options)
 }
 
 static void
-expect(const char *path, const qv_clip_options *options, const char *why)
+expect(const char *path, const qv_clip_options *options, bool there, const char *why)
 {
     const qv_outcome info = compare(path, *options);
-    const qv_decode by = *why ? QV_DECODE_CPU : QV_DECODE_GPU;
+    const qv_decode by = there ? QV_DECODE_GPU : QV_DECODE_CPU;
     if (info.decoded_by != by || strcmp(info.not_gpu, why) != 0)
         fail_msg("%s: by the %s, since '%s'; expected '%s'", path, qv_decode_name(info.decoded_by),
                  info.not_gpu, why);
@@ -91,19 +91,20 @@ TEST(test_bytes)
 {
     static const struct {
         const char *clip, *why;
+        bool there; /* whether the GPU decodes it */
     } cases[] = {
-        { "x264.mp4", "" },
-        { "x264-open.mkv", "" },
-        { "x264-pyramid.mkv", "" },
-        { "x264-pyramid.ts", "" },
-        { "x264-refresh.mkv", "" },
-        { "x264-cropped.mp4", "" },
-        { "x264-full.mp4", "" },
-        { "x265.mp4", "" },
-        { "x265-layers.mkv", "" },
-        { "x265-deep.mp4", "" },
-        { "x264-fields.mkv", "it is interlaced" },
-        { "vp9.webm", "its codec is neither H.264 nor HEVC" },
+        { "x264.mp4", "", true },
+        { "x264-open.mkv", "", true },
+        { "x264-pyramid.mkv", "", true },
+        { "x264-pyramid.ts", "", true },
+        { "x264-refresh.mkv", "", true },
+        { "x264-cropped.mp4", "", true },
+        { "x264-full.mp4", "", true },
+        { "x265.mp4", "", true },
+        { "x265-layers.mkv", "", true },
+        { "x265-deep.mp4", "its samples have 10 bits", true },
+        { "x264-fields.mkv", "it is interlaced", false },
+        { "vp9.webm", "its codec is neither H.264 nor HEVC", false },
     };
     qv_clip_options options = { .decoder = start_gpu("") };
     EACH (c, cases) {
@@ -112,13 +113,35 @@ TEST(test_bytes)
         clip_write(c->clip);
         for (int fps = 1; fps <= 10; fps += 9) { /* few frames, and all of them */
             options.fps = fps;
-            expect(c->clip, &options, c->why);
+            expect(c->clip, &options, c->there, c->why);
         }
         options.start_s = 1.5; /* which leaps over what comes before, where the clip allows it */
-        expect(c->clip, &options, c->why);
+        expect(c->clip, &options, c->there, c->why);
         options.start_s = 0;
         unlink(c->clip);
     }
+    qv_decoder_stop(&options.decoder);
+}
+
+/* What the GPU does not convert, the clip's process does, and says why. */
+TEST(test_converted_here)
+{
+    static const struct {
+        qv_like like;
+        int64_t min_pixels;
+        const char *why;
+    } cases[] = {
+        { QV_LIKE_QWEN_VL_UTILS, 0, "qwen-vl-utils resizes in floats" },
+        { QV_LIKE_TRANSFORMERS, 1 << 20, "it is enlarged" },
+    };
+    qv_clip_options options = { .decoder = start_gpu(""), .fps = 1 };
+    clip_write("x264.mp4");
+    EACH (c, cases) {
+        options.like = c->like;
+        options.min_pixels = c->min_pixels;
+        expect("x264.mp4", &options, true, c->why);
+    }
+    unlink("x264.mp4");
     qv_decoder_stop(&options.decoder);
 }
 
@@ -183,26 +206,27 @@ TEST(test_faults)
 {
     static const struct {
         const char *fault, *why;
+        bool there; /* whether the GPU decodes it */
     } cases[] = {
-        { "crash 3", "the GPU's process has ended" },
-        { "exit 20", "the GPU's process has ended" },
-        { "silent 5", "the GPU's process is silent" },
-        { "damage 9", "it is damaged" },
-        { "late 9", "it is damaged" }, /* frames with damage come before it is told */
-        { "time 4", "its frames have other times" },
-        { "lost 4", "its frames have other times" },
-        { "slot 4", "the GPU process sent an impossible reply" },
-        { "slot again 12", "the GPU process sent an impossible reply" },
-        { "size 4", "the size of its frames changes" },
-        { "crop 4", "the GPU process sent an impossible reply" },
-        { "group 4", "the GPU process sent an impossible reply" },
-        { "kind 4", "the GPU process sent an impossible reply" },
-        { "pixel", "the GPU's first frame is not the CPU's" },
-        { "rgb", "the GPU's first frame is not the CPU's" },
-        { "copied", "" },
-        { "planes", "" }, /* the clip's process converts and resizes them */
-        { "full", "the GPU opens no more streams" },
-        { "long", "its groups of pictures are too long" },
+        { "crash 3", "the GPU's process has ended", false },
+        { "exit 20", "the GPU's process has ended", false },
+        { "silent 5", "the GPU's process is silent", false },
+        { "damage 9", "it is damaged", false },
+        { "late 9", "it is damaged", false }, /* frames with damage come before it is told */
+        { "time 4", "its frames have other times", false },
+        { "lost 4", "its frames have other times", false },
+        { "slot 4", "the GPU process sent an impossible reply", false },
+        { "slot again 12", "the GPU process sent an impossible reply", false },
+        { "size 4", "the size of its frames changes", false },
+        { "crop 4", "the GPU process sent an impossible reply", false },
+        { "group 4", "the GPU process sent an impossible reply", false },
+        { "kind 4", "the GPU process sent an impossible reply", false },
+        { "pixel", "the GPU's first frame is not the CPU's", false },
+        { "rgb", "the GPU's first frame is not the CPU's", false },
+        { "copied", "", true },
+        { "planes", "the GPU cannot convert as this CPU does", true },
+        { "full", "the GPU opens no more streams", false },
+        { "long", "its groups of pictures are too long", false },
     };
     clip_write("x264-pyramid.mkv");
     EACH (c, cases) {
@@ -211,7 +235,7 @@ TEST(test_faults)
                                     .fps = 3 };
         if (!strcmp(c->fault, "long")) /* so that planes are held, and not slots */
             options.like = QV_LIKE_QWEN_VL_UTILS;
-        expect("x264-pyramid.mkv", &options, c->why);
+        expect("x264-pyramid.mkv", &options, c->there, c->why);
         qv_decoder_stop(&options.decoder);
         assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
         assert_int_equal(errno, ECHILD);
@@ -234,8 +258,8 @@ TEST(test_replaced)
     EACH (c, cases) {
         options.decoder = start_gpu(c->fault);
         for (int k = 0; k <= QVM_MOST_DOUBTS / QVM_GPU_DOUBT; k++)
-            expect("x264.mp4", &options, c->why);
-        expect("x264.mp4", &options, "the GPU's processes failed again and again");
+            expect("x264.mp4", &options, false, c->why);
+        expect("x264.mp4", &options, false, "the GPU's processes failed again and again");
         qv_error err;
         assert_int_equal(qv_decoder_gpu(options.decoder, 0, true, &err), QV_EBACKEND);
         assert_non_null(strstr(err.text, "fail again and again"));
@@ -243,14 +267,14 @@ TEST(test_replaced)
     }
 
     options.decoder = start_gpu("");
-    expect("x264.mp4", &options, "");
+    expect("x264.mp4", &options, true, "");
     struct qvm_gpu_process *now = &options.decoder->gpus->at[0].now;
     const pid_t first = now->child.pid;
-    expect("x264.mp4", &options, "");
+    expect("x264.mp4", &options, true, "");
     assert_int_equal(now->child.pid, first);
     assert_int_equal(now->given, 2);
     now->given = QVM_GPU_CLIPS;
-    expect("x264.mp4", &options, "");
+    expect("x264.mp4", &options, true, "");
     assert_true(now->child.pid != first);
     qv_decoder_stop(&options.decoder);
     assert_int_equal(kill(first, 0), -1);

@@ -229,7 +229,8 @@ class Tokens(Adapters):
     damaged_frames: how many frames could not be decoded; each was replaced by the frame before.
     damage: the same as a text, or "".
     decoded_by: "cpu" or "gpu" for a clip that was decoded, else None.
-    not_gpu: why no GPU decoded it where one could have, or "".
+    not_gpu: why no GPU decoded it where one could have; where one did, why the CPU converted its
+        frames; or "".
     remark: what may surprise about an image's pixels, such as that gray of 16 bits is white from
         level 255 up, or "".
 

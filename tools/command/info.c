@@ -311,9 +311,9 @@ clip_json(const char *path, const qv_outcome *c)
     json_t *j = tool_json("clip:t", path);
     tool_json_add_outcome(&j, c, QV_FOR_INFO, 0, QV_LAST_PLACE);
     tool_json_add(&j, "text.clip:b text.by:s", !c->is_image,
-                  on_gpu        ? "GPU"
-                  : *c->not_gpu ? "CPU"
-                                : "");
+                  !on_gpu       ? *c->not_gpu ? "CPU" : ""
+                  : *c->not_gpu ? "GPU and converted by the CPU"
+                                : "GPU");
     if (c->cut_frames < c->source_frames)
         tool_json_add(&j, "text.cut:o",
                       tool_json("start:f end:f", (double)c->first_frame / c->source_fps,
