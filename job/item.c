@@ -284,8 +284,7 @@ start_gpus(qv_job *job, qv_decoder *decoder)
     job->gpus_started = true;
 }
 
-/* Sets the clip's options. The job's own decoder starts for the first clip that needs it. With the
- * first clip's decoder, a job before this one may have opened GPUs. */
+/* Sets the clip's options. The job's own decoder starts for the first clip that needs it. */
 static qv_status
 set_clip_options(qv_job *job, struct qv_job_item *item, qv_error *err)
 {
@@ -305,11 +304,11 @@ set_clip_options(qv_job *job, struct qv_job_item *item, qv_error *err)
     o->decoder = o->decoder ? o->decoder : job->decoder;
     if (job->o.clip.decode == QV_DECODE_GPU && o->decoder)
         start_gpus(job, o->decoder);
-    const bool looks = !job->had_clip && job->looks_for_gpu && o->decoder;
+    const bool looks = !job->had_clip && job->looks_for_gpu;
     job->had_clip = true;
     pthread_mutex_unlock(&job->lock);
-    if (looks && qv_decoder_has_gpu(o->decoder, job->devices[0].gpu, NULL))
-        qv_job_find_gpus(job, o->decoder);
+    if (looks)
+        qv_job_find_opened_gpus(job, o->decoder);
     return status;
 }
 

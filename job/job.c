@@ -295,6 +295,8 @@ qv_job_open(qv_model *const *models, size_t n_models, const qv_job_options *opti
         status = open_lock(job, err);
     if (!status)
         status = open_devices(job, models, err);
+    if (!status && job->looks_for_gpu)
+        qv_job_find_opened_gpus(job, job->decoder);
     job->opened_s = qv_seconds();
     if (!status)
         status = start_threads(job, err);

@@ -120,6 +120,13 @@ qv_job_find_gpus(qv_job *job, qv_decoder *decoder)
         find_gpu(job, &job->devices[i], decoder);
 }
 
+void
+qv_job_find_opened_gpus(qv_job *job, qv_decoder *decoder)
+{
+    if (decoder && qv_decoder_has_gpu(decoder, job->devices[0].gpu, NULL))
+        qv_job_find_gpus(job, decoder);
+}
+
 /* With QV_DECODE_AUTO, has GPUs opened where that is worth it. */
 static void
 look_for_gpus(qv_job *job, const struct qv_job_item *item)

@@ -67,7 +67,8 @@ compare(const char *path, qv_clip_options options)
     struct frames a = read_clip(path, &cpu), b = read_clip(path, &options);
     if (a.status != b.status || a.n != b.n || a.bytes != b.bytes ||
         (a.bytes && memcmp(a.at, b.at, a.bytes) != 0) ||
-        a.info.damaged_frames != b.info.damaged_frames)
+        a.info.damaged_frames != b.info.damaged_frames ||
+        strcmp(a.info.decodes_all, b.info.decodes_all) != 0)
         fail_msg("%s: %d '%s', %lld frames, %lld damaged; by the GPU %d '%s', %lld, %lld", path,
                  a.status, a.error.text, (long long)a.n, (long long)a.info.damaged_frames, b.status,
                  b.error.text, (long long)b.n, (long long)b.info.damaged_frames);
@@ -437,6 +438,7 @@ struct results {
     int by[3];              /* Clips, by qv_decode. */
     int given[GPUS];        /* Clips, by the GPU whose process was given them. */
     char why[sizeof((qv_outcome *)0)->not_gpu];
+    bool knows_gpu;     /* the job knew before its first clip that a GPU decodes */
     bool opened, loses; /* a process has the GPU open; the GPU is lost once it has decoded a clip */
     qv_decoder *decoder;
 };
@@ -516,6 +518,9 @@ run_job(const struct tiny *t, const char *fault, qv_decode decode, struct result
     for (size_t i = 0; i < n_models; i++)
         models[i] = t[i].model;
     assert_int_equal(qv_job_open(models, n_models, &o, &job, NULL), QV_OK);
+    qv_job_progress progress;
+    qv_job_get_progress(job, &progress);
+    results->knows_gpu = progress.gpu_decoders > 0;
     qv_status status = QV_OK;
     for (int i = 0; !status && i < n_clips; i++) {
         snprintf(key, sizeof key, "%d", i);
@@ -615,6 +620,7 @@ TEST(test_auto)
         if (by_gpu < cases[i].least || by_gpu > cases[i].most || strcmp(both.why, cases[i].why))
             fail_msg("case %zu, '%s': %d by the GPU, '%s'", i, cases[i].fault, by_gpu, both.why);
         assert_true(n_clips == CLIPS || !both.opened);
+        assert_int_equal(both.knows_gpu, is_open);
     }
     cores = 0;
     n_clips = CLIPS;
