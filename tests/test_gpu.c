@@ -19,6 +19,7 @@
 #include "decoder_thread.h"
 #include "engine/context.h"
 #include "make_clips.h"
+#include "make_streams.h"
 #include "processes.h"
 #include "qwenvit_clips.h"
 #include "start_decoder.h"
@@ -122,6 +123,27 @@ TEST(test_bytes)
         unlink(c->clip);
     }
     qv_decoder_stop(&options.decoder);
+}
+
+/* No frame is given out whose time and place by the pictures' headers disagree. */
+TEST(test_times)
+{
+    static const stream_recipe recipe = { .encoder = "libx264",
+                                          .frames = 20,
+                                          .group = 10,
+                                          .headers_in_packets = true,
+                                          .options = "threads=1:bf=2:x264-params=b-adapt=0" };
+    const qv_clip_options options = { .decoder = start_gpu(""), .fps = 25 };
+    stream *s = stream_encode(&recipe);
+    assert_non_null(s);
+    const int64_t pts = s->packets[1]->pts; /* of a P shown behind the B that follows */
+    s->packets[1]->pts = s->packets[2]->pts;
+    s->packets[2]->pts = pts;
+    assert_true(stream_write(s, "mpegts", NULL, "times.ts"));
+    expect("times.ts", &options, false, "its frames have other times");
+    stream_free(&s);
+    unlink("times.ts");
+    qv_decoder_stop((qv_decoder **)(uintptr_t)&options.decoder);
 }
 
 /* What the GPU does not convert, the clip's process does, and says why. */
