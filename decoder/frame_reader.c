@@ -373,7 +373,7 @@ int64_t
 qvm_reader_plane_bytes(qvm_reader *r)
 {
     if (!r->times.n || r->times.unsure) {
-        r->not_gpu = r->times.n ? r->times.unsure : "it is an image";
+        r->not_gpu = r->times.unsure ? r->times.unsure : "it is an image";
         return 0;
     }
     if (r->times.sets_change) { /* a GPU's parser that begins anew has those of the container */
