@@ -214,8 +214,8 @@ restart(qvm_reader *r, bool by_index, qv_error *err)
     return status ? status : qvm_source_open_decoder(&r->source, r->threads, err);
 }
 
-/* Decodes the first packet alone, whose frame is enough where a GPU decodes the others, since FFmpeg
- * would give it only after some more of them. */
+/* Decodes the first packet alone, whose frame is enough where a GPU decodes the others: FFmpeg would
+ * give it only after some more of them. If that is not the clip's first frame, begins again. */
 static qv_status
 peek(qvm_reader *r, bool *got, qv_error *err)
 {
@@ -496,17 +496,16 @@ qvm_reader_start(qvm_reader *r, const int64_t *frames, int64_t n, int height, in
                  qv_error *err)
 {
     qv_status status = QV_OK;
-    const bool sure = r->times.n && !r->times.unsure;
-    if (sure && (r->source.errors || r->n_corrupt))
+    if (r->times.n && (r->source.errors || r->n_corrupt))
         qvm_times_doubt(&r->times, "it is damaged");
     r->why = r->times.unsure;
-    if (sure && r->why)
-        r->not_gpu = r->gpu ? r->why : NULL;
-    else if (sure && r->gpu)
+    if (r->gpu && r->why)
+        r->not_gpu = r->why;
+    else if (r->gpu)
         status = begin_on_gpu(r, frames, n, height, width, err);
     if (!status && r->peeked && !r->source.gpu)
         status = restart(r, r->times.can_rewind, err);
-    if (status || !sure || r->why)
+    if (status || !r->times.n || r->why)
         return status;
     status = choose_packets(r, frames, n, r->source.n_read, err);
     if (status)

@@ -150,6 +150,21 @@ TEST(test_times)
     qv_decoder_stop((qv_decoder **)(uintptr_t)&options.decoder);
 }
 
+/* A damaged clip that no GPU would have taken keeps that as the reason. */
+TEST(test_damaged_fields)
+{
+    qv_clip_options options = { .decoder = start_gpu(""), .threads = 1 };
+    stream *s = stream_encode(&(stream_recipe){
+        .encoder = "libx264", .frames = 20, .options = "threads=1:x264-params=tff=1" });
+    assert_non_null(s);
+    memset(s->packets[0]->data + s->packets[0]->size - 64, 0xff, 64);
+    assert_true(stream_write(s, NULL, NULL, "fields.mkv"));
+    expect("fields.mkv", &options, false, "it is interlaced");
+    stream_free(&s);
+    unlink("fields.mkv");
+    qv_decoder_stop(&options.decoder);
+}
+
 /* What the GPU does not convert, the clip's process does, and says why. */
 TEST(test_converted_here)
 {
