@@ -152,8 +152,8 @@ qvm_times_find(const qvm_times *t, int64_t pts)
 
 /* A keyframe and what follows it in the file, up to the next keyframe. */
 struct group {
-    int64_t first, end;  /* packets */
-    int64_t last_needed; /* the last packet to decode; -1: no frame of it is asked for */
+    int64_t first;       /* the keyframe's packet */
+    int64_t last_needed; /* the last packet to decode; -1: none is needed */
     int64_t n_sampled;   /* frames of it that are asked for */
     /* needs the frames earlier than the keyframe, which refer to the group before */
     bool leading_needed;
@@ -166,11 +166,12 @@ is_leading(const qvm_times *t, const int32_t *order, const struct group *g, int6
     return first->start && t->at[order[packet]].pts < first->pts;
 }
 
-/* Returns the group that ends in front of packet `end`. */
+/* Returns the group that ends in front of packet `end`; with `all`, the next group may refer to any
+ * of it. */
 static struct group
-find_group(const qvm_times *t, const int32_t *order, int64_t end)
+find_group(const qvm_times *t, const int32_t *order, int64_t end, bool all)
 {
-    struct group g = { .first = end - 1, .end = end, .last_needed = -1 };
+    struct group g = { .first = end - 1, .last_needed = -1 };
     while (g.first > 0 && !(t->in_groups && t->at[order[g.first]].start))
         g.first--;
     for (int64_t p = g.first; p < end; p++)
@@ -178,6 +179,8 @@ find_group(const qvm_times *t, const int32_t *order, int64_t end)
             g.last_needed = p;
             g.n_sampled += t->at[order[p]].sampled;
         }
+    if (all)
+        g.last_needed = end - 1;
     for (int64_t p = g.first; p <= g.last_needed; p++) {
         const qvm_time *time = &t->at[order[p]];
         const bool listed = t->lists_leading && !time->spare;
@@ -187,13 +190,11 @@ find_group(const qvm_times *t, const int32_t *order, int64_t end)
     return g;
 }
 
-/* Marks what the wanted frames of a group refer to; with `all`, what the next group may refer to
- * too. */
+/* Marks what the needed packets of a group refer to. */
 static void
-mark_group(qvm_times *t, const int32_t *order, const struct group *g, bool all)
+mark_group(qvm_times *t, const int32_t *order, const struct group *g)
 {
-    const int64_t end = all ? g->end : g->last_needed + 1;
-    for (int64_t p = g->first; p < end; p++) {
+    for (int64_t p = g->first; p <= g->last_needed; p++) {
         qvm_time *time = &t->at[order[p]];
         const bool left_out = !g->leading_needed && is_leading(t, order, g, p);
         time->needed = time->needed || (!time->spare && !left_out);
@@ -251,9 +252,9 @@ qvm_times_need(qvm_times *t, const int64_t *frames, int64_t n, int64_t n_read)
     bool all = false;
     t->most_sampled = 0;
     for (int64_t end = t->n; end > 0;) {
-        const struct group g = find_group(t, order, end);
+        const struct group g = find_group(t, order, end, all);
         t->most_sampled = g.n_sampled > t->most_sampled ? g.n_sampled : t->most_sampled;
-        mark_group(t, order, &g, all);
+        mark_group(t, order, &g);
         all = g.leading_needed;
         end = g.first;
     }

@@ -442,6 +442,24 @@ TEST(lists_of_leading_pictures)
     stream_free(&s);
 }
 
+/* The same by an encoder: groups that begin with pictures which are shown before their keyframe, and
+ * to which others refer. */
+TEST(pyramids_of_leading_pictures)
+{
+    static const stream_recipe h264 = {
+        .encoder = "libx264",
+        .frames = 30,
+        .group = 3,
+        .options = "threads=1:x264-params=open-gop=1\\:bframes=2\\:b-adapt=0\\:b-pyramid=strict\\:"
+                   "ref=2\\:scenecut=0\\:min-keyint=1"
+    };
+    stream *s = stream_encode(&h264);
+    if (!s)
+        return;
+    check_in(s, "h264-pyramids", "mkv mp4", LEFT_OUT);
+    stream_free(&s);
+}
+
 /* ---- codecs of key frames alone -------------------------------------------------------------- */
 
 static void
