@@ -236,7 +236,7 @@ read_first_frame(qvm_reader *r, const qv_outcome *info, qv_error *err)
     qv_status status = qvm_source_open_decoder(&r->source, r->threads, err);
     if (status)
         return status;
-    if (r->watch->has_gpu && r->times.n && !r->times.unsure)
+    if (r->watch->has_gpu && r->times.n && !r->times.unsure && !r->times.sets_change)
         status = peek(r, &got, err);
     if (!status && !r->n_decoded)
         status = next_frame(r, &got, err);
