@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Options of clips from and to Python: the rules are those of clips/options.inc. */
+/* Options of clips from Python, whose rules are those of clips/options.inc; and the decoder
+ * program, which obeys them. */
 #include <nanobind/stl/string.h>
 
 #include "binding.h"
@@ -71,6 +72,40 @@ take_clip_options(nb::dict options, qv_clip_options *o, std::string *path, std::
     }
 }
 
+/* ---- the decoder program --------------------------------------------------------------------- */
+
+/* One decoder serves a process, whose jobs may outlive this object. */
+class Decoder
+{
+  public:
+    explicit Decoder(nb::bytes program) : owner(getpid())
+    {
+        qv_decoder *made = nullptr;
+        checked(qv_decoder_start, text_of(program, "path").c_str(), &made);
+        decoder.reset(made, [of = owner](qv_decoder *d) {
+            if (of == getpid())
+                qv_decoder_stop(&d);
+        });
+    }
+    std::shared_ptr<qv_decoder>
+    get() const
+    {
+        if (owner != getpid())
+            fail(QV_ESTATE, "the decoder was started by another process than this one");
+        return decoder;
+    }
+
+  private:
+    std::shared_ptr<qv_decoder> decoder;
+    pid_t owner;
+};
+
+std::shared_ptr<qv_decoder>
+decoder_of(nb::handle decoder)
+{
+    return decoder.is_none() ? nullptr : nb::cast<Decoder *>(decoder)->get();
+}
+
 void
 bind_options(nb::module_ &m)
 {
@@ -83,6 +118,7 @@ bind_options(nb::module_ &m)
         qv_clip_options o = {};
         take_clip_options(options, &o);
     });
+    nb::class_<Decoder>(m, "Decoder").def(nb::init<nb::bytes>());
 }
 
 } // namespace qvpy
