@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 from . import _check
-from ._arrays import as_bf16, numpy
+from ._arrays import as_bf16, needed_numpy, numpy
 from ._core import CacheReader
 from ._error import Error, error
 from ._files import DTYPES
@@ -234,8 +234,7 @@ class Cache(Mapping[str, Entry]):
         return cache
 
     def _open(self, folder: _check.Path, parts: list[bytes] | None = None) -> None:
-        if numpy() is None:
-            raise error("QV_EUNSUPPORTED", "Cache needs numpy")
+        needed_numpy("Cache")
         self.folder = os.fsdecode(_check.path(folder, "folder"))
         self._take(CacheReader(os.fsencode(self.folder), parts))
         info = self._reader.info()

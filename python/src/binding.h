@@ -106,8 +106,7 @@ void with_interpreter(const std::function<void()> &call, qv_job *job = nullptr);
 
 /* Jobs that are open when the process ends are closed then. */
 struct Job; /* results.h */
-void job_opened(Job *job);
-void job_closed(Job *job);
+void job_is_open(Job *job, bool is_open);
 void wait_at_end(); /* called once, by the module */
 
 /* Returns words as a Python text: paths in them may have bytes that are not UTF-8. */

@@ -387,15 +387,6 @@ read_frames(nb::handle decoder, nb::bytes source, bool over_all, int patch_size,
     return frames.release();
 }
 
-static nb::object
-frames_array(nb::handle self)
-{
-    Frames &f = nb::cast<Frames &>(self);
-    return array_of(f.data.data(),
-                    { (size_t)f.n_frames, (size_t)f.height, (size_t)f.width, (size_t)3 },
-                    nb::dtype<uint8_t>(), self);
-}
-
 void
 bind_frames(nb::module_ &m)
 {
@@ -406,7 +397,13 @@ bind_frames(nb::module_ &m)
                      })
         .def_prop_ro("is_image", [](const Frames &f) { return f.is_image; })
         .def_prop_ro("timestamps", [](const Frames &f) { return f.timestamps; })
-        .def("array", [](nb::handle self) { return frames_array(self); })
+        .def("array",
+             [](nb::handle self) {
+                 Frames &f = nb::cast<Frames &>(self);
+                 return array_of(f.data.data(),
+                                 { (size_t)f.n_frames, (size_t)f.height, (size_t)f.width, 3 },
+                                 nb::dtype<uint8_t>(), self);
+             })
         /* frames in the file, their rate, width and height */
         .def("source", [](const Frames &f) {
             return nb::make_tuple(f.source_frames, f.source_fps, f.source_width, f.source_height);

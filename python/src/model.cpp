@@ -286,25 +286,6 @@ struct Listener {
     }
 };
 
-/* A turn at the device, without the interpreter. */
-class Turn
-{
-  public:
-    explicit Turn(qv_context *ctx) : of(ctx)
-    {
-        qv_turn_take(of);
-    }
-    ~Turn()
-    {
-        qv_turn_end(of);
-    }
-    Turn(const Turn &) = delete;
-    Turn &operator=(const Turn &) = delete;
-
-  private:
-    qv_context *of;
-};
-
 /* Encodes patches. allocate(n, output) returns memory for the tokens, with room for each DeepStack
  * output behind them, and is called while the device is at work if possible. */
 void
@@ -346,7 +327,8 @@ Model::encode(const Patches &x, const std::string &dtype,
     const int64_t *g = x.items[0].grid_thw;
     std::copy(g, g + 3, bucket.grid_thw);
     if (x.items.size() == 1) {
-        const Turn turn(on->context);
+        qv_turn_take(on->context);
+        const std::unique_ptr<qv_context, void (*)(qv_context *)> turn(on->context, qv_turn_end);
         qv_plan *plan = nullptr;
         qv_plan_info info = {};
         if (!qv_plan_create(on->model, &bucket, &plan, &err))

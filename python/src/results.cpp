@@ -81,14 +81,14 @@ Job::open(qv_job_options o)
         static_cast<Job *>(self)->lose(status, words);
     };
     checked(qv_job_open, models.data(), models.size(), &o, &job);
-    job_opened(this);
+    job_is_open(this, true);
 }
 
 Job::~Job()
 {
     if (owner != getpid())
         return;
-    job_closed(this);
+    job_is_open(this, false);
     qv_job_close(&job);
 }
 

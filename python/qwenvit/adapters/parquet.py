@@ -78,8 +78,7 @@ def export(
     _pyarrow("to_parquet()")
     if compression is not None:
         _check.one_of(compression, "compression", COMPRESSIONS)
-    if progress is not None and not callable(progress):
-        raise _check.wrong("progress", progress, "a function, or None")
+    _check.function(progress, "progress")
     folder = os.fsdecode(_check.path(folder, "folder"))
     try:
         os.makedirs(folder, exist_ok=True)
