@@ -9,8 +9,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 import types
@@ -19,15 +17,11 @@ import numpy as np
 import pytest
 
 import qwenvit
-from conftest import contents, read_safetensors, refused, Values
+from conftest import ON_CPU, command, contents, in_a_fork, python, read_safetensors, refused, Values
 
 
-def command(golden, listed, out, *options):
-    run = subprocess.run(
-        [sys.executable, "-m", "qwenvit", "cache", "fill", "--model", golden, "--backend", "cpu", "--threads", "2", "--dtype",
-         "f32", "--quiet", "--list", str(listed), "-o", str(out), *options], capture_output=True, text=True)
-    assert run.returncode in (0, 1), run.stderr
-    return run.stdout
+def fill(golden, listed, out, *options):
+    return command("cache", "fill", "--model", golden, *ON_CPU, "--quiet", "--list", listed, "-o", out, *options, code=1).stdout
 
 
 OPTIONS = [
@@ -40,7 +34,7 @@ OPTIONS = [
 
 @pytest.mark.parametrize("ours, theirs", OPTIONS)
 def test_it_is_what_the_command_makes(model, golden, rows, listed, tmp_path, ours, theirs):
-    command(golden, listed, tmp_path / "theirs", *theirs)
+    fill(golden, listed, tmp_path / "theirs", *theirs)
     with qwenvit.CacheWriter(model, tmp_path / "ours", **ours) as cache:
         counts = cache.add(rows)
         assert not cache.damaged
@@ -57,17 +51,13 @@ def test_it_is_what_the_command_makes(model, golden, rows, listed, tmp_path, our
 def test_a_forked_child_leaves_its_parents_writer_alone(model, rows, tmp_path):
     cache = qwenvit.CacheWriter(model, tmp_path / "cache")
     cache.add(rows[:1])
-    pid = os.fork()
-    if not pid:
-        code = 1
-        try:
-            for call in (cache.close, lambda: cache.add(rows[1:2])):
-                refused(call, "another process", "QV_ESTATE")
-            del cache
-            code = 0
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+    def child():
+        for call in (cache.close, lambda: cache.add(rows[1:2])):
+            refused(call, "another process", "QV_ESTATE")
+        cache.__dict__.clear()
+
+    in_a_fork(child)
     assert cache.add(rows[1:2])["done"] == 1
     cache.close()
     assert len(qwenvit.Cache(tmp_path / "cache")) == 2
@@ -88,10 +78,7 @@ def test_a_record_says_what_encode_says(model, golden, rows, tmp_path):
             assert getattr(entry, name) == getattr(tokens, name), (entry.key, name)
         assert entry.is_image == (entry.sampled_fps is None)
     clip = str(rows[6]["path"])
-    run = subprocess.run(
-        [sys.executable, "-m", "qwenvit", "encode", "--model", golden, "--backend", "cpu", "--dtype", "f32", "--fps",
-         "3", clip, "-o", str(tmp_path / "k.safetensors")], capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
+    command("encode", "--model", golden, *ON_CPU, "--fps", "3", clip, "-o", tmp_path / "k.safetensors")
     about = json.loads(read_safetensors(tmp_path / "k.safetensors")[1]["preprocessing"])
     for name in ("sampled_fps", "second_per_grid_ts"):
         assert getattr(cache[clip], name) == about[name] > 0
@@ -111,7 +98,7 @@ def test_a_model_at_work_fills_a_cache_and_one_that_was_closed_none(golden, clip
 def test_either_goes_on_where_the_other_ended(model, golden, rows, listed, tmp_path):
     with qwenvit.CacheWriter(model, tmp_path) as cache:
         assert cache.add(rows[3:])["done"] == 8
-    assert "3 done" in command(golden, listed, tmp_path) and len(os.listdir(tmp_path)) == 3
+    assert "3 done" in fill(golden, listed, tmp_path) and len(os.listdir(tmp_path)) == 3
     with qwenvit.CacheWriter(model, tmp_path) as cache:
         assert cache.add(rows) == {"done": 0, "tokens": 0, "failed": 0, "there": 11, "failed_before": 2}
     assert len(os.listdir(tmp_path)) == 3, "nothing to do, and a part was added"
@@ -130,8 +117,7 @@ cache = qwenvit.CacheWriter(qwenvit.load(sys.argv[1], backend="cpu", dtype="f32"
 cache.add(json.loads(sys.argv[3]))
 os._exit(9)
 """
-    run = subprocess.run([sys.executable, "-c", code, golden, str(tmp_path), json.dumps(rows[:3])])
-    assert run.returncode == 9 and len(qwenvit.Cache(tmp_path)) == 3
+    assert python(code, golden, tmp_path, json.dumps(rows[:3])).returncode == 9 and len(qwenvit.Cache(tmp_path)) == 3
 
 
 def test_another_cache_is_refused_and_nothing_of_it_is_lost(model, golden, rows, tmp_path):
@@ -283,8 +269,7 @@ def test_what_is_in_memory_has_the_tokens_of_encode(model, clip, frames, tmp_pat
         assert re.fullmatch("xxh3:[0-9a-f]{16}", contents(tmp_path)[0][key][0]["path"])
         entry.verify()
     assert (cache["one frame"].is_image, cache["one image"].is_image) == (False, True)
-    check = subprocess.run([sys.executable, "-m", "qwenvit", "cache", "check", tmp_path], capture_output=True)
-    assert check.returncode == 0, check.stdout
+    command("cache", "check", tmp_path)
 
 
 def test_the_same_bytes_are_there_and_others_are_done_again(model, clip, frames, tmp_path):

@@ -4,12 +4,11 @@ devices()."""
 import os
 import shutil
 import subprocess
-import sys
 
 import pytest
 
 import qwenvit
-from conftest import refused
+from conftest import python, refused
 from qwenvit import _decoder
 
 NAMES = {"libcublasLt.so.99": "nvidia-cublas", "libfake_cudnn.so.9": "nvidia-cudnn-cu99"}
@@ -29,8 +28,7 @@ print([line.split()[-1] for line in open("/proc/self/maps") if any(n in line for
 def prepare(paths, before="", cwd="/"):
     """Returns (text, files mapped) of a process of its own."""
     code = CODE.format(names=NAMES, paths=[str(p) for p in paths], before=before)
-    env = {**os.environ, "PYTHONPATH": os.path.dirname(_decoder.FOLDER)}
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=cwd, env=env)
+    run = python(code, cwd=cwd)
     assert run.returncode == 0, run.stderr
     words, files = run.stdout.splitlines()
     return words, set(eval(files))

@@ -2,31 +2,12 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 import qwenvit
-from conftest import COMMAND, read_safetensors, refused
-
-
-def test_a_clip_is_what_the_command_makes_of_it(model, golden, clip, tmp_path):
-    out = tmp_path / "command.safetensors"
-    command = [sys.executable, "-m", "qwenvit", "encode", "--model", golden, "--backend", "cpu", "--dtype",
-               "f32", "--threads", "2", "--fps", "5", str(clip), "-o", str(out)]
-    run = subprocess.run(command, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    theirs, about = read_safetensors(out)
-    tokens = model.encode(clip, fps=5)
-    tokens.save(tmp_path / "ours.safetensors", {"note": "é"})
-    ours, meta = read_safetensors(tmp_path / "ours.safetensors")
-    assert list(ours) == list(theirs) and all((ours[k] == theirs[k]).all() for k in ours)
-    assert meta["note"] == "é" and meta["source"] == str(clip)
-    assert len(tokens.timestamps) == 4 and tokens.key == str(clip) and not tokens.is_image
-    assert json.loads(about["preprocessing"])["second_per_grid_ts"] == tokens.second_per_grid_ts
-    assert (model.encode(clip.read_bytes(), fps=5).tokens == tokens.tokens).all()
+from conftest import ON_CPU, command, python, read_safetensors, refused
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
@@ -39,10 +20,8 @@ def test_a_saved_clip_is_the_commands_file(golden, clip, frames, tmp_path, dtype
     model = qwenvit.load(golden, backend="cpu", dtype=dtype, threads=2)
     ours, theirs = tmp_path / "ours.safetensors", tmp_path / "theirs.safetensors"
     for path in (clip, image, os.fsdecode(odd)):
-        command = [sys.executable, "-m", "qwenvit", "encode", "--model", golden, "--backend", "cpu", "--dtype", dtype,
-                   "--threads", "2", "--max-frames", "4", path, "-o", theirs]
-        run = subprocess.run(command + (["--output-dtype", given] if given else []), capture_output=True)
-        assert run.returncode == 0, run.stderr
+        asked = ["--dtype", dtype, "--max-frames", 4, *(["--output-dtype", given] if given else [])]
+        command("encode", "--model", golden, "--backend", "cpu", "--threads", 2, *asked, path, "-o", theirs)
         tokens = model.encode(path, max_frames=4)
         tokens.save(ours, dtype=given)
         assert ours.read_bytes() == theirs.read_bytes()
@@ -70,9 +49,7 @@ def test_what_is_no_file_is_saved_with_its_model(golden, frames, expected, tmp_p
 
 def test_damage_is_told_as_the_command_tells_it(model, golden, torn, tmp_path):
     (whole, path), out = torn, str(tmp_path / "torn.safetensors")
-    run = subprocess.run([*COMMAND, "encode", "--model", golden, "--backend", "cpu", "--dtype", "f32", "--threads", "2",
-                          path, "-o", out],
-                         capture_output=True, text=True)
+    run = command("encode", "--model", golden, *ON_CPU, path, "-o", out)
     tokens, pixels = model.encode(path), model.preprocess(path)
     theirs = json.loads(read_safetensors(out)[1]["preprocessing"])["damaged_frames"]
     assert tokens.damaged_frames == pixels.damaged_frames == theirs > 0
@@ -158,7 +135,7 @@ threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
 for _ in many:
     pass
 """
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    run = python(code)
     assert run.returncode == -signal.SIGINT and "KeyboardInterrupt" in run.stderr
 
 
@@ -170,7 +147,7 @@ many = qwenvit.load({golden!r}, backend="cpu").encode(itertools.repeat({str(clip
 next(many)
 {end}
 """
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    run = python(program)
     assert run.returncode == code, run.stderr
 
 
@@ -204,7 +181,7 @@ print("done", flush=True)
 )
 def test_a_source_that_never_comes_holds_nobody(golden, clip, end, code, said):
     program = BLOCKED.format(golden=golden, clip=str(clip), end=end.format(clip=str(clip)))
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    run = python(program)
     assert (run.returncode, run.stdout.strip()) == (code, said), run.stderr
 
 
@@ -253,7 +230,7 @@ def test_a_forked_child_leaves_its_parents_generator_alone(golden, clip, child):
     child = child.format(golden=golden, clip=str(clip))
     program = FORKED.format(golden=golden, clip=str(clip), child=child)
     for _ in range(3):  # at each fork, the parent's threads are somewhere else
-        run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+        run = python(program)
         assert (run.returncode, run.stderr) == (0, ""), run
 
 
@@ -348,15 +325,11 @@ def test_without_ffmpeg_the_command_does_what_needs_no_clip(golden, clip, progra
     from qwenvit import _decoder
 
     programs(9, NOT_HERE)
-    env = {**os.environ, "QWENVIT_DECODER": programs(59, NOT_HERE)}
-    assert _decoder.find_any() == env["QWENVIT_DECODER"]
-
-    def run(*words):
-        return subprocess.run([*COMMAND, *words], env=env, capture_output=True, text=True)
-
-    assert "vision tower" in run("info", golden).stdout
-    done = run("info", clip)
-    assert done.returncode == 4 and "perhaps the FFmpeg libraries are missing" in done.stderr
+    program = programs(59, NOT_HERE)
+    assert _decoder.find_any() == program
+    assert "vision tower" in command("info", golden, QWENVIT_DECODER=program).stdout
+    done = command("info", clip, code=4, QWENVIT_DECODER=program)
+    assert "perhaps the FFmpeg libraries are missing" in done.stderr
 
 
 def test_without_decoders_too(model, clip, programs):

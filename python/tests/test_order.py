@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import qwenvit
-from conftest import COMMAND
 from qwenvit import _stream
 
 WIDE = {"min_pixels": 1, "max_pixels": 1 << 30}
@@ -106,12 +105,10 @@ def test_what_is_ahead_is_bounded_in_bytes(model, monkeypatch, ordered):
     assert max(len(r) for r in [first, *rest]) == 4000
 
 
-def test_a_slow_first_source_holds_nobody_up(model, tmp_path):
+def test_a_slow_first_source_holds_nobody_up(model, movie):
     """More results come before it than may wait anywhere. A sink that waited for it would wait for
     ever."""
-    path = str(tmp_path / "long.mp4")
-    subprocess.run([*COMMAND, "synth", "--clip", path], check=True)
-    first = {"path": path, "fps": 25, "min_pixels": 100 * 480 * 360, "max_pixels": 1 << 30}
+    first = {"path": movie, "fps": 25, "min_pixels": 100 * 480 * 360, "max_pixels": 1 << 30}
     sources = [first, *(of(2, 64) for _ in range(600))]  # of several chunks
     indices = []
     thread = threading.Thread(

@@ -350,12 +350,13 @@ def torchs(kind, index=None):
     return types.SimpleNamespace(type=kind, index=index)
 
 
-@pytest.mark.parametrize("device", ["cpu", "cpu:0", torchs("cpu"), 0, None, np.int64(0)])
-def test_devices_by_name(golden, device):
-    backend = {} if isinstance(device, str) or hasattr(device, "type") else {"backend": "cpu"}
-    with qwenvit.load(golden, device=device, threads=1, **backend) as model:
+@pytest.mark.parametrize("given", [
+    *({"device": device} for device in ("cpu", "cpu:0", torchs("cpu"))), {"backend": "cpu:0"}, {"backend": "cpu"},
+    *({"backend": "cpu", "device": device} for device in ("cpu", "cpu:0", torchs("cpu"), 0, None, np.int64(0))),
+], ids=str)
+def test_devices_by_name(golden, given):
+    with qwenvit.load(golden, threads=1, **given) as model:
         assert model.info["backend"] == "cpu"
-    assert qwenvit.load(golden, "cpu", device=device, threads=1).info["backend"] == "cpu"
 
 
 @pytest.mark.parametrize(
@@ -381,7 +382,9 @@ def test_what_a_name_means(device, place):
         ("auto", -1, "device is -1; must be a whole number from 0"),
         ("auto", 1.5, "device is 1.5"),
         ("auto", True, "device is True"),
-        ("cpu", "cpu:7", "device"),
+        *((backend, device, "device 7: the cpu backend has device 0 only")
+          for backend, device in (("cpu", "cpu:7"), ("auto", "cpu:7"), ("cpu:7", 0), ("cpu", 7))),
+        ("auto", 999, "no backend has a device 999: .*cpu: device 999"),
     ],
 )
 def test_devices_that_are_none(golden, backend, device, words):
