@@ -4,6 +4,7 @@ devices()."""
 import os
 import shutil
 import subprocess
+import types
 
 import pytest
 
@@ -81,13 +82,9 @@ def test_each_that_is_missing_or_broken_is_named(tmp_path):
 def test_a_cudnn_that_is_too_old_is_named(golden, monkeypatch):
     from qwenvit import _cuda
 
-    class Old:
-        class cudnnGetVersion:
-            def __new__(cls):
-                return 91002
-
+    old = types.SimpleNamespace(cudnnGetVersion=lambda: 91002)
     monkeypatch.setattr(_cuda, "_needed", lambda: {"libcudnn.so.9": "nvidia-cudnn-cu13"})
-    monkeypatch.setattr(_cuda, "_open", lambda name, places: Old)
+    monkeypatch.setattr(_cuda, "_open", lambda name, places: old)
     monkeypatch.setattr(_cuda, "_where", lambda name: "/opt/libcudnn.so.9")
     words = _cuda.prepare()
     assert "cuDNN is 9.10.2 in /opt/libcudnn.so.9; 9.15 or newer" in words
