@@ -158,7 +158,7 @@ struct CacheReader {
         return dict_of("dtype", qv_dtype_name(l.dtype), QVPY_MEMBER(l, width),
                        QVPY_MEMBER(l, n_deepstack), QVPY_MEMBER(l, packed),
                        QVPY_MEMBER(facts, made_by), QVPY_MEMBER(facts, n_ok),
-                       QVPY_MEMBER(facts, n_failed), QVPY_MEMBER(facts, index_bytes));
+                       QVPY_MEMBER(facts, n_failed));
     }
 
     Names
