@@ -75,6 +75,14 @@ def own(golden):
     return qwenvit.load(golden, backend="cpu", dtype="f32", threads=1)
 
 
+@pytest.fixture
+def one_item(own, expected):
+    """Returns the rows and the grid of an item, and room for its tokens, as forward_at takes them."""
+    grid = [int(v) for v in expected["grid_thw"][0]]
+    rows = expected["pixel_values"][: grid[0] * grid[1] * grid[2]]
+    return rows, grid, np.empty((1 + own.info["n_deepstack"], len(rows) // 4, own.info["out_hidden"]), np.float32)
+
+
 @pytest.fixture(scope="session")
 def movie(tmp_path_factory):
     """Returns a clip with 100 frames of 320x240."""
@@ -112,6 +120,12 @@ def command(*arguments, code=0, **env):
     run = subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=120, env={**os.environ, **env})
     assert run.returncode == code, run
     return run
+
+
+def added(model, folder, rows, **options):
+    """Adds rows to a cache, and returns the counts."""
+    with qwenvit.CacheWriter(model, folder, **options) as cache:
+        return cache.add(rows)
 
 
 def in_a_fork(call):

@@ -4,6 +4,7 @@
 They leave, send rubbish, stall in headers and in bodies, ask twice, exceed each limit, and bring
 decoders that die. Every answer must be a status with a message, the good ones must have the bits
 that `encode` gives, and memory, descriptors, processes and the queue must be as before."""
+import concurrent.futures
 import json
 import os
 import random
@@ -100,21 +101,8 @@ class Soak:
             self.faults += [fault] if fault else []
 
     def run(self, n, clients):
-        left = iter(range(n))
-
-        def client(seed):
-            chance = random.Random(seed)
-            while True:
-                with self.lock:
-                    if next(left, None) is None:
-                        return
-                self.one(chance)
-
-        threads = [threading.Thread(target=client, args=(seed,)) for seed in range(clients)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with concurrent.futures.ThreadPoolExecutor(clients) as pool:
+            list(pool.map(self.one, map(random.Random, range(n))))
 
 
 def state(server):

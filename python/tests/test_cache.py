@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Tests the reader with caches that are written here, as docs/cache.md describes them."""
-import importlib
+import concurrent.futures
 import functools
+import importlib
 import json
 import multiprocessing
 import os
@@ -378,20 +379,16 @@ def test_another_format_is_refused(tmp_path, text):
     refused(lambda: qwenvit.Cache(tmp_path / "nowhere"), "not a cache")
 
 
-def look(cache, queue):
-    queue.put({k: float(e.tokens[0, 0]) for k, e in cache.items()})
+def look(cache):
+    return {k: float(e.tokens[0, 0]) for k, e in cache.items()}
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers(folder, method):
     cache = qwenvit.Cache(folder)
     assert cache["é"].tokens[0, 0] == 4  # mapped before the fork
-    context = multiprocessing.get_context(method)
-    queue = context.Queue()
-    worker = context.Process(target=look, args=(cache, queue))
-    worker.start()
-    assert queue.get(timeout=60) == {"a/b.mp4": 1, "twice": 5, "later ok": 3, "é": 4}
-    worker.join()
+    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context(method)) as pool:
+        assert pool.submit(look, cache).result(60) == {"a/b.mp4": 1, "twice": 5, "later ok": 3, "é": 4}
 
 
 def test_pickles_and_new_parts(folder):

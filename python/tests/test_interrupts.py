@@ -222,25 +222,21 @@ def test_a_call_within_a_call(small, few):
     assert got and all(t.tokens.tobytes() == truth for t in got)
 
 
-def test_a_generator_and_its_model_may_be_closed_within_a_forward(golden, small, few, expected):
+def test_a_generator_and_its_model_may_be_closed_within_a_forward(own, one_item, small, few):
     """As the garbage collector may close them. Their job waits for the device, at which forward() has its turn."""
-    model = qwenvit.load(golden, backend="cpu", dtype="f32", threads=1)
-    many = model.encode(itertools.repeat(few))
+    many, (rows, grid, out), calls = own.encode(itertools.repeat(few)), one_item, []
     next(many)
-    rows, grid = expected["pixel_values"], [int(v) for v in expected["grid_thw"][0]]
-    rows, calls = rows[: grid[0] * grid[1] * grid[2]], []
-    out = np.empty((1 + small.info["n_deepstack"], len(rows) // 4, small.info["out_hidden"]), np.float32)
 
     def allocate(n):
         time.sleep(0.1)
         many.close()
         for call in (small.encode, lambda x: next(small.encode([x]))):
             refused(lambda: call(few), "this call has interrupted")
-        model.close()
+        own.close()
         calls.append(n)
         return out.ctypes.data
 
-    thread = threading.Thread(target=model._core.forward_at, args=(rows, grid, allocate, "f32"), daemon=True)
+    thread = threading.Thread(target=own._core.forward_at, args=(rows, grid, allocate, "f32"), daemon=True)
     thread.start()
     thread.join(30)
     assert calls == [len(rows) // 4] and not thread.is_alive()

@@ -21,14 +21,12 @@ def images(n):
     return [random.integers(0, 256, (32, 32, 3), dtype=np.uint8) for _ in range(n)]
 
 
-def test_lists_of_two_threads_share_chunks(own, expected):
+def test_lists_of_two_threads_share_chunks(own, one_item):
     """The first image goes to the device, where a forward() has its turn. All others, of both lists, then wait for
     the next chunk."""
     sources, seen, got = images(40), {}, {}
     alone = [t.tokens.tobytes() for t in own.encode(sources, min_pixels=1)]
-    rows, grid = expected["pixel_values"], [int(v) for v in expected["grid_thw"][0]]
-    rows = rows[: grid[0] * grid[1] * grid[2]]
-    out = np.empty((1 + own.info["n_deepstack"], len(rows) // 4, own.info["out_hidden"]), np.float32)
+    rows, grid, out = one_item
 
     def work(name, part):
         def told(p):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Tests that results leave the process that made them, as a DataLoader's worker has them do."""
+import concurrent.futures
 import copy
 import multiprocessing
 import pickle
@@ -62,19 +63,14 @@ def test_pixels_are_collated(model, frames):
         assert "Pixels [2," in repr(one) and same(one.pixel_values, made.pixel_values)
 
 
-def _work(golden, clip, out):
+def _work(golden, clip):
     model = qwenvit.load(golden, backend="cpu", dtype="f32", threads=1)
-    out.put([model.encode(clip, fps=5), model.preprocess(clip, fps=5),
-             *model.encode([clip, "none.mp4"], fps=5, errors="yield")])
+    return [model.encode(clip, fps=5), model.preprocess(clip, fps=5), *model.encode([clip, "none.mp4"], fps=5, errors="yield")]
 
 
 def test_results_leave_a_worker(model, golden, clip):
-    context = multiprocessing.get_context("spawn")
-    out = context.Queue()
-    worker = context.Process(target=_work, args=(golden, str(clip), out))
-    worker.start()
-    tokens, pixels, again, failure = out.get(timeout=60)
-    worker.join(60)
+    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        tokens, pixels, again, failure = pool.submit(_work, golden, str(clip)).result(60)
     assert is_like(pixels, model.preprocess(str(clip), fps=5), (*SAID, "pixel_values", "grid_thw"))
     assert tokens.tokens.tobytes() == again.tokens.tobytes() and tokens.key == str(clip)
     assert (failure.status, failure.key, failure.index) == ("QV_EIO", "none.mp4", 1)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import qwenvit
+from conftest import added
 
 FAULTY = os.environ.get("QV_FAULTY_DECODER", "")
 pytestmark = pytest.mark.skipif(not os.access(FAULTY, os.X_OK), reason="QV_FAULTY_DECODER is no program")
@@ -96,8 +97,7 @@ def test_a_killed_decoder_is_started_again(golden, own, planted, tmp_path):
 def test_a_cache_goes_on_past_them(model, planted, tmp_path):
     rows = [{"path": planted(fault), "key": fault or "good"} for fault in ("end 7", "exit 7", None, "rate nan")]
     for run in range(2):
-        with qwenvit.CacheWriter(model, tmp_path / "cache", **OPTIONS) as cache:
-            counts = cache.add(rows)
+        counts = added(model, tmp_path / "cache", rows, **OPTIONS)
         assert (counts["done"], counts["failed"]) == ((1, 3), (0, 0))[run], counts
         assert (counts["there"], counts["failed_before"]) == ((0, 0), (1, 3))[run], counts
     assert set(qwenvit.Cache(tmp_path / "cache")) == {"good"}

@@ -10,7 +10,7 @@ import pytest
 
 import fake_torch
 import qwenvit
-from conftest import GOLDEN, read_safetensors, refused
+from conftest import GOLDEN, added, read_safetensors, refused
 
 FAMILIES = sorted(os.listdir(GOLDEN))
 RGBA = np.random.default_rng(2).integers(0, 256, (70, 90, 4), dtype=np.uint8)
@@ -84,8 +84,7 @@ def test_an_image_in_a_dict_may_be_a_file(model, frames, tmp_path, form):
     assert [r.is_image for r in results] == [False, True, False]
     assert same_pixels(model.preprocess({"image": IMAGES[form](path)}), model.preprocess(path))
     if "ath" not in form:
-        with qwenvit.CacheWriter(model, tmp_path / "cache") as cache:
-            assert cache.add([{"image": IMAGES[form](path), "key": "k"}])["done"] == 1
+        assert added(model, tmp_path / "cache", [{"image": IMAGES[form](path), "key": "k"}])["done"] == 1
 
 
 @pytest.mark.parametrize("form", BUFFERS)
@@ -95,8 +94,7 @@ def test_a_buffer_of_several_dimensions_is_frames(model, frames, tmp_path, form)
     assert all(same(r, plain) for r in model.encode([made, {"frames": made}, frames]))
     assert all(same(r, plain) for r in model.encode(iter([made, {"frames": made}])))
     assert same_pixels(model.preprocess({"frames": made}), model.preprocess(frames))
-    with qwenvit.CacheWriter(model, tmp_path / "cache") as cache:
-        assert cache.add([{"frames": made, "key": "k"}])["done"] == 1
+    assert added(model, tmp_path / "cache", [{"frames": made, "key": "k"}])["done"] == 1
 
 
 def test_frames_in_every_form_need_no_decoder(model, frames, monkeypatch):
@@ -162,8 +160,7 @@ def test_a_path_bytes_and_an_object_have_the_same_pixels(model, tmp_path):
             assert (model.preprocess(source).pixel_values == made[name].pixel_values).all(), name
         assert bool(made[name].remark) == (name == "wide.png") and not made[name].damage
     assert "white from level 255" in made["wide.png"].remark == model.encode(tmp_path / "wide.png").remark
-    with qwenvit.CacheWriter(model, tmp_path / "cache") as writer:
-        writer.add([tmp_path / "wide.png", tmp_path / "alpha.png"])
+    added(model, tmp_path / "cache", [tmp_path / "wide.png", tmp_path / "alpha.png"])
     assert [entry.remark for entry in qwenvit.Cache(tmp_path / "cache").values()].count(made["wide.png"].remark) == 1
     for source in (table, table[..., :3]):
         assert (model.preprocess(source).pixel_values == made["alpha.png"].pixel_values).all()
@@ -174,8 +171,7 @@ def test_damage_of_an_image_is_told_everywhere(model, tmp_path):
     data = saved(image.effect_noise((256, 256), 90), "JPEG")
     path = tmp_path / "cut.jpg"
     path.write_bytes(data[: len(data) // 2])
-    with qwenvit.CacheWriter(model, tmp_path / "cache") as writer:
-        writer.add([path])
+    added(model, tmp_path / "cache", [path])
     entry = qwenvit.Cache(tmp_path / "cache")[str(path)]
     results = [model.encode(path), model.encode(path.read_bytes()), model.preprocess(path), entry]
     assert [r.damaged_frames for r in results] == [1] * 4 and entry.record["damaged_frames"] == 1
@@ -309,8 +305,7 @@ def test_urls_of_files(model, clip, tmp_path):
         assert same(model.encode(url), plain) and model.encode({"path": url}).key == url
     for url in ("file://elsewhere/a.mp4", "file://", "file:///", "file:///a%00b"):
         refused(lambda: model.encode(url), "file:///folder/clip.mp4")
-    with qwenvit.CacheWriter(model, tmp_path / "cache") as cache:
-        assert cache.add([odd.as_uri()])["done"] == 1
+    assert added(model, tmp_path / "cache", [odd.as_uri()])["done"] == 1
     assert list(qwenvit.Cache(tmp_path / "cache")) == [str(odd)]
 
 

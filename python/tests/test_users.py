@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import qwenvit
-from conftest import GOLDEN, command, read_safetensors, refused
+from conftest import GOLDEN, added, command, read_safetensors, refused
 from qwenvit._options import ClipOptions
 
 
@@ -139,8 +139,7 @@ def test_a_patched_tower_shows_it():
 def test_webdataset(model, clip, image, tmp_path):
     from qwenvit.adapters.parquet import main
 
-    with qwenvit.CacheWriter(model, tmp_path / "cache") as writer:
-        writer.add([{"path": clip, "key": "a/clip.mp4"}, {"path": image, "key": "a/clip_mp4"}])
+    added(model, tmp_path / "cache", [{"path": clip, "key": "a/clip.mp4"}, {"path": image, "key": "a/clip_mp4"}])
     assert main([str(tmp_path / "cache"), "-o", str(tmp_path / "shards"), "--webdataset"]) == 0
     (shard,) = (tmp_path / "shards").glob("*.tar")
     cache = qwenvit.Cache(tmp_path / "cache")
