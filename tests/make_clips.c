@@ -583,7 +583,6 @@ orient(AVPacket *packet, int number)
                                     0,    42,   0, 0,  0,   8,   0,   1,   1, 18, 0,   3,
                                     0,    0,    0, 1,  0,   6,   0,   0,   0, 0,  0,   0 };
     const int n = packet->size;
-    (void)number;
     need(av_grow_packet(packet, sizeof exif) >= 0, "no memory");
     memmove(packet->data + 2 + sizeof exif, packet->data + 2, (size_t)n - 2);
     memcpy(packet->data + 2, exif, sizeof exif);
@@ -942,7 +941,6 @@ make_fields(const char *name, const struct fields *f)
 #define EDITS(n, ...) BOX("moov/trak/edts/elst", 1 << 24, n, __VA_ARGS__)
 
 static const recipe recipes[] = {
-
     /* files that are no clip, or not the clip that they seem */
     { .name = "empty.mp4", BYTES("") },
     { .name = "text.mp4", BYTES("This is a text file and no clip at all.\n") },

@@ -30,7 +30,6 @@
         {                                                                                          \
             struct tiny t = tiny_open(test_backends[on], test_dtypes[type], 2);                    \
             name##_on(t);                                                                          \
-            tiny_close(&t);                                                                        \
         }                                                                                          \
     }                                                                                              \
     static void name##_on(struct tiny t)
@@ -45,9 +44,6 @@ TEST_ON_EACH(same_bits_every_time)
     float *b = tiny_encode(&t, QV_INPUT_FRAMES, items, 2, NULL, &m);
     assert_int_equal(n, m);
     assert_memory_equal(a, b, n);
-    free(a);
-    free(b);
-    free(frames);
 }
 
 /* Takes memory for the caller and gives it back, in another thread while this one encodes. It is
@@ -81,7 +77,6 @@ TEST(host_memory_serves_any_call)
         size_t bytes;
         pthread_t other;
         qv_tokens out = tiny_tokens(&t, &clip, 1, QV_F32, &bytes);
-        free(out.tokens);
         assert_ok(qv_host_alloc(t.ctx, input, &there, ERR) ||
                   qv_host_alloc(t.ctx, bytes, &out.tokens, ERR));
         const bool locked =
@@ -99,11 +94,8 @@ TEST(host_memory_serves_any_call)
             fail_msg("%s", (char *)said);
         assert_memory_equal(out.tokens, expected,
                             (size_t)(out.n * t.info.out_hidden) * sizeof(float));
-        free(expected);
-        free(frames);
         qv_host_free(t.ctx, there);
         qv_host_free(t.ctx, out.tokens);
-        tiny_close(&t);
     }
 }
 
@@ -114,7 +106,6 @@ static bool lock_fails;
 static qv_status
 lock_pages(struct qv_device *dev, size_t bytes, void **out, qv_error *err)
 {
-    (void)dev;
     if (lock_fails && locked_now)
         return qv_fail(err, QV_ENOMEM, "no more than one block can be locked");
     n_locked++;
@@ -125,7 +116,6 @@ lock_pages(struct qv_device *dev, size_t bytes, void **out, qv_error *err)
 static void
 unlock_pages(struct qv_device *dev, void *p)
 {
-    (void)dev;
     locked_now--;
     free(p);
 }
@@ -232,12 +222,8 @@ TEST(chunks_do_not_depend_on_length)
                 assert_true(tiny_same(&t, whole + (j * pairs + cuts[i][0]) * per_pair,
                                       cut + j * clip.grid_thw[0] * per_pair,
                                       (size_t)(clip.grid_thw[0] * per_pair), QV_F32));
-            free(cut);
         }
         qv_plan_free(&plan);
-        free(whole);
-        free(frames);
-        tiny_close(&t);
     }
 }
 
@@ -287,8 +273,6 @@ TEST_ON_EACH(one_frame_is_two_equal_ones)
     float *b = tiny_encode(&t, QV_INPUT_FRAMES, &items[3], 1, NULL, &m);
     assert_int_equal(n, m);
     assert_memory_equal(a, b, n);
-    free(a);
-    free(b);
     /* all in one chunk, so that reading behind a frame would read another item */
     a = tiny_encode(&t, QV_INPUT_FRAMES, items, 3, &(qv_plan_options){ .capacity.patches = 64 },
                     &k);
@@ -302,11 +286,7 @@ TEST_ON_EACH(one_frame_is_two_equal_ones)
             assert_true(tiny_same(&t, a + (16 * j + 8 + 4 * i) * t.info.out_hidden,
                                   b + 4 * j * t.info.out_hidden, (size_t)(4 * t.info.out_hidden),
                                   QV_F32));
-        free(b);
     }
-    free(a);
-    free(three);
-    free(four);
 }
 
 /* Asks to stop after it was asked so often. */
@@ -360,10 +340,6 @@ TEST_ON_EACH(a_caller_ends_it_between_chunks)
     p = (struct patience){ .most = PAIRS };
     float *again = tiny_encode(&t, QV_INPUT_FRAMES, items, PAIRS, &options, &bytes);
     assert_memory_equal(whole, again, bytes);
-    free(again);
-    free(whole);
-    free(out.tokens);
-    free(frames);
 }
 
 TEST_ON_EACH(several_sizes_through_one_model)
@@ -375,17 +351,10 @@ TEST_ON_EACH(several_sizes_through_one_model)
         uint8_t *frames = tiny_frames(&t, 2, grids[i][0], grids[i][1], 5);
         const qv_item item = { .data = frames, .grid_thw = { 1, grids[i][0], grids[i][1] } };
         float *tokens = tiny_encode(&t, QV_INPUT_FRAMES, &item, 1, NULL, &n);
-        if (i == 3) {
+        if (i == 3)
             assert_memory_equal(first, tokens, n);
-            free(tokens);
-        } else if (i == 0) {
-            first = tokens;
-        } else {
-            free(tokens);
-        }
-        free(frames);
+        first = i ? first : tokens;
     }
-    free(first);
 }
 
 /* An image with more rows than a chunk gets a dense chunk of its own, which gives what the image
@@ -419,10 +388,6 @@ TEST_ON_EACH(an_image_larger_than_a_chunk)
     assert_int_equal(n, m);
     assert_near(&t, alone, packed, n);
     assert_memory_equal(alone, both, n / (size_t)(1 + t.info.n_deepstack));
-    free(alone);
-    free(packed);
-    free(both);
-    free(frames);
 }
 
 /* With pixels that are normalised without rounding (black and white, -1 and 1), patches and
@@ -435,10 +400,9 @@ TEST(patches_are_frames_where_pixels_are_exact)
         struct tiny t = tiny_open(test_backends[on], test_dtypes[type], 2);
         int64_t ps = t.info.patch_size, width = W * ps, rows = (int64_t)PAIRS * H * W, out = 0;
         uint8_t *frames = tiny_frames(&t, 2 * PAIRS, H, W, 21);
-        float *patches = malloc((size_t)(rows * t.info.row_dim) * sizeof *patches);
+        float *patches = test_alloc((size_t)(rows * t.info.row_dim) * sizeof *patches);
         struct qv_coords coords[H * W];
         size_t n, m;
-        assert_non_null(patches);
         for (int64_t i = 0; i < 2 * PAIRS * H * ps * width * 3; i++)
             frames[i] = frames[i] & 1 ? 255 : 0;
         qv_block_coords(H, W, 2, 0, 0, coords);
@@ -458,11 +422,6 @@ TEST(patches_are_frames_where_pixels_are_exact)
         float *b = tiny_encode(&t, QV_INPUT_PATCHES, &item, 1, NULL, &m);
         assert_int_equal(n, m);
         assert_near(&t, a, b, n);
-        free(a);
-        free(b);
-        free(patches);
-        free(frames);
-        tiny_close(&t);
     }
 }
 
@@ -482,10 +441,6 @@ TEST(bf16_output_is_rounded_f32_output)
         memcpy(&f, &u, 4);
         assert_true(fabsf(f - wide[i]) <= fabsf(wide[i]) * 0x1p-8f);
     }
-    free(wide);
-    free(narrow);
-    free(frames);
-    tiny_close(&t);
 }
 
 #define REFUSED(call, status_, words)                                                              \
@@ -584,7 +539,6 @@ TEST(wrong_calls_are_refused_with_words)
         REFUSED(qv_plan_create(t.model, &plans[i].options, &plan, &err), QV_EINVAL, plans[i].words);
     REFUSED(qv_plan_create(NULL, NULL, &plan, &err), QV_EINVAL, "model");
     assert_null(plan);
-    tiny_close(&t);
 }
 
 /* Items that are wrong or do not fit are refused with a text that names item and value, and
@@ -685,8 +639,6 @@ TEST(wrong_items_are_refused_with_words)
             "capacity is 0 rows, 2 are needed");
     REFUSED(qv_encode(t.model, QV_INPUT_FRAMES, &fine, 0, NULL, &out, &err), QV_EINVAL, "n_items");
     assert_int_equal(out.n, -7);
-    free(frames);
-    tiny_close(&t);
 }
 
 TEST(push_and_pull_take_turns)
@@ -712,8 +664,6 @@ TEST(push_and_pull_take_turns)
     qv_plan_free(&plan);
     assert_null(plan);
     qv_plan_free(&plan);
-    free(frames);
-    tiny_close(&t);
 }
 
 TEST(a_described_model_has_costs_and_no_weights)
@@ -752,7 +702,6 @@ TEST(a_described_model_has_costs_and_no_weights)
     qv_plan_free(&plan);
     qv_plan_free(&real);
     qv_model_free(&model);
-    tiny_close(&t);
 }
 
 TEST(items_beyond_counting_are_refused)
@@ -766,7 +715,6 @@ TEST(items_beyond_counting_are_refused)
         items[i] = (qv_item){ .data = &err, .grid_thw = { 1 << 20, 2048, 2048 } };
     REFUSED(qv_encode(t.model, QV_INPUT_FRAMES, items, ITEMS, NULL, &out, &err), QV_EINVAL,
             "capacity is 0 rows, 70368744177664 are needed");
-    tiny_close(&t);
 }
 
 TEST(names_of_everything)
@@ -805,5 +753,4 @@ TEST(items_are_cut_at_frame_pairs)
         assert_int_equal((intptr_t)piece.data - (intptr_t)data, cuts[i].offset);
         assert_int_equal(piece.is_image, cuts[i].item->is_image);
     }
-    tiny_close(&t);
 }

@@ -146,7 +146,6 @@ TEST(test_dropped)
     close_writer(&w);
     struct file f = read_part(dir, path); /* There is only one part. */
     assert_int_equal(front_bytes(&f), 256 << 10);
-    free(f.data);
     qv_cache *c = open_cache(dir);
     const qv_cache_info info = cache_info(c);
     assert_int_equal(info.n_ok, 13);
@@ -689,8 +688,7 @@ TEST(test_damage)
     close_writer(&w);
     const size_t header = front_bytes(&good), used = header_used(&good);
     const size_t index = header_bytes(&good), records = records_at(&good);
-    char *changed = malloc(good.bytes + 64);
-    assert_non_null(changed);
+    char *changed = test_alloc(good.bytes + 64);
     for (size_t cut = 0; cut < good.bytes; cut += cut < 16 || cut > header ? 1 : 997) {
         put_file(path, good.data, cut);
         qv_cache *c = open_cache(dir);
@@ -736,8 +734,6 @@ TEST(test_damage)
         assert_int_equal(bad, at >= header && is_used(&good, at));
         qv_cache_close(&c);
     }
-    free(changed);
-    free(good.data);
 }
 
 /* Writes the part with a text in front replaced by one of the same length, and its checksums
@@ -745,8 +741,7 @@ TEST(test_damage)
 static void
 put_altered(const char *path, const struct file *good, const char *from, const char *to)
 {
-    struct file f = { malloc(good->bytes), good->bytes };
-    assert_non_null(f.data);
+    struct file f = { test_alloc(good->bytes), good->bytes };
     memcpy(f.data, good->data, good->bytes);
     const size_t index = header_bytes(&f), records = records_at(&f), data = front_bytes(&f);
     char *at = memmem(f.data, data, from, strlen(from));
@@ -757,7 +752,6 @@ put_altered(const char *path, const struct file *good, const char *from, const c
     put_number(&f, index + 72, 8, qv_cache_hash(f.data, index));
     mend_index(&f);
     put_file(path, f.data, f.bytes);
-    free(f.data);
 }
 
 /* Headers and records that contradict the index. Opening does not look at them; who checks a part
@@ -804,7 +798,6 @@ TEST(test_contradictions)
             fail_msg("\"%s\" is not in \"%s\"", one->words, err.text);
         qv_cache_close(&c);
     }
-    free(good.data);
 }
 
 TEST(test_wrong_calls)

@@ -417,7 +417,6 @@ count_records(const char *path, void *user)
         ++*(int *)user;
         p++;
     }
-    free(f.data);
 }
 
 /* Checks that all keys are there as if nothing had happened, and with `once` that each has one
@@ -504,7 +503,6 @@ cut_copy(const char *path, void *user)
     struct file f = read_file(path);
     snprintf(name, sizeof name, "%s/part-cut-00.safetensors", (const char *)user);
     put_file(name, f.data, f.bytes - 3);
-    free(f.data);
 }
 
 /* Makes a cache with keys in several parts, newer versions of some keys behind them, and a part
@@ -599,7 +597,6 @@ prune_no_key(const char *dir)
 static void
 check_key_there(const char *dir, bool is_done)
 {
-    (void)is_done;
     check_prunable(dir, false);
 }
 
@@ -1273,7 +1270,6 @@ cut_part(const char *path, void *user)
     if (*(int *)user == 1) {
         struct file f = read_file(path);
         put_file(path, f.data, f.bytes - 1);
-        free(f.data);
     }
     --*(int *)user;
 }

@@ -183,7 +183,6 @@ TEST(test_keeps_order)
     put_file(copy, f.data, f.bytes);
     snprintf(copy, sizeof copy, "%s/part-00000-of-00001-zz-00000000-000001.safetensors", dir);
     put_file(copy, f.data, f.bytes);
-    free(f.data);
     const char *keys[] = { "stays" };
     o = (qv_cache_prune_options){ .drop = keys, .n_drop = 1 };
     assert_int_equal(prune(dir, &o).rewritten, 2);
@@ -251,7 +250,6 @@ static char told[4096];
 static void
 tell(void *user, const char *words)
 {
-    (void)user;
     n_told++;
     snprintf(told + strlen(told), sizeof told - strlen(told), "%s\n", words);
 }
@@ -261,8 +259,7 @@ copy_part(const char *dir, const struct file *f, const char *name, size_t bytes,
           const char *to)
 {
     char path[700];
-    char *data = malloc(f->bytes);
-    assert_non_null(data);
+    char *data = test_alloc(f->bytes);
     memcpy(data, f->data, f->bytes);
     char *at = from ? memmem(data, f->bytes, from, strlen(from)) : NULL;
     assert_true(!from || at);
@@ -270,7 +267,6 @@ copy_part(const char *dir, const struct file *f, const char *name, size_t bytes,
         memcpy(at, to, strlen(to));
     snprintf(path, sizeof path, "%s/part-%s.safetensors", dir, name);
     put_file(path, data, bytes);
-    free(data);
 }
 
 /* A part that was cut is removed. A part that another build or another cache may be able to read
@@ -294,7 +290,6 @@ TEST(test_damage)
     put_number(&f, header_bytes(&f) + 112, 4, qv_index_dtype(QV_F16));
     mend_index(&f);
     copy_part(dir, &f, "dtype", f.bytes, NULL, NULL);
-    free(f.data);
     snprintf(path, sizeof path, "%s/part-a-folder.safetensors", dir);
     assert_int_equal(mkdir(path, 0777), 0);
     snprintf(path, sizeof path, "%s/part-a-link.safetensors", dir);
@@ -362,8 +357,7 @@ TEST(test_other_versions)
     prune(dir, &o);
     snprintf(path, sizeof path, "%s/part-variant.safetensors", dir);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct file g = { malloc(f.bytes), f.bytes };
-        assert_non_null(g.data);
+        struct file g = { test_alloc(f.bytes), f.bytes };
         memcpy(g.data, f.data, f.bytes);
         if (cases[i].at)
             g.data[index + cases[i].at] = (char)cases[i].value;
@@ -371,7 +365,6 @@ TEST(test_other_versions)
         if (!cases[i].has_index)
             g.data[index] ^= 1;
         copy_part(dir, &g, "variant", g.bytes, cases[i].from, cases[i].to);
-        free(g.data);
         *told = n_told = 0;
         const qv_cache_pruned n = prune(dir, &o);
         if (n.broken != cases[i].is_broken || n.left != !cases[i].is_broken ||
@@ -380,7 +373,6 @@ TEST(test_other_versions)
         if (!cases[i].is_broken)
             assert_non_null(strstr(told, "part-variant.safetensors: left as it is: "));
     }
-    free(f.data);
     check_keys(dir, 0, 0);
 }
 
@@ -422,7 +414,6 @@ TEST(test_damage_is_superseded)
         assert_false(superseded);
         qv_cache_close(&c);
         copy_part(dir, &f, "cut", 200, NULL, NULL); /* It is not known which keys it has. */
-        free(f.data);
         c = open_cache(dir);
         superseded = true;
         assert_non_null(qv_cache_damage(c, 0, &superseded));
@@ -483,7 +474,6 @@ TEST(test_hostile)
         if (i % 20 == 0)
             check_keys(dir, 0, 0);
     }
-    free(f.data);
     check_keys(dir, 0, 0);
 }
 

@@ -458,8 +458,7 @@ TEST(test_two_rows)
     write_part(dir, 0, 0);
     assert_int_equal(unlink(path), 0);
     EACH (c, cases) {
-        struct file f = { malloc(good.bytes), good.bytes };
-        assert_non_null(f.data);
+        struct file f = { test_alloc(good.bytes), good.bytes };
         memcpy(f.data, good.data, good.bytes);
         const size_t row = header_bytes(&f) + (size_t)2 * QV_INDEX_ROW;
         if (c->at == 1000)
@@ -470,10 +469,8 @@ TEST(test_two_rows)
             put_number(&f, row + c->at, c->bytes, c->value);
         mend_index(&f);
         put_file(part_path(dir, 1), f.data, f.bytes);
-        free(f.data);
         expect_one_damaged(dir, c->words);
     }
-    free(good.data);
 }
 
 /* Keys that are none, and a file that is longer or shorter than its index says. */

@@ -538,8 +538,7 @@ TEST(frames_of_a_wrong_size_cost_themselves)
     qv_cache_item item;
     char keys[WRONG][12], *record = NULL;
     open_in_memory(&m);
-    uint8_t *cut = malloc(sizeof m.frames / 2);
-    assert_non_null(cut);
+    uint8_t *cut = test_alloc(sizeof m.frames / 2);
     memset(cut, 1, sizeof m.frames / 2);
     qv_cache_fill_memory wrong[2] = { m.sources[1], m.sources[1] };
     wrong[0].data = cut;
@@ -573,7 +572,6 @@ TEST(frames_of_a_wrong_size_cost_themselves)
     assert_non_null(strstr(record, "24576 bytes were given; 4 frames of 64x64 take 49152"));
     free(record);
     qv_cache_close(&c);
-    free(cut);
 }
 
 TEST_EACH(tempdir_make, tempdir_remove);

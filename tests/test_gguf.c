@@ -313,16 +313,14 @@ TEST(blocks_are_what_ggml_makes_of_them)
         assert_string_equal(type->name, types[i].name);
         assert_true(qv_gguf_type_can_be_read(type));
         const size_t n = (size_t)BLOCKS * (size_t)type->values;
-        uint8_t *blocks = malloc((size_t)BLOCKS * (size_t)type->bytes);
-        float *out = malloc(n * sizeof *out);
+        uint8_t *blocks = test_alloc((size_t)BLOCKS * (size_t)type->bytes);
+        float *out = test_alloc(n * sizeof *out);
         assert_true(blocks && out);
         fill_blocks(type, blocks);
         qv_gguf_widen(type, blocks, (int64_t)n, out);
         assert_true(out[1] == types[i].ends[0] && out[type->values - 1] == types[i].ends[1]);
         if (fnv(out, n * sizeof *out) != types[i].hash)
             fail_msg("%s: other values than the gguf package's", type->name);
-        free(blocks);
-        free(out);
     }
 }
 

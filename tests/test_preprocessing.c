@@ -346,9 +346,8 @@ TEST(test_smart_resize_refuses)
 static uint8_t *
 noise(int64_t n)
 {
-    uint8_t *bytes = malloc((size_t)n);
+    uint8_t *bytes = test_alloc((size_t)n);
     uint32_t s = 1;
-    assert_non_null(bytes);
     for (int64_t i = 0; i < n; i++)
         bytes[i] = (uint8_t)(test_random(&s) >> 24);
     return bytes;
@@ -378,15 +377,12 @@ TEST(test_resize)
     EACH (one, cases) {
         const int h = one->h, w = one->w, oh = one->out_h, ow = one->out_w;
         const size_t n = 3 * (size_t)oh * (size_t)ow;
-        uint8_t *src = noise(3 * h * w), *dst = malloc(n + 64);
-        assert_non_null(dst);
+        uint8_t *src = noise(3 * h * w), *dst = test_alloc(n + 64);
         memset(dst, 0x99, n + 64);
         assert_int_equal(qv_resize_bicubic(src, h, w, 3 * w, dst, oh, ow, NULL), QV_OK);
         assert_int_equal(hash_bytes(dst, n), one->hash);
         for (size_t i = n; i < n + 64; i++)
             assert_int_equal(dst[i], 0x99);
-        free(src);
-        free(dst);
     }
 }
 
@@ -400,7 +396,7 @@ TEST(test_resize_levels)
             side[i] = 1 + (int)((test_random(&s) >> 16) % (round % 2 ? 200 : 40));
         const size_t n = 3 * (size_t)side[2] * (size_t)side[3];
         uint8_t *src = noise(3 * side[0] * side[1]);
-        uint8_t *portable = malloc(n), *other = malloc(n);
+        uint8_t *portable = test_alloc(n), *other = test_alloc(n);
         for (int level = QVM_PORTABLE; level <= QVM_BEST; level++) {
             qvm_resizer *r = NULL;
             assert_int_equal(qvm_resizer_create(side[0], side[1], side[2], side[3],
@@ -413,9 +409,6 @@ TEST(test_resize_levels)
             if (to == other)
                 assert_memory_equal(portable, other, n);
         }
-        free(src);
-        free(portable);
-        free(other);
     }
 }
 
@@ -447,7 +440,7 @@ read_all(qv_clip *clip, int64_t step, int64_t *total, double *times)
     qv_outcome info;
     qv_clip_get_info(clip, &info);
     const size_t bytes = 3 * (size_t)info.width * (size_t)info.height;
-    uint8_t *frames = malloc(bytes * (size_t)(info.n_frames + step));
+    uint8_t *frames = test_alloc(bytes * (size_t)(info.n_frames + step));
     int64_t n = 1;
     *total = 0;
     while (n) {
@@ -457,7 +450,6 @@ read_all(qv_clip *clip, int64_t step, int64_t *total, double *times)
         *total += n;
     }
     const uint64_t h = hash_bytes(frames, bytes * (size_t)*total);
-    free(frames);
     return h;
 }
 
@@ -711,7 +703,6 @@ replace(const char *path)
 static void
 leave(const char *path)
 {
-    (void)path;
 }
 
 /* A clip's identity is that of the file whose frames come: the open file, before it was read. A
@@ -773,7 +764,7 @@ TEST(test_file_changes_at_once)
 TEST(test_close_any_time)
 {
     const char *path = make_clip("close.mp4", 60);
-    uint8_t *frame = malloc(3 * CLIP_WIDTH * CLIP_HEIGHT);
+    uint8_t *frame = test_alloc(3 * CLIP_WIDTH * CLIP_HEIGHT);
     for (int round = 0; round < 30; round++) {
         qv_clip *clip = open_clip(path, &(qv_clip_options){ .num_frames = 60 });
         int64_t n;
@@ -783,7 +774,6 @@ TEST(test_close_any_time)
             nanosleep(&(struct timespec){ .tv_nsec = 3000000 }, NULL);
         qv_clip_close(&clip);
     }
-    free(frame);
 }
 
 /* ---- images -------------------------------------------------------------------------------- */
@@ -791,7 +781,7 @@ TEST(test_close_any_time)
 TEST(test_png_round_trip)
 {
     const int h = 256, w = 288; /* a size that smart_resize keeps */
-    uint8_t *rgb = noise(3 * h * w), *back = malloc(3 * (size_t)h * (size_t)w);
+    uint8_t *rgb = noise(3 * h * w), *back = test_alloc(3 * (size_t)h * (size_t)w);
     const char *path = temp_path("image.png");
     assert_int_equal(tool_write_png(path, rgb, h, w, NULL), QV_OK);
     qv_clip *clip = open_clip(path, &(qv_clip_options){ .fps = 3 });
@@ -826,8 +816,6 @@ TEST(test_png_round_trip)
     assert_int_equal(tool_write_png(temp_path("thin.png"), rgb, 1, 300, NULL), QV_OK);
     assert_int_equal(try_clip(temp_path("thin.png"), NULL, &clip, &err), QV_EFORMAT);
     assert_non_null(strstr(err.text, "300x1"));
-    free(rgb);
-    free(back);
 }
 
 /* ---- main ------------------------------------------------------------------------------------ */
