@@ -51,7 +51,6 @@ TEST(test_round_trip)
         for (int k = 0; k < 40; k++)
             expect_tokens(c, key_name(k), key_rows(k));
         check_all(c);
-        qv_cache_close(&c);
         validate_parts(dir);
         remove_folder(dir);
     }
@@ -97,7 +96,6 @@ TEST(test_by_turns)
     expect_record(c, key_name(2),
                   "\"status\":\"failed\",\"code\":\"QV_EFORMAT\",\"error\":"
                   "\"it is \\\"damaged\\\"\\u000a\"");
-    qv_cache_close(&c);
     validate_parts(dir);
 }
 
@@ -117,7 +115,6 @@ TEST(test_parts)
     qv_cache_item item;
     assert_ok(qv_cache_at(c, 0, &item, ERR));
     assert_non_null(strstr(item.part, "part-00003-of-00007-"));
-    qv_cache_close(&c);
     write_key(w, &tiny, key_name(20), 4);
     close_writer(&w);
     /* Nothing was done, so nothing is added. */
@@ -151,7 +148,6 @@ TEST(test_dropped)
     assert_int_equal(info.n_ok, 13);
     assert_int_equal(info.n_damaged, 0);
     check_all(c);
-    qv_cache_close(&c);
     validate_parts(dir);
 }
 
@@ -169,7 +165,6 @@ TEST(test_sealing)
     qv_cache *c = open_cache(dir);
     qv_cache_get_info(c, &info);
     assert_int_equal(info.n_parts, 3);
-    qv_cache_close(&c);
 
     dir = temp_path("long");
     w = open_writer(dir, &tiny, 0);
@@ -187,7 +182,6 @@ TEST(test_sealing)
     assert_int_equal(info.n_damaged, 0);
     assert_true(info.n_parts > 1);
     check_all(c);
-    qv_cache_close(&c);
     validate_parts(dir);
 }
 
@@ -220,7 +214,6 @@ TEST(test_keys)
     for (size_t i = 0; i < n; i++)
         expect_tokens(c, keys[i][keys[i][1] != NULL], 1 + (int64_t)i);
     check_all(c);
-    qv_cache_close(&c);
     validate_parts(dir);
 
     char out[QV_CACHE_MAX_KEY + 1], too_long[QV_CACHE_MAX_KEY + 2];
@@ -290,7 +283,6 @@ TEST(test_precedence)
                          ok ? QV_CACHE_DONE : QV_CACHE_FAILED);
         assert_int_equal(item.index, 0);
         check_all(c);
-        qv_cache_close(&c);
     }
 }
 
@@ -324,7 +316,6 @@ TEST(test_many_that_changed)
         assert_string_equal(again.key, key_name(k));
     }
     check_all(c);
-    qv_cache_close(&c);
 }
 
 /* The parts of a run that knows what is there come later, even if the clock was set back. */
@@ -340,7 +331,6 @@ TEST(test_later)
     qv_cache *c = open_cache(dir);
     const qv_cache_info info = cache_info(c);
     assert_true(info.sealed == later + 1);
-    qv_cache_close(&c);
 }
 
 TEST(test_compare)
@@ -381,7 +371,6 @@ TEST(test_compare)
                   "\"path\":\"a %FF.mp4\",\"start\":1.5,\"end\":2.25,\"options\":"
                   "\"{\\\"fps\\\":1}\",\"bytes\":7,\"mtime\":8,\"status\":\"ok\"");
     assert_int_equal(qv_cache_record(c, 2, &(char *){ NULL }, &err), QV_EINVAL);
-    qv_cache_close(&c);
 }
 
 /* Checks what a source record holds for a file and its options. */
@@ -453,7 +442,6 @@ TEST(test_kinds)
     expect_record(c, "picture", "\"frames\":1,\"picture\":true,\"xxh3\"");
     expect_record(c, "failed", "\"code\":\"QV_EFORMAT\",\"error\":\"failed\"}");
     check_all(c);
-    qv_cache_close(&c);
 }
 
 /* ---- what is no cache, or another ------------------------------------------------------------ */
@@ -632,7 +620,6 @@ TEST(test_frozen)
         s = qv_cache_source_of(path, &records[i].other, text);
         assert_int_equal(qv_cache_compare(c, key, &s, QV_CACHE_TRUST_NOTHING), QV_CACHE_CHANGED);
     }
-    qv_cache_close(&c);
 }
 
 /* Two threads that make a folder at once agree, or one of them is refused. */
@@ -699,7 +686,6 @@ TEST(test_damage)
         assert_null(qv_cache_damage(c, 1, NULL));
         assert_int_equal(qv_cache_compare(c, "good", &some_source, QV_CACHE_TRUST_NOTHING),
                          QV_CACHE_MISSING);
-        qv_cache_close(&c);
     }
     /* Any byte in front may change. In the header's length, the index and the keys it is found when
      * the cache is opened, in header and records by who checks the part. */
@@ -717,7 +703,6 @@ TEST(test_damage)
             for (int64_t i = 0; i < info.n_ok; i++)
                 bad += qv_cache_verify(c, i, &err) == QV_EFORMAT;
             assert_int_equal(bad, 1);
-            qv_cache_close(&c);
         }
     /* Any byte of the tensors may change; the checksum shows it. */
     for (size_t at = header; at < good.bytes; at += 3) {
@@ -732,7 +717,6 @@ TEST(test_damage)
         for (int64_t i = 0; i < 2; i++)
             bad += qv_cache_verify(c, i, &err) == QV_EFORMAT;
         assert_int_equal(bad, at >= header && is_used(&good, at));
-        qv_cache_close(&c);
     }
 }
 
@@ -796,7 +780,6 @@ TEST(test_contradictions)
             fail_msg("%s: believed", one->to);
         if (!strchr(one->words, '|') && !strstr(err.text, one->words))
             fail_msg("\"%s\" is not in \"%s\"", one->words, err.text);
-        qv_cache_close(&c);
     }
 }
 
@@ -866,7 +849,6 @@ TEST(test_threads)
     for (int k = 0; k < 200; k++)
         expect_tokens(c, key_name(k), key_rows(k));
     check_all(c);
-    qv_cache_close(&c);
     validate_parts(dir);
 }
 

@@ -60,6 +60,12 @@ spoilt_data(const struct pack *p, qv_input input, int i)
     return data;
 }
 
+static void
+free_plan(void *plan)
+{
+    qv_plan_free(&(qv_plan *){ plan });
+}
+
 static struct pack
 pack_open_family(const char *dir, const char *backend, qv_dtype dtype, qv_input input,
                  qv_dtype output)
@@ -71,7 +77,7 @@ pack_open_family(const char *dir, const char *backend, qv_dtype dtype, qv_input 
                                 .input = input,
                                 .output = output };
     size_t bytes;
-    p.plan = tiny_plan(&p.t, &o);
+    p.plan = test_ends(tiny_plan(&p.t, &o), free_plan);
     for (int i = 0; i < N; i++) {
         const int64_t *g = mix[i].grid_thw;
         qv_item *item = &p.items[i];
@@ -92,12 +98,6 @@ static struct pack
 pack_open(const char *backend, qv_dtype dtype, qv_input input, qv_dtype output)
 {
     return pack_open_family(QV_GOLDEN "/qwen3_vl_moe", backend, dtype, input, output);
-}
-
-static void
-pack_close(struct pack *p)
-{
-    qv_plan_free(&p->plan);
 }
 
 /* Checks one chunk with items of the mix by number; n + number is item `number` spoilt. All
@@ -167,7 +167,6 @@ check_pack(struct pack p)
     check_chunk(&p, &forward[N - 1], 1, "in memory of NaN");
     poison(&p);
     check_chunk(&p, forward, N, "in memory of NaN");
-    pack_close(&p);
 }
 
 TEST(neighbours_change_no_bit)
@@ -227,7 +226,6 @@ TEST(several_are_each_alone)
                                       (size_t)(tokens * p.t.info.out_hidden), QV_F32));
             at += tokens;
         }
-        pack_close(&p);
     }
 }
 
@@ -244,7 +242,6 @@ for_each_pack(void (*check)(struct pack *p, const struct qv_capacity_bits *bits,
         const struct qv_capacity_bits bits =
             qv_capacity_bits(&p.t.ctx->caps, dtype, p.t.info.merge_size, p.t.info.head_dim);
         check(&p, &bits, !strcmp(backend, "ref"));
-        pack_close(&p);
     }
 }
 
@@ -389,7 +386,6 @@ TEST(rows_beyond_the_fill_stay_inside)
                 tiny_chunk(&p.t, p.plan, &item, 1, QV_F32, &bytes);
             check_tables(&p, &item);
         }
-        pack_close(&p);
     }
 }
 
@@ -433,7 +429,6 @@ TEST(plans_take_turns_in_one_memory)
         qv_plan_free(&other);
         qv_plan_free(&larger);
         check_chunk(&p, (const int[]){ 4, 1, 2 }, 3, "after a larger plan");
-        pack_close(&p);
     }
 }
 
