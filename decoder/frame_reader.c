@@ -214,8 +214,8 @@ restart(qvm_reader *r, bool by_index, qv_error *err)
     return status ? status : qvm_source_open_decoder(&r->source, r->threads, err);
 }
 
-/* Decodes the first packet alone, whose frame is enough where a GPU decodes the others, since FFmpeg
- * would give it only after some more of them. */
+/* Decodes the first packet alone, whose frame is enough where a GPU decodes the others: FFmpeg would
+ * give it only after some more packets. */
 static qv_status
 peek(qvm_reader *r, bool *got, qv_error *err)
 {
