@@ -55,7 +55,7 @@ upload(const struct run *r, int i)
     return memory;
 }
 
-/* Returns the output, which the caller frees. */
+/* Returns the output. */
 static void *
 run(const struct run *r)
 {

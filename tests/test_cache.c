@@ -686,6 +686,7 @@ TEST(test_damage)
         assert_null(qv_cache_damage(c, 1, NULL));
         assert_int_equal(qv_cache_compare(c, "good", &some_source, QV_CACHE_TRUST_NOTHING),
                          QV_CACHE_MISSING);
+        close_cache(&c);
     }
     /* Any byte in front may change. In the header's length, the index and the keys it is found when
      * the cache is opened, in header and records by who checks the part. */
@@ -703,6 +704,7 @@ TEST(test_damage)
             for (int64_t i = 0; i < info.n_ok; i++)
                 bad += qv_cache_verify(c, i, &err) == QV_EFORMAT;
             assert_int_equal(bad, 1);
+            close_cache(&c);
         }
     /* Any byte of the tensors may change; the checksum shows it. */
     for (size_t at = header; at < good.bytes; at += 3) {
@@ -717,6 +719,7 @@ TEST(test_damage)
         for (int64_t i = 0; i < 2; i++)
             bad += qv_cache_verify(c, i, &err) == QV_EFORMAT;
         assert_int_equal(bad, at >= header && is_used(&good, at));
+        close_cache(&c);
     }
 }
 

@@ -27,7 +27,7 @@ open_clip(const char *path, qv_clip_options o, qv_outcome *info)
     return clip;
 }
 
-/* The first frame, [height, width, 3]; the caller must free() it. */
+/* The first frame, [height, width, 3]. */
 static uint8_t *
 first_frame(const char *path, qv_clip_options o, qv_outcome *info)
 {
