@@ -9,9 +9,8 @@ enum {
     GPU_CORES = 2     /* cores for each of these clips, that they do not wait */
 };
 
-/* The CPU converts and resizes a GPU's frames, half a core for each clip; cores beyond GPU_CORES
- * for each decode further clips. With fewer those would take more than they give: an H200 with 16
- * cores does 66 clips per second alone, and 57 with 4 or 10 such readers. */
+/* Cores beyond GPU_CORES for each of a GPU's clips decode further clips. With fewer these would
+ * take more than they give (docs/found.md). */
 struct qv_job_lanes
 qv_job_lanes_of(int asked, int cores, int n_devices, qv_decode decode, bool may_use_gpu)
 {

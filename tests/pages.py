@@ -117,8 +117,9 @@ with tempfile.TemporaryDirectory() as work:
     for more, why in stale:
         text, page, said = pages(work, record("encode", 2.0, **more))
         assert ROW not in text and f"No figure of version {VERSION}" in text and why in said, f"{why}: {text} {said}"
-        assert ("Not measured with this version yet" in page) == ("version" in more), page
-        assert ("| 10 |" in page) == ("version" not in more and "day" not in more), page
+        assert f"qwenvit {more.get('version', VERSION)} at" in page and ("| 10 |" in page) == ("day" not in more), page
+    _, page, _ = pages(work, record("encode", 2.0), [record("encode", 7.0, version="0.0.1", case="M 6080 patches", patches=6080)])
+    assert "| 2 |" in page and "| 7 |" not in page and "0.0.1" not in page, page  # one version in a table
     text, _, _ = pages(work, record("encode", 2.0), [PEERS[1], {**PEERS[2], "day": "2026-02-02"}])
     assert f"{ROW} 2 | 10 | not timed | **5.00** | not timed |" in text, text  # a peer of another day
     text, _, said = pages(work, record("encode", 2.0), [])

@@ -7,9 +7,9 @@
     measured.py plot FILE.. -o OUT     draws your records as OUT.svg, and writes their numbers as OUT.csv
 
 A record is a JSON object per line, as `qwenvit bench .. --json=FILE` and tools/peers/peers.py append them. If two
-records are of the same work, the one of the later day counts; on one day the later line. A page shows records of this
-version only, and compares only what was timed on the same day. README also wants the day and a commit of this history.
-What is left out is printed, with the reason. A table stands between <!-- measured: NAME --> and <!-- /measured -->.
+records are of the same work, the one of the later day counts; on one day the later line. README shows records of this
+version only, with a day and a commit of this history; another table or picture those of the last version that measured
+it, which it names. Only what was timed on the same day is compared. What README leaves out is printed, with the reason. A table stands between <!-- measured: NAME --> and <!-- /measured -->.
 """
 import argparse
 import csv
@@ -110,6 +110,17 @@ def peers(ways, ours):
 
 def this_version(root=ROOT):
     return re.search(r'define QV_VERSION "([^"]+)"', read_text(os.path.join(root, "include/qwenvit.h"), "a header"))[1]
+
+
+def latest(records, kind=lambda r: ""):
+    """Returns the records of the newest version that has any of their kind, and those of peers."""
+    def number(r):
+        return [int(n) for n in re.findall(r"\d+", r["version"])]
+    newest = {}
+    for r in records:
+        if not is_peer(r):
+            newest[kind(r)] = max(newest.get(kind(r), []), number(r))
+    return [r for r in records if is_peer(r) or number(r) == newest[kind(r)]]
 
 
 def made_by(records):
@@ -296,7 +307,7 @@ def machine_tables(name, records):
     wanted, make = MACHINE_TABLES[name]
     blocks = []
     for where in sorted({place(r) for r in records}, reverse=True):
-        mine = [r for r in records if place(r) == where and wanted(r)]
+        mine = latest([r for r in records if place(r) == where and wanted(r)])
         head, rows = make(mine)
         if rows:
             blocks += [f"**{where}** ({made_by(mine)}):", table(head, rows)]
@@ -311,7 +322,8 @@ def gguf_table(records):
         rows.append([name, str(len(mine)), f"{max(r['f32'][1] for r in mine):.1e}",
                      *(f"{max(r['bf16_ratio'][i] for r in mine):.2f}" for i in (0, 1)),
                      ", ".join(r["type"] for r in mine if not r["ok"])])
-    return [table(["tower", "types", "f32, worst token", "bf16 over transformers', mean", "worst", "fails"], rows)] if rows else []
+    made = ", ".join(sorted({f"qwenvit {r['version']}" for r in records}))
+    return [f"By {made}:", table(["tower", "types", "f32, worst token", "bf16 over transformers', mean", "worst", "fails"], rows)] if rows else []
 
 
 # ---- README ------------------------------------------------------------------------------------
@@ -553,7 +565,7 @@ def plot(args):
 def filled(path, blocks):
     """Returns a page's text with the blocks that blocks(name) gives between its marks."""
     def fill(mark):
-        made = blocks(mark[1]) or ["Not measured with this version yet."]
+        made = blocks(mark[1]) or ["Not measured yet."]
         return "\n\n".join([f"<!-- measured: {mark[1]} -->", *made, "<!-- /measured -->"])
     return MARKS.sub(fill, read_text(path, "a page"))
 
@@ -562,20 +574,19 @@ def all_pages(root, left_out):
     """Returns {path below root: its text}, of pages and pictures."""
     files = sorted(glob.glob(os.path.join(root, "docs", "measurements", "*.jsonl")))
     gguf = [f for f in files if os.path.basename(f).startswith("gguf-")]
-    version, everything = this_version(), read_records([f for f in files if f not in gguf])
-    records = [r for r in everything if is_peer(r) or r.get("version") == version]
-    of_files = [r for f in gguf for r in map(json.loads, read_text(f).splitlines()) if r["version"] == version]
+    version, records = this_version(), read_records([f for f in files if f not in gguf])
+    of_files = [r for f in gguf for r in map(json.loads, read_text(f).splitlines())]
 
     def blocks(name):
         if name == "README":
-            return readme(everything, version, left_out)
+            return readme(records, version, left_out)
         if name == "GGUF":
             return gguf_table(of_files)
         if name not in MACHINE_TABLES:
             raise SystemExit(f"measured: {name}: no such table; there are README, GGUF, {', '.join(MACHINE_TABLES)}")
         return machine_tables(name, records)
     shown = {page: filled(os.path.join(root, page), blocks) for page in PAGES}
-    drawn = [r for r in records if place(r) == H200 and r["dtype"] == "bf16"]
+    drawn = latest([r for r in records if place(r) == H200 and r["dtype"] == "bf16"], lambda r: r["bench"])
     return shown | {path: text for path, what in PICTURES.items() for text in [picture(what, drawn)[0]] if text}
 
 
