@@ -449,7 +449,8 @@ TEST(pyramids_of_leading_pictures)
         .encoder = "libx264",
         .frames = 30,
         .group = 3,
-        .options = "threads=1:x264-params=open-gop=1\\:bframes=2\\:b-adapt=0\\:b-pyramid=strict\\:"
+        .options = "threads=1:x264-params=open-gop=1\\:bframes=2\\:b-adapt=0\\:"
+                   "b-pyramid=strict\\:"
                    "ref=2\\:scenecut=0\\:min-keyint=1"
     };
     stream *s = stream_encode(&h264);
