@@ -264,7 +264,8 @@ TEST(bad_fields_are_refused)
         { OF("glm4v", "\"num_heads\":7"), "hidden_size is 1536|num_heads (7)" },
         { OF("qwen2_vl", "\"mlp_ratio\":99"), "mlp_ratio is 99|1 to 16" },
         { "{\"model_type\":\"qwen2_5_omni\",\"thinker_config\":{}}", "vision_config is missing" },
-        { "{\"model_type\":\"qwen3_omni_moe\",\"thinker_config\":{\"vision_config\":{\"depth\":0}}" "}",
+        { "{\"model_type\":\"qwen3_omni_moe\","
+          "\"thinker_config\":{\"vision_config\":{\"depth\":0}}}",
           "thinker_config.vision_config.depth is 0" },
         { VISION("\"hidden_act\":1"), "hidden_act is 1|string" },
         { VISION("\"rope_parameters\":[]"), "rope_parameters is []|object" },
@@ -287,10 +288,12 @@ TEST(bad_fields_are_refused)
         { OF("glm4v", "\"hidden_act\":\"gelu\""), "hidden_act is \"gelu\"" },
         { OF("glm4v", "\"deepstack_visual_indexes\":[0]"), "glm4v has no DeepStack" },
         { VISION("\"rope_parameters\":{\"rope_type\":\"yarn\"}"), "rope_type is \"yarn\"|axial" },
-        { "{\"model_type\":\"qwen_vl\",\"vision_config\":{}}", "model_type is \"qwen_vl\"|not known; supported are|qwen3_vl,
-          " },
-        { "{\"model_type\":\"llava\",\"vision_config\":{\"model_type\":\"clip\"}}", "model_type is \"llava\"|not known|qwen2_vl, qwen2_5_vl, qwen2_5_omni, exaone4_5, " "qwen3_vl, " "qwen3_vl_moe, cohere_compass, qwen3_omni_moe, qwen3_5, qwen3_5_moe, qwen4_exp,
-          " "glm4v, glm4v_moe" },
+        { "{\"model_type\":\"qwen_vl\",\"vision_config\":{}}",
+          "model_type is \"qwen_vl\"|not known; supported are|qwen3_vl, " },
+        { "{\"model_type\":\"llava\",\"vision_config\":{\"model_type\":\"clip\"}}",
+          "model_type is \"llava\"|not known|qwen2_vl, qwen2_5_vl, qwen2_5_omni, exaone4_5, "
+          "qwen3_vl, qwen3_vl_moe, cohere_compass, qwen3_omni_moe, qwen3_5, qwen3_5_moe, "
+          "qwen4_exp, glm4v, glm4v_moe" },
         { "{\"model_type\":\"_vision\",\"vision_config\":{}}", "not known" },
         { "{\"model_type\":\"qwen3\"}", "\"qwen3\"|not known" },
     };
