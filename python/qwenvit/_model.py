@@ -396,8 +396,7 @@ class Model:
     def _forward_torch(self, x: Any, grid_thw: Any, dtype: str) -> Outputs:
         import torch
 
-        if dtype not in ("f32", "bf16"):
-            raise error("QV_EINVAL", f"dtype is {dtype!r}; must be 'f32' or 'bf16'")
+        _check.one_of(dtype, "dtype", ("f32", "bf16"))
         no_gradient(x, "pixel_values")  # to_dlpack() does not check this
         try:
             outs = self._encode_torch(x, grid_thw, dtype, torch)

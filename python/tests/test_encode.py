@@ -48,15 +48,14 @@ def test_what_is_no_file_is_saved_with_its_model(golden, frames, expected, tmp_p
 
 
 def test_damage_is_told_as_the_command_tells_it(model, golden, torn, tmp_path):
-    (whole, path), out = torn, str(tmp_path / "torn.safetensors")
+    (whole, path), out = torn, tmp_path / "torn.safetensors"
     run = command("encode", "--model", golden, *ON_CPU, path, "-o", out)
     tokens, pixels = model.encode(path), model.preprocess(path)
     theirs = json.loads(read_safetensors(out)[1]["preprocessing"])["damaged_frames"]
     assert tokens.damaged_frames == pixels.damaged_frames == theirs > 0
     assert f"{tokens.damage}" in run.stderr and tokens.damage in repr(tokens) and pixels.damage == tokens.damage
     tokens.save(tmp_path / "ours.safetensors")
-    with open(out, "rb") as f:
-        assert (tmp_path / "ours.safetensors").read_bytes() == f.read()
+    assert (tmp_path / "ours.safetensors").read_bytes() == out.read_bytes()
     good = model.encode(whole)
     assert (tokens.decoded_by, tokens.not_gpu) == ("cpu", "")
     assert (good.damaged_frames, good.damage) == (0, "") and "replaced" not in repr(good)
