@@ -14,7 +14,7 @@
 static const qv_cache_source some_source = { .path = "clip.mp4", .bytes = 1000, .mtime_ns = 2000 };
 
 /* The returned name stays valid for the next 15 calls of the same thread. */
-static const char *
+static inline const char *
 key_name(int k)
 {
     static _Thread_local char names[16][32];
@@ -141,12 +141,27 @@ close_writer(qv_cache_writer **w)
     assert_null(*w);
 }
 
+static inline void
+end_cache(void *cache)
+{
+    qv_cache_close(&(qv_cache *){ cache });
+}
+
+/* It is closed when the test is over. */
 static inline qv_cache *
 open_cache(const char *dir)
 {
     qv_cache *c = NULL;
     assert_ok(qv_cache_open(dir, &c, ERR));
-    return c;
+    return test_ends(c, end_cache);
+}
+
+/* Closes it while the test goes on. */
+static inline void
+close_cache(qv_cache **c)
+{
+    test_end(*c);
+    *c = NULL;
 }
 
 static inline qv_cache_info
@@ -269,7 +284,6 @@ static inline void
 validate_part(const char *path, void *user)
 {
     struct qv_safetensors *file = NULL;
-    (void)user;
     assert_ok(qv_safetensors_open(path, &file, ERR));
     qv_safetensors_close(&file);
 }

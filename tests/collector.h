@@ -56,8 +56,7 @@ keep(const struct collector *c, struct got *g, const qv_job_result *r, const qv_
     const size_t row = (size_t)c->model.out_hidden * qv_dtype_bytes(r->dtype);
     const size_t one = (size_t)r->n_tokens * row;
     if (!g->tokens)
-        g->tokens = calloc((size_t)(1 + c->model.n_deepstack), one);
-    assert_non_null(g->tokens);
+        g->tokens = test_ends(calloc((size_t)(1 + c->model.n_deepstack), one), free);
     assert_int_equal(rows->first, g->n);
     for (int i = 0; i < 1 + c->model.n_deepstack; i++)
         memcpy(g->tokens + (size_t)i * one + (size_t)rows->first * row,
@@ -157,20 +156,10 @@ collect_end(void *user, void *entry, const qv_job_result *r, qv_error *err)
 static struct collector *
 collector_make(const struct tiny *t)
 {
-    struct collector *c = calloc(1, sizeof *c);
-    assert_non_null(c);
+    struct collector *c = test_ends(calloc(1, sizeof *c), free);
     pthread_mutex_init(&c->lock, NULL);
     c->model = t->info;
     return c;
-}
-
-static void
-collector_free(struct collector *c)
-{
-    for (int i = 0; i < c->n; i++)
-        free(c->got[i].tokens);
-    pthread_mutex_destroy(&c->lock);
-    free(c);
 }
 
 /* A job on models; its sink is the collector. */

@@ -85,7 +85,6 @@ struct outcome {
 static void
 ignore(void *user)
 {
-    (void)user;
 }
 
 /* Keeps what was found first. */

@@ -281,10 +281,6 @@ WRAPPER(tool_reasons_lose, void,
         (struct tool_reasons * r, const struct tool_options *o, const char *clip, const char *key,
          qv_status status, const char *words))
 {
-    (void)r;
-    (void)o;
-    (void)clip;
-    (void)key;
     complaint.status = status;
     snprintf(complaint.text, sizeof complaint.text, "%s", words);
 }
@@ -293,7 +289,6 @@ WRAPPER(tool_reasons_lose, void,
 static qv_status
 convolve(const char *backend, qv_decoder *decoder, struct made *made, qv_error *err)
 {
-    (void)decoder;
     static float x[DEPTH * SIDE * SIDE * IN], weight[OUT * IN * KERNEL * 3 * 3];
     const qv_context_options o = {
         .backend = backend, .threads = 2, .tune_file = tune_file, .tune = true
@@ -334,7 +329,6 @@ convolve(const char *backend, qv_decoder *decoder, struct made *made, qv_error *
 static qv_status
 encode(const char *backend, qv_decoder *decoder, struct made *made, qv_error *err)
 {
-    (void)made;
     const char *clips[] = { clip_file };
     const struct tool_options o = { .backend = backend,
                                     .dtype = QV_F32,
@@ -382,21 +376,18 @@ look_at(const char *file, double start_s, qv_decoder *decoder, uint8_t *rgb, qv_
 static qv_status
 photo(const char *backend, qv_decoder *decoder, struct made *made, qv_error *err)
 {
-    (void)backend;
     return look_at(jpeg_file, 0, decoder, made->rgb, err);
 }
 
 static qv_status
 cut(const char *backend, qv_decoder *decoder, struct made *made, qv_error *err)
 {
-    (void)backend;
     return look_at(cut_file, CUT_S, decoder, made->rgb, err);
 }
 
 static qv_status
 avc(const char *backend, qv_decoder *decoder, struct made *made, qv_error *err)
 {
-    (void)backend;
     return access(avc_file, F_OK) ? QV_OK : look_at(avc_file, AVC_S, decoder, made->rgb, err);
 }
 

@@ -13,7 +13,6 @@
 static void
 say_nothing(void *user)
 {
-    (void)user;
 }
 
 static void

@@ -10,14 +10,12 @@
 static inline qv_status
 lock_pages(struct qv_device *dev, size_t bytes, void **out, qv_error *err)
 {
-    (void)dev;
     return qv_host_alloc_pages(bytes, out, err);
 }
 
 static inline void
 unlock_pages(struct qv_device *dev, void *p)
 {
-    (void)dev;
     free(p);
 }
 

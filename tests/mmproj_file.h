@@ -150,8 +150,7 @@ mmproj_put(struct mmproj_maker *m, const char *name, int n_dims, const int64_t *
         type = qv_gguf_type_find(F32_TYPE);
     if (how->as_type && !strcmp(how->as_type, name))
         type = qv_gguf_type_find(10);
-    uint8_t *out = calloc((size_t)n + 512, 4);
-    assert_non_null(out);
+    uint8_t *out = test_ends(calloc((size_t)n + 512, 4), free);
     const size_t bytes = mmproj_blocks(type, how->scale, x, n, out);
     memcpy(turned, shape, (size_t)n_dims * sizeof *shape);
     if (how->reshape && !strcmp(how->reshape, name))
@@ -159,7 +158,6 @@ mmproj_put(struct mmproj_maker *m, const char *name, int n_dims, const int64_t *
             turned[i] = shape[n_dims - 1 - i];
     if (!how->drop || strcmp(how->drop, name) != 0)
         gguf_tensor(&m->file, name, type->id, n_dims, turned, out, bytes);
-    free(out);
 }
 
 /* Adds [o, c, t, p, p] as one tensor for each frame. */
@@ -171,15 +169,13 @@ mmproj_patch_embed(struct mmproj_maker *m, const struct qv_safetensor *t, float 
     const bool flat = m->how->flat;
     const int64_t shape[4] = { o, flat ? c * area : c, t->shape[3], t->shape[4] };
     for (int64_t f = 0; f < frames; f++) {
-        float *slice = malloc((size_t)n * sizeof *slice);
-        assert_non_null(slice);
+        float *slice = test_alloc((size_t)n * sizeof *slice);
         for (int64_t i = 0; i < o * c; i++)
             memcpy(slice + i * area, x + (i * frames + f) * area, (size_t)area * sizeof *slice);
         mmproj_put(m, f ? "v.patch_embd.weight.1" : "v.patch_embd.weight", flat ? 2 : 4, shape,
                    slice, n);
         for (int64_t i = 0; i < o * c; i++) /* a flat slice may be quantised */
             memcpy(x + (i * frames + f) * area, slice + i * area, (size_t)area * sizeof *slice);
-        free(slice);
     }
 }
 
@@ -297,13 +293,12 @@ mmproj_take(struct mmproj_maker *m, const struct qv_safetensors *from,
     const int64_t n = (int64_t)(t->bytes / qv_dtype_bytes(t->dtype));
     const bool apart =
         strstr(below, ".attn.q.") || strstr(below, ".attn.k.") || strstr(below, ".attn.v.");
-    void *stored = malloc(t->bytes);
-    float *x = malloc((size_t)n * sizeof *x);
+    void *stored = test_alloc(t->bytes);
+    float *x = test_alloc((size_t)n * sizeof *x);
     assert_true(stored && x && m->n < 256);
     assert_ok(qv_safetensors_read(from, t, 0, stored, t->bytes, ERR));
     for (int64_t i = 0; i < n; i++)
         x[i] = (float)qv_load(stored, t->dtype, i);
-    free(stored);
     char name[160];
     mmproj_name(&m->config, below, name);
     if (apart && m->how->fused)
@@ -364,7 +359,6 @@ mmproj_make(const char *dir, const struct mmproj_how *how, const char *name, con
         for (int d = 0; d < m.tensors[i].n_dims; d++)
             n *= (size_t)m.tensors[i].shape[d];
         assert_ok(values && qv_safetensors_writer_put(to, i, 0, m.values[i], n, ERR));
-        free(m.values[i]);
     }
     assert_ok(values && qv_safetensors_writer_finish(&to, ERR));
     return gguf_write(&m.file, name);

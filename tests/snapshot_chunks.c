@@ -236,7 +236,7 @@ encode(const struct tiny *t, const qv_item *items, size_t n, const qv_plan_optio
     chunk_trace_wait = NULL;
     if (qv_encode(t->model, QV_INPUT_FRAMES, items, n, options, &out, &err))
         chunk_trace("%s\n", err.text);
-    free(out.tokens);
+    test_end(out.tokens);
     chunk_trace_wait = wait_in_device;
 }
 
@@ -276,8 +276,7 @@ trace_device(const struct device *d)
     }
 }
 
-int
-main(int argc, char **argv)
+TEST_MAIN(argc, argv)
 {
     chunk_trace_items = mmap(NULL, (size_t)MOST << CHUNK_TRACE_BITS, PROT_READ,
                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

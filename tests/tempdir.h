@@ -17,9 +17,6 @@ static char tempdir[32];
 static inline int
 tempdir_remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
 {
-    (void)st;
-    (void)type;
-    (void)ftw;
     return remove(path);
 }
 
@@ -67,7 +64,7 @@ temp_text(const char *name, const char *text)
 }
 
 struct file {
-    char *data; /* free() */
+    char *data;
     size_t bytes;
 };
 
@@ -82,8 +79,7 @@ read_file(const char *path)
     assert_true(n > 0);
     rewind(f);
     file.bytes = (size_t)n;
-    file.data = malloc(file.bytes);
-    assert_non_null(file.data);
+    file.data = test_alloc(file.bytes);
     assert_int_equal(fread(file.data, 1, file.bytes, f), file.bytes);
     fclose(f);
     return file;

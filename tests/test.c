@@ -2,6 +2,8 @@
 /* Runs the tests that test.h's macros have named before main began. */
 #include "test.h"
 
+#include <pthread.h>
+
 enum { MOST = 64 };
 
 static struct test {
@@ -15,38 +17,88 @@ static struct fixture {
 static size_t n_tests, n_groups;
 static int (*first)(int argc, char **argv);
 
+struct end {
+    void *what;
+    void (*end)(void *what);
+};
+static struct end *ends;
+static size_t n_ends, n_room, n_of_group;
+static pthread_mutex_t ends_lock = PTHREAD_MUTEX_INITIALIZER;
+
+void *
+test_ends(void *what, void (*end)(void *))
+{
+    assert_non_null(what);
+    pthread_mutex_lock(&ends_lock);
+    if (n_ends == n_room) {
+        n_room = 2 * n_room + 64;
+        ends = realloc(ends, n_room * sizeof *ends);
+        assert_non_null(ends);
+    }
+    ends[n_ends++] = (struct end){ what, end };
+    pthread_mutex_unlock(&ends_lock);
+    return what;
+}
+
+void
+test_end(void *what)
+{
+    pthread_mutex_lock(&ends_lock);
+    size_t i = n_ends;
+    while (i && ends[i - 1].what != what)
+        i--;
+    assert_true(i > 0);
+    const struct end one = ends[i - 1];
+    memmove(ends + i - 1, ends + i, (--n_ends - (i - 1)) * sizeof *ends);
+    pthread_mutex_unlock(&ends_lock);
+    one.end(what);
+}
+
+static void
+end_down_to(size_t n)
+{
+    while (n_ends > n) {
+        const struct end one = ends[--n_ends];
+        one.end(one.what);
+    }
+}
+
 static int
 set_up_each(void **state)
 {
-    (void)state;
-    return each.set_up();
+    n_ends = n_of_group; /* a failed test keeps the rest: its threads may use it */
+    return each.set_up ? each.set_up() : 0;
 }
 
 static int
 tear_down_each(void **state)
 {
-    (void)state;
     return each.tear_down();
 }
 
 static int
 set_up_group(void **state)
 {
-    (void)state;
-    return group->set_up();
+    const int status = group->set_up();
+    n_of_group = n_ends;
+    return status;
 }
 
 static int
 tear_down_group(void **state)
 {
-    (void)state;
-    return group->tear_down();
+    n_ends = n_of_group;
+    const int status = group->tear_down();
+    n_of_group = 0;
+    end_down_to(0);
+    return status;
 }
 
 static void
 run(void **state)
 {
     ((const struct test *)*state)->run();
+    end_down_to(n_of_group);
 }
 
 /* Compilers call constructors in any order: tests are sorted by their lines. */
@@ -90,7 +142,7 @@ main(int argc, char **argv)
         units[i] = (struct CMUnitTest){
             .name = tests[i].name,
             .test_func = run,
-            .setup_func = each.set_up ? set_up_each : NULL,
+            .setup_func = set_up_each,
             .teardown_func = each.tear_down ? tear_down_each : NULL,
             .initial_state = &tests[i],
         };

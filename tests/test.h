@@ -31,8 +31,7 @@
 #define TEST_MAIN(argc, argv)                                                                      \
     static int test_main_first(int argc, char **argv);                                             \
     TEST_AT_START(test_main(test_main_first));                                                     \
-    static int test_main_first(__attribute__((unused)) int argc,                                   \
-                               __attribute__((unused)) char **argv)
+    static int test_main_first(int argc, char **argv)
 
 enum { TEST_GO_ON = -1 };
 
@@ -59,6 +58,14 @@ void test_main(int (*first)(int argc, char **argv));
         if (call)                                                                                  \
             fail_msg("%s", test_error.text);                                                       \
     } while (0)
+
+/* Calls end(what) when the test has passed, for the last one first; what a group's set-up gives is
+ * ended with the group. Returns `what`, which must not be NULL. */
+void *test_ends(void *what, void (*end)(void *));
+/* Ends it now. */
+void test_end(void *what);
+/* Memory that is there until the test is over. */
+#define test_alloc(bytes) test_ends(malloc(bytes), free)
 
 #define LENGTH(array) (sizeof(array) / sizeof *(array))
 /* EACH(one, array) { ... } is done with `one` at each element of the array. */

@@ -108,7 +108,6 @@ enum { MANY = 40 };
 static void
 remove_all(int number)
 {
-    (void)number;
     _exit(qv_atomic_files_remove());
 }
 

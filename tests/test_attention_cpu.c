@@ -82,8 +82,7 @@ make_qkv(const struct qv_op_attention *op)
 {
     int64_t cols = 3 * HEADS * op->head_dim;
     size_t bytes = (size_t)(ROWS * cols) * qv_dtype_bytes(op->q_dtype);
-    void *qkv = malloc(bytes);
-    assert_non_null(qkv);
+    void *qkv = test_alloc(bytes);
     memset(qkv, 0xff, bytes);
     uint32_t random = 1;
     for (int s = 0; s < N_SEGMENTS; s++)
@@ -103,12 +102,9 @@ attend_alone(const struct kernel *k, const char *qkv, const struct segment_cpu *
     size_t row = (size_t)(HEADS * op->head_dim) * qv_dtype_bytes(op->q_dtype);
     size_t rows = (size_t)segment->rows;
     /* Of exact size, so that a sanitizer sees accesses beyond them. */
-    void *own = malloc(3 * row * rows), *y = malloc(row * rows);
-    assert_non_null(own);
-    assert_non_null(y);
+    void *own = test_alloc(3 * row * rows), *y = test_alloc(row * rows);
     memcpy(own, qkv + (size_t)segment->first * 3 * row, 3 * row * rows);
     attend(k, own, y, &(struct segment_cpu){ 0, segment->rows }, 1);
-    free(own);
     return y;
 }
 
@@ -120,8 +116,7 @@ check_truth(const struct qv_op_attention *op, const void *qkv, const struct segm
     int64_t width = HEADS * op->head_dim, hd = op->head_dim, n = segment->rows;
     struct qv_op one = { .kind = QV_OP_attention, .u.attention = *op };
     one.u.attention.rows = one.u.attention.segment_rows = n;
-    double *p = calloc((size_t)n, sizeof *p);
-    assert_non_null(p);
+    double *p = test_ends(calloc((size_t)n, sizeof *p), free);
     for (int64_t row = 0; row < n; row += 1 + n / 3)
         for (int64_t head = 0; head < HEADS; head++) {
             int64_t base = segment->first * 3 * width + head * hd;
@@ -146,7 +141,6 @@ check_truth(const struct qv_op_attention *op, const void *qkv, const struct segm
                              (long long)n, (long long)row, (long long)head, (long long)i, got, e);
             }
         }
-    free(p);
 }
 
 /* Checks that y is unchanged where no segment is, and has the segment's own bits where one is. */
@@ -155,9 +149,7 @@ check_together(const struct kernel *k, void *qkv, void *const alone[N_SEGMENTS])
 {
     const struct qv_op_attention *op = &k->kernel->op.u.attention;
     size_t row = (size_t)(HEADS * op->head_dim) * qv_dtype_bytes(op->q_dtype);
-    char *expected = malloc(ROWS * row), *y = malloc(ROWS * row);
-    assert_non_null(expected);
-    assert_non_null(y);
+    char *expected = test_alloc(ROWS * row), *y = test_alloc(ROWS * row);
     memset(expected, 0x5a, ROWS * row);
     memset(y, 0x5a, ROWS * row);
     for (int s = 0; s < N_SEGMENTS; s++)
@@ -168,8 +160,6 @@ check_together(const struct kernel *k, void *qkv, void *const alone[N_SEGMENTS])
         if (memcmp(y + i * row, expected + i * row, row))
             fail_msg("head_dim %d, dtype %d: row %zu has other bits than alone", (int)op->head_dim,
                      (int)op->q_dtype, i);
-    free(expected);
-    free(y);
 }
 
 /* Before AVX-512, oneDNN's matmul divides rows differently when several threads call it. */
@@ -189,7 +179,6 @@ check_segments(int head_dim, qv_dtype dtype)
         if (!qkv)
             qkv = make_qkv(&k.kernel->op.u.attention);
         for (int s = 0; s < N_SEGMENTS && (threads == 1 || !same_for_any_threads()); s++) {
-            free(alone[s]);
             alone[s] = attend_alone(&k, qkv, &segments[s]);
             if (threads == 1)
                 check_truth(&k.kernel->op.u.attention, qkv, &segments[s], alone[s]);
@@ -197,9 +186,6 @@ check_segments(int head_dim, qv_dtype dtype)
         check_together(&k, qkv, alone);
         close_kernel(&k);
     }
-    for (int s = 0; s < N_SEGMENTS; s++)
-        free(alone[s]);
-    free(qkv);
 }
 
 /* In the longest segment, a NaN in k in the last block makes the whole segment NaN, one in v makes
@@ -210,8 +196,7 @@ check_nan(int head_dim, qv_dtype dtype)
     struct kernel k = open_kernel(2, head_dim, dtype);
     const struct segment_cpu *longest = &segments[8];
     int64_t width = HEADS * head_dim, row = longest->rows - 2;
-    void *y = calloc(ROWS * (size_t)width, sizeof(float));
-    assert_non_null(y);
+    void *y = test_ends(calloc(ROWS * (size_t)width, sizeof(float)), free);
     for (int which = 0; which < 3; which++) {
         void *qkv = make_qkv(&k.kernel->op.u.attention);
         qv_store(qkv, dtype, ((longest->first + row) * 3 + which) * width + 5, NAN);
@@ -226,9 +211,7 @@ check_nan(int head_dim, qv_dtype dtype)
                         fail_msg("a NaN in %c: segment %d, row %lld, column %lld %s", "qkv"[which],
                                  s, (long long)i, (long long)col, is ? "is NaN" : "is no NaN");
                 }
-        free(qkv);
     }
-    free(y);
     close_kernel(&k);
 }
 
@@ -242,8 +225,8 @@ check_rising(int head_dim, qv_dtype dtype)
     const struct qv_op_attention *op = &k.kernel->op.u.attention;
     const struct segment_cpu *longest = &segments[8];
     int64_t width = HEADS * head_dim;
-    char *qkv = make_qkv(op), *y = calloc(ROWS * (size_t)width, qv_dtype_bytes(dtype));
-    assert_non_null(y);
+    char *qkv = make_qkv(op),
+         *y = test_ends(calloc(ROWS * (size_t)width, qv_dtype_bytes(dtype)), free);
     for (int64_t row = 0; row < longest->rows; row++)
         for (int64_t i = 0; i < width; i++) {
             int64_t at = (longest->first + row) * 3 * width + i;
@@ -253,8 +236,6 @@ check_rising(int head_dim, qv_dtype dtype)
         }
     attend(&k, qkv, y, segments, N_SEGMENTS);
     check_truth(op, qkv, longest, y + (size_t)(longest->first * width) * qv_dtype_bytes(dtype));
-    free(y);
-    free(qkv);
     close_kernel(&k);
 }
 

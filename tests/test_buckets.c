@@ -31,8 +31,7 @@ fill(void *p, qv_dtype dtype, int64_t n, uint32_t random)
 static void *
 numbers(qv_dtype dtype, int64_t n, uint32_t seed)
 {
-    void *p = malloc((size_t)n * qv_dtype_bytes(dtype));
-    assert_non_null(p);
+    void *p = test_alloc((size_t)n * qv_dtype_bytes(dtype));
     fill(p, dtype, n, seed);
     return p;
 }
@@ -56,7 +55,7 @@ upload(const struct run *r, int i)
     return memory;
 }
 
-/* Returns the output, which the caller frees. */
+/* Returns the output. */
 static void *
 run(const struct run *r)
 {
@@ -74,8 +73,7 @@ run(const struct run *r)
     if (entry->scratch_bytes)
         assert_ok(be->alloc(r->ctx->dev, entry->scratch_bytes, &call.scratch.memory, ERR));
     assert_ok(be->run(r->ctx->dev, &call, 1, ERR));
-    void *y = malloc(bytes);
-    assert_non_null(y);
+    void *y = test_alloc(bytes);
     assert_ok(be->sync(r->ctx->dev, ERR));
     assert_ok(be->download(r->ctx->dev, y, call.operands[output], bytes, ERR));
     for (int i = 0; i < n; i++)
@@ -145,7 +143,6 @@ check_gemm(qv_context *ctx, size_t i, qv_dtype dtype, int64_t most, int64_t ever
         r.op.u.gemm.m = m;
         void *y = run(&r);
         bool same = !memcmp(all, y, (size_t)(m * n) * qv_dtype_bytes(dtype));
-        free(y);
         if (same)
             continue;
         const char *words = "other bits in a GEMM of";
@@ -161,10 +158,6 @@ check_gemm(qv_context *ctx, size_t i, qv_dtype dtype, int64_t most, int64_t ever
     for (int j = 0; j < QV_MAX_OPERANDS; j++)
         if (r.weights[j])
             ctx->backend->free(ctx->dev, r.weights[j]);
-    free(all);
-    free(x);
-    free(w);
-    free(bias);
 }
 
 /* ---- attention ------------------------------------------------------------------------------- */
@@ -179,8 +172,7 @@ struct qkv {
 static int32_t *
 list_of(int64_t n, int64_t room, int64_t width)
 {
-    int32_t *list = calloc((size_t)(QV_SEGMENT_LISTS * (room + 1)), sizeof *list);
-    assert_non_null(list);
+    int32_t *list = test_ends(calloc((size_t)(QV_SEGMENT_LISTS * (room + 1)), sizeof *list), free);
     for (int64_t i = 0; i <= room; i++) {
         int64_t first = (i < n ? i : n) * SEGMENT;
         const int64_t values[QV_SEGMENT_LISTS] = { first, i < n ? SEGMENT : 0, first * width,
@@ -209,7 +201,6 @@ attend(qv_context *ctx, qv_dtype dtype, int64_t head_dim, const struct qkv *qkv,
     for (int i = 0; i < 3; i++)
         r.inputs[1 + i] = qkv->of[i];
     void *y = run(&r);
-    free(list);
     return y;
 }
 
@@ -229,7 +220,6 @@ check_attention(qv_context *ctx, int64_t head_dim, qv_dtype dtype)
         int64_t n = capacities[i].n, rows = capacities[i].rows, room = capacities[i].room;
         void *y = attend(ctx, dtype, head_dim, &qkv, n, rows, room);
         bool same = !memcmp(all, y, (size_t)(n * SEGMENT * width) * qv_dtype_bytes(dtype));
-        free(y);
         if (same)
             continue;
         if (room || !agrees || agrees == head_dim)
@@ -239,9 +229,6 @@ check_attention(qv_context *ctx, int64_t head_dim, qv_dtype dtype)
         print_message("%s, heads of %lld: dense has other bits than ragged, as is said\n",
                       qv_dtype_name(dtype), (long long)head_dim);
     }
-    free(all);
-    for (int i = 0; i < 3; i++)
-        free(qkv.of[i]);
 }
 
 /* ---------------------------------------------------------------------------------------------- */

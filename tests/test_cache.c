@@ -51,7 +51,6 @@ TEST(test_round_trip)
         for (int k = 0; k < 40; k++)
             expect_tokens(c, key_name(k), key_rows(k));
         check_all(c);
-        qv_cache_close(&c);
         validate_parts(dir);
         remove_folder(dir);
     }
@@ -97,7 +96,6 @@ TEST(test_by_turns)
     expect_record(c, key_name(2),
                   "\"status\":\"failed\",\"code\":\"QV_EFORMAT\",\"error\":"
                   "\"it is \\\"damaged\\\"\\u000a\"");
-    qv_cache_close(&c);
     validate_parts(dir);
 }
 
@@ -117,7 +115,6 @@ TEST(test_parts)
     qv_cache_item item;
     assert_ok(qv_cache_at(c, 0, &item, ERR));
     assert_non_null(strstr(item.part, "part-00003-of-00007-"));
-    qv_cache_close(&c);
     write_key(w, &tiny, key_name(20), 4);
     close_writer(&w);
     /* Nothing was done, so nothing is added. */
@@ -146,13 +143,11 @@ TEST(test_dropped)
     close_writer(&w);
     struct file f = read_part(dir, path); /* There is only one part. */
     assert_int_equal(front_bytes(&f), 256 << 10);
-    free(f.data);
     qv_cache *c = open_cache(dir);
     const qv_cache_info info = cache_info(c);
     assert_int_equal(info.n_ok, 13);
     assert_int_equal(info.n_damaged, 0);
     check_all(c);
-    qv_cache_close(&c);
     validate_parts(dir);
 }
 
@@ -170,7 +165,6 @@ TEST(test_sealing)
     qv_cache *c = open_cache(dir);
     qv_cache_get_info(c, &info);
     assert_int_equal(info.n_parts, 3);
-    qv_cache_close(&c);
 
     dir = temp_path("long");
     w = open_writer(dir, &tiny, 0);
@@ -188,7 +182,6 @@ TEST(test_sealing)
     assert_int_equal(info.n_damaged, 0);
     assert_true(info.n_parts > 1);
     check_all(c);
-    qv_cache_close(&c);
     validate_parts(dir);
 }
 
@@ -221,7 +214,6 @@ TEST(test_keys)
     for (size_t i = 0; i < n; i++)
         expect_tokens(c, keys[i][keys[i][1] != NULL], 1 + (int64_t)i);
     check_all(c);
-    qv_cache_close(&c);
     validate_parts(dir);
 
     char out[QV_CACHE_MAX_KEY + 1], too_long[QV_CACHE_MAX_KEY + 2];
@@ -291,7 +283,6 @@ TEST(test_precedence)
                          ok ? QV_CACHE_DONE : QV_CACHE_FAILED);
         assert_int_equal(item.index, 0);
         check_all(c);
-        qv_cache_close(&c);
     }
 }
 
@@ -325,7 +316,6 @@ TEST(test_many_that_changed)
         assert_string_equal(again.key, key_name(k));
     }
     check_all(c);
-    qv_cache_close(&c);
 }
 
 /* The parts of a run that knows what is there come later, even if the clock was set back. */
@@ -341,7 +331,6 @@ TEST(test_later)
     qv_cache *c = open_cache(dir);
     const qv_cache_info info = cache_info(c);
     assert_true(info.sealed == later + 1);
-    qv_cache_close(&c);
 }
 
 TEST(test_compare)
@@ -382,7 +371,6 @@ TEST(test_compare)
                   "\"path\":\"a %FF.mp4\",\"start\":1.5,\"end\":2.25,\"options\":"
                   "\"{\\\"fps\\\":1}\",\"bytes\":7,\"mtime\":8,\"status\":\"ok\"");
     assert_int_equal(qv_cache_record(c, 2, &(char *){ NULL }, &err), QV_EINVAL);
-    qv_cache_close(&c);
 }
 
 /* Checks what a source record holds for a file and its options. */
@@ -454,7 +442,6 @@ TEST(test_kinds)
     expect_record(c, "picture", "\"frames\":1,\"picture\":true,\"xxh3\"");
     expect_record(c, "failed", "\"code\":\"QV_EFORMAT\",\"error\":\"failed\"}");
     check_all(c);
-    qv_cache_close(&c);
 }
 
 /* ---- what is no cache, or another ------------------------------------------------------------ */
@@ -633,7 +620,6 @@ TEST(test_frozen)
         s = qv_cache_source_of(path, &records[i].other, text);
         assert_int_equal(qv_cache_compare(c, key, &s, QV_CACHE_TRUST_NOTHING), QV_CACHE_CHANGED);
     }
-    qv_cache_close(&c);
 }
 
 /* Two threads that make a folder at once agree, or one of them is refused. */
@@ -689,8 +675,7 @@ TEST(test_damage)
     close_writer(&w);
     const size_t header = front_bytes(&good), used = header_used(&good);
     const size_t index = header_bytes(&good), records = records_at(&good);
-    char *changed = malloc(good.bytes + 64);
-    assert_non_null(changed);
+    char *changed = test_alloc(good.bytes + 64);
     for (size_t cut = 0; cut < good.bytes; cut += cut < 16 || cut > header ? 1 : 997) {
         put_file(path, good.data, cut);
         qv_cache *c = open_cache(dir);
@@ -701,7 +686,7 @@ TEST(test_damage)
         assert_null(qv_cache_damage(c, 1, NULL));
         assert_int_equal(qv_cache_compare(c, "good", &some_source, QV_CACHE_TRUST_NOTHING),
                          QV_CACHE_MISSING);
-        qv_cache_close(&c);
+        close_cache(&c);
     }
     /* Any byte in front may change. In the header's length, the index and the keys it is found when
      * the cache is opened, in header and records by who checks the part. */
@@ -719,7 +704,7 @@ TEST(test_damage)
             for (int64_t i = 0; i < info.n_ok; i++)
                 bad += qv_cache_verify(c, i, &err) == QV_EFORMAT;
             assert_int_equal(bad, 1);
-            qv_cache_close(&c);
+            close_cache(&c);
         }
     /* Any byte of the tensors may change; the checksum shows it. */
     for (size_t at = header; at < good.bytes; at += 3) {
@@ -734,10 +719,8 @@ TEST(test_damage)
         for (int64_t i = 0; i < 2; i++)
             bad += qv_cache_verify(c, i, &err) == QV_EFORMAT;
         assert_int_equal(bad, at >= header && is_used(&good, at));
-        qv_cache_close(&c);
+        close_cache(&c);
     }
-    free(changed);
-    free(good.data);
 }
 
 /* Writes the part with a text in front replaced by one of the same length, and its checksums
@@ -745,8 +728,7 @@ TEST(test_damage)
 static void
 put_altered(const char *path, const struct file *good, const char *from, const char *to)
 {
-    struct file f = { malloc(good->bytes), good->bytes };
-    assert_non_null(f.data);
+    struct file f = { test_alloc(good->bytes), good->bytes };
     memcpy(f.data, good->data, good->bytes);
     const size_t index = header_bytes(&f), records = records_at(&f), data = front_bytes(&f);
     char *at = memmem(f.data, data, from, strlen(from));
@@ -757,7 +739,6 @@ put_altered(const char *path, const struct file *good, const char *from, const c
     put_number(&f, index + 72, 8, qv_cache_hash(f.data, index));
     mend_index(&f);
     put_file(path, f.data, f.bytes);
-    free(f.data);
 }
 
 /* Headers and records that contradict the index. Opening does not look at them; who checks a part
@@ -802,9 +783,7 @@ TEST(test_contradictions)
             fail_msg("%s: believed", one->to);
         if (!strchr(one->words, '|') && !strstr(err.text, one->words))
             fail_msg("\"%s\" is not in \"%s\"", one->words, err.text);
-        qv_cache_close(&c);
     }
-    free(good.data);
 }
 
 TEST(test_wrong_calls)
@@ -873,7 +852,6 @@ TEST(test_threads)
     for (int k = 0; k < 200; k++)
         expect_tokens(c, key_name(k), key_rows(k));
     check_all(c);
-    qv_cache_close(&c);
     validate_parts(dir);
 }
 

@@ -417,7 +417,6 @@ count_records(const char *path, void *user)
         ++*(int *)user;
         p++;
     }
-    free(f.data);
 }
 
 /* Checks that all keys are there as if nothing had happened, and with `once` that each has one
@@ -440,7 +439,7 @@ check_cache(const char *dir, bool once)
             check_item(c, &item, key_rows(k));
     }
     check_all(c);
-    qv_cache_close(&c);
+    close_cache(&c);
     validate_parts(dir);
     const int n_parts = each_part(dir, count_records, &records);
     assert_int_equal(temp_entries(dir),
@@ -504,7 +503,6 @@ cut_copy(const char *path, void *user)
     struct file f = read_file(path);
     snprintf(name, sizeof name, "%s/part-cut-00.safetensors", (const char *)user);
     put_file(name, f.data, f.bytes - 3);
-    free(f.data);
 }
 
 /* Makes a cache with keys in several parts, newer versions of some keys behind them, and a part
@@ -517,7 +515,7 @@ make_prunable(void)
     assert_true(each_part(dir, cut_copy, (void *)(uintptr_t)dir) > 3);
     qv_cache *c = open_cache(dir);
     const qv_cache_info info = cache_info(c);
-    qv_cache_close(&c);
+    close_cache(&c);
     const qv_cache_writer_options o = { .layout = layout, .part_bytes = 900, .after = info.sealed };
     qv_cache_writer *w = NULL;
     assert_ok(qv_cache_writer_open(dir, &o, &w, ERR));
@@ -577,7 +575,7 @@ check_prunable(const char *dir, bool is_done)
             check_item(c, &item, key_rows(k));
     }
     check_all(c);
-    qv_cache_close(&c);
+    close_cache(&c);
     const int n_parts = each_part(dir, is_done ? count_records : NULL, &records);
     if (!is_done)
         return;
@@ -599,7 +597,6 @@ prune_no_key(const char *dir)
 static void
 check_key_there(const char *dir, bool is_done)
 {
-    (void)is_done;
     check_prunable(dir, false);
 }
 
@@ -861,7 +858,7 @@ TEST(test_prune_beside_open)
         qv_cache_info before, info;
         qv_cache *c = open_cache(dir);
         qv_cache_get_info(c, &before);
-        qv_cache_close(&c);
+        close_cache(&c);
         look_away = prune_it;
         n_names = 0;
         look_away_at = at;
@@ -877,7 +874,7 @@ TEST(test_prune_beside_open)
         for (int64_t i = 0; i < info.n_parts; i++)
             assert_true(i < 1 || strcmp(qv_cache_part(c, i - 1), qv_cache_part(c, i)) < 0);
         check_all(c);
-        qv_cache_close(&c);
+        close_cache(&c);
         check_prunable(dir, false);
         remove_folder(dir);
     }
@@ -972,7 +969,7 @@ TEST(test_full_disk)
     const qv_cache_info info = cache_info(c);
     assert_int_equal(info.n_ok, k - 1);
     check_all(c);
-    qv_cache_close(&c);
+    close_cache(&c);
     assert_int_equal(temp_entries(dir), 2);
 }
 
@@ -1009,7 +1006,7 @@ TEST(test_full_disk_beside)
         if (info.n_ok != n_done || info.n_damaged)
             fail_msg("%d: %lld keys of %d", more, (long long)info.n_ok, n_done);
         check_all(c);
-        qv_cache_close(&c);
+        close_cache(&c);
     }
 }
 
@@ -1109,7 +1106,7 @@ TEST(test_two_writers)
         qv_cache *c = open_cache(dir);
         qv_cache_item item = find_item(c, "mine");
         check_item(c, &item, 2);
-        qv_cache_close(&c);
+        close_cache(&c);
         assert_int_equal(temp_entries(dir), 2);
         no_locks = false;
     }
@@ -1259,7 +1256,7 @@ TEST(test_swept_before_lock)
         qv_cache *c = open_cache(dir);
         qv_cache_item item = find_item(c, "another");
         assert_non_null(item.key);
-        qv_cache_close(&c);
+        close_cache(&c);
         assert_int_equal(temp_entries(dir), each_part(dir, NULL, NULL) + 1);
         no_tmpfile = false;
     }
@@ -1273,7 +1270,6 @@ cut_part(const char *path, void *user)
     if (*(int *)user == 1) {
         struct file f = read_file(path);
         put_file(path, f.data, f.bytes - 1);
-        free(f.data);
     }
     --*(int *)user;
 }
@@ -1288,14 +1284,14 @@ TEST(test_damaged_part)
     qv_cache_get_info(c, &info);
     assert_int_equal(info.n_damaged, 1);
     assert_true(info.n_ok < N_KEYS - 1);
-    qv_cache_close(&c);
+    close_cache(&c);
     run_undisturbed(dir); /* Its keys are done again. */
     c = open_cache(dir);
     qv_cache_get_info(c, &info);
     assert_int_equal(info.n_ok, N_KEYS - 1);
     assert_int_equal(info.n_damaged, 1); /* The damage is still reported. */
     check_all(c);
-    qv_cache_close(&c);
+    close_cache(&c);
 }
 
 TEST(test_growing_list)

@@ -76,9 +76,7 @@ prune(const char *dir, const qv_cache_prune_options *o)
 static qv_cache_info
 info_of(const char *dir)
 {
-    qv_cache *c = open_cache(dir);
-    qv_cache_info info = cache_info(c);
-    qv_cache_close(&c);
+    qv_cache_info info = cache_info(open_cache(dir));
     info.made_by = NULL;
     return info;
 }
@@ -96,7 +94,6 @@ check_keys(const char *dir, int from, int to)
             check_item(c, &item, rows_of(k));
     }
     check_all(c);
-    qv_cache_close(&c);
     validate_parts(dir);
 }
 
@@ -130,7 +127,6 @@ records_of(const char *dir)
         free(text);
     }
     qsort(all.texts, (size_t)all.n, sizeof all.texts[0], by_text);
-    qv_cache_close(&c);
     return all;
 }
 
@@ -183,7 +179,6 @@ TEST(test_keeps_order)
     put_file(copy, f.data, f.bytes);
     snprintf(copy, sizeof copy, "%s/part-00000-of-00001-zz-00000000-000001.safetensors", dir);
     put_file(copy, f.data, f.bytes);
-    free(f.data);
     const char *keys[] = { "stays" };
     o = (qv_cache_prune_options){ .drop = keys, .n_drop = 1 };
     assert_int_equal(prune(dir, &o).rewritten, 2);
@@ -192,13 +187,11 @@ TEST(test_keeps_order)
     item = find_item(c, "twin");
     assert_non_null(item.key);
     assert_string_equal(item.part, "part-00000-of-00001-zz-00000000-000001.1.safetensors");
-    qv_cache_close(&c);
     o = (qv_cache_prune_options){ .superseded = true };
     prune(dir, &o);
     c = open_cache(dir);
     item = find_item(c, "twin");
     assert_string_equal(item.part, "part-00000-of-00001-zz-00000000-000001.1.safetensors");
-    qv_cache_close(&c);
     check_keys(dir, 0, 0);
 }
 
@@ -251,7 +244,6 @@ static char told[4096];
 static void
 tell(void *user, const char *words)
 {
-    (void)user;
     n_told++;
     snprintf(told + strlen(told), sizeof told - strlen(told), "%s\n", words);
 }
@@ -261,8 +253,7 @@ copy_part(const char *dir, const struct file *f, const char *name, size_t bytes,
           const char *to)
 {
     char path[700];
-    char *data = malloc(f->bytes);
-    assert_non_null(data);
+    char *data = test_alloc(f->bytes);
     memcpy(data, f->data, f->bytes);
     char *at = from ? memmem(data, f->bytes, from, strlen(from)) : NULL;
     assert_true(!from || at);
@@ -270,7 +261,6 @@ copy_part(const char *dir, const struct file *f, const char *name, size_t bytes,
         memcpy(at, to, strlen(to));
     snprintf(path, sizeof path, "%s/part-%s.safetensors", dir, name);
     put_file(path, data, bytes);
-    free(data);
 }
 
 /* A part that was cut is removed. A part that another build or another cache may be able to read
@@ -294,7 +284,6 @@ TEST(test_damage)
     put_number(&f, header_bytes(&f) + 112, 4, qv_index_dtype(QV_F16));
     mend_index(&f);
     copy_part(dir, &f, "dtype", f.bytes, NULL, NULL);
-    free(f.data);
     snprintf(path, sizeof path, "%s/part-a-folder.safetensors", dir);
     assert_int_equal(mkdir(path, 0777), 0);
     snprintf(path, sizeof path, "%s/part-a-link.safetensors", dir);
@@ -362,8 +351,7 @@ TEST(test_other_versions)
     prune(dir, &o);
     snprintf(path, sizeof path, "%s/part-variant.safetensors", dir);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct file g = { malloc(f.bytes), f.bytes };
-        assert_non_null(g.data);
+        struct file g = { test_alloc(f.bytes), f.bytes };
         memcpy(g.data, f.data, f.bytes);
         if (cases[i].at)
             g.data[index + cases[i].at] = (char)cases[i].value;
@@ -371,7 +359,6 @@ TEST(test_other_versions)
         if (!cases[i].has_index)
             g.data[index] ^= 1;
         copy_part(dir, &g, "variant", g.bytes, cases[i].from, cases[i].to);
-        free(g.data);
         *told = n_told = 0;
         const qv_cache_pruned n = prune(dir, &o);
         if (n.broken != cases[i].is_broken || n.left != !cases[i].is_broken ||
@@ -380,7 +367,6 @@ TEST(test_other_versions)
         if (!cases[i].is_broken)
             assert_non_null(strstr(told, "part-variant.safetensors: left as it is: "));
     }
-    free(f.data);
     check_keys(dir, 0, 0);
 }
 
@@ -420,14 +406,11 @@ TEST(test_damage_is_superseded)
             fail_msg("%s", cases[i].name);
         assert_null(qv_cache_damage(c, 1, &superseded));
         assert_false(superseded);
-        qv_cache_close(&c);
         copy_part(dir, &f, "cut", 200, NULL, NULL); /* It is not known which keys it has. */
-        free(f.data);
         c = open_cache(dir);
         superseded = true;
         assert_non_null(qv_cache_damage(c, 0, &superseded));
         assert_false(superseded);
-        qv_cache_close(&c);
     }
 }
 
@@ -483,7 +466,6 @@ TEST(test_hostile)
         if (i % 20 == 0)
             check_keys(dir, 0, 0);
     }
-    free(f.data);
     check_keys(dir, 0, 0);
 }
 
@@ -617,7 +599,6 @@ TEST(test_readers)
     assert_null(item.tokens);
     expect_error(QV_EIO, "is gone", qv_cache_verify(c, item.index, ERR));
     assert_int_equal(qv_cache_record(c, item.index, &record, &err), QV_EIO);
-    qv_cache_close(&c);
 }
 
 /* A key that was made again has other tokens than the reader's item says. */
@@ -632,7 +613,6 @@ TEST(test_made_again)
     const qv_cache_prune_options o = { .superseded = true };
     prune(dir, &o);
     expect_error(QV_EIO, "its tokens are others now", qv_cache_hold(c, &item, ERR));
-    qv_cache_close(&c);
 }
 
 /* ---- sources --------------------------------------------------------------------------------- */
@@ -673,7 +653,6 @@ TEST(test_trust)
     /* A clip that failed has no tokens that could count. */
     const qv_cache_source gone = { .path = "clip.mp4" };
     assert_int_equal(qv_cache_compare(c, "bad", &gone, QV_CACHE_TRUST_NOTHING), CHANGED);
-    qv_cache_close(&c);
 }
 
 /* Options for all clips and for one clip. Asking for what the model does anyway counts as asking
@@ -752,7 +731,6 @@ TEST(test_resolved)
                 fail_msg("%s of a key that %s", one->options ? one->options : "nothing",
                          k ? "asked" : "asked for nothing");
         }
-    qv_cache_close(&c);
 }
 
 /* Writes the key's record in a part of its own: of an image, of a clip, or of what failed. */
@@ -813,7 +791,6 @@ TEST(test_failed_kind)
             fail_msg("case %zu: %d", i, found);
     }
     check_all(c);
-    qv_cache_close(&c);
 }
 
 static const qv_packing packing = { .rows = 64, .rule = "pairs" };
@@ -852,7 +829,6 @@ TEST(test_model_names)
     qv_cache *c = open_cache(dir);
     const qv_cache_info info = cache_info(c);
     assert_non_null(strstr(info.made_by, "\"model\":{\"name\":\"Org/Tower-4B\",\"folder\":\"/"));
-    qv_cache_close(&c);
 }
 
 /* ---- rates ----------------------------------------------------------------------------------- */
@@ -866,7 +842,6 @@ TEST(test_rate)
     assert_ok(qv_cache_seal(w, ERR));
     qv_cache *c = open_cache(dir);
     assert_false(qv_cache_last_rate(c, &rate)); /* It is not known when it began. */
-    qv_cache_close(&c);
     usleep(20000);
     write_key(w, &tiny, "b", 5);
     write_source(w, &tiny, "c", &some_source, QV_EFORMAT);
@@ -880,7 +855,6 @@ TEST(test_rate)
     assert_int_equal(rate.tokens, 5);
     assert_int_equal(rate.parts, 2);
     assert_true(rate.seconds >= 0.02 && rate.seconds < 30);
-    qv_cache_close(&c);
 }
 
 TEST_EACH(tempdir_make, tempdir_remove);

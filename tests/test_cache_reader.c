@@ -314,7 +314,7 @@ TEST(new_parts_alone_are_read)
         write_part(dir, 2 * i + 1, 0);
     second = open_after(dir, first);
     assert_int_equal(count_damaged(second), 0);
-    qv_cache_close(&first);
+    close_cache(&first);
     for (int i = 1; i < ALL; i++) {
         qv_cache_item item;
         hold_key(second, i, &item);
@@ -355,7 +355,7 @@ expect_one_damaged(const char *dir, const char *words)
     expect_failure(words, QV_EFORMAT, words, QV_EFORMAT, &err);
     assert_int_equal(qv_cache_damaged_part(c, 0), 1);
     hold_key(c, 0, &item);
-    qv_cache_close(&c);
+    close_cache(&c);
 }
 
 /* Every field of the index, as index.inc lists it. */
@@ -458,8 +458,7 @@ TEST(test_two_rows)
     write_part(dir, 0, 0);
     assert_int_equal(unlink(path), 0);
     EACH (c, cases) {
-        struct file f = { malloc(good.bytes), good.bytes };
-        assert_non_null(f.data);
+        struct file f = { test_alloc(good.bytes), good.bytes };
         memcpy(f.data, good.data, good.bytes);
         const size_t row = header_bytes(&f) + (size_t)2 * QV_INDEX_ROW;
         if (c->at == 1000)
@@ -470,10 +469,8 @@ TEST(test_two_rows)
             put_number(&f, row + c->at, c->bytes, c->value);
         mend_index(&f);
         put_file(part_path(dir, 1), f.data, f.bytes);
-        free(f.data);
         expect_one_damaged(dir, c->words);
     }
-    free(good.data);
 }
 
 /* Keys that are none, and a file that is longer or shorter than its index says. */
@@ -533,7 +530,7 @@ TEST(test_sealed_at_the_end_of_time)
     qv_cache *c = open_cache(dir);
     qv_cache_get_info(c, &info);
     assert_int_equal(info.sealed, 1000);
-    qv_cache_close(&c);
+    close_cache(&c);
     for (int run = 0; run < 2; run++) {
         qv_cache_writer *w = NULL;
         const qv_cache_writer_options o = { .layout = layout, .after = info.sealed };
@@ -544,7 +541,7 @@ TEST(test_sealed_at_the_end_of_time)
         qv_cache_get_info(c, &info);
         assert_int_equal(info.n_damaged, 1);
         assert_int_equal(info.n_ok, 2 + run);
-        qv_cache_close(&c);
+        close_cache(&c);
     }
     qv_cache_writer *w = NULL;
     const int64_t wrong[] = { INT64_MAX, INT64_MAX - 1000, -1 };

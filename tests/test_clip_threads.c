@@ -46,13 +46,12 @@ read_clip(void *argument)
             break;
         qv_clip_get_info(clip, &info);
         const size_t bytes = 3 * (size_t)info.width * (size_t)info.height;
-        uint8_t *rgb = malloc(bytes);
+        uint8_t *rgb = test_alloc(bytes);
         while (!status && n) {
             status = qv_clip_read(clip, rgb, 1, &n, NULL, &w->error);
             for (size_t i = 0; !status && n && i < bytes; i++)
                 w->hash[round] = (w->hash[round] ^ rgb[i]) * 0x100000001b3u;
         }
-        free(rgb);
         qv_clip_close(&clip);
     }
     return NULL;

@@ -70,8 +70,7 @@ read_frames(qv_clip *clip, outcome *o)
 {
     qv_clip_get_info(clip, &o->info);
     const size_t bytes = 3 * (size_t)o->info.width * (size_t)o->info.height;
-    uint8_t *rgb = malloc(bytes);
-    assert_non_null(rgb);
+    uint8_t *rgb = test_alloc(bytes);
     for (;;) {
         int64_t n;
         o->status = qv_clip_read(clip, rgb, 1, &n, NULL, &o->error);
@@ -83,7 +82,6 @@ read_frames(qv_clip *clip, outcome *o)
         o->seen[o->n++] = look_at(rgb, o->info.width, o->info.height);
     }
     qv_clip_get_info(clip, &o->info);
-    free(rgb);
 }
 
 static void
@@ -713,7 +711,6 @@ stop_reading(void)
 static void
 note_life(void *user)
 {
-    (void)user;
     signs_of_life++;
 }
 

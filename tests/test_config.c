@@ -54,6 +54,16 @@ expect_read_failure(const char *what, qv_status status, const char *words)
     assert_int_equal(qv_config_read(tempdir, &c, NULL), status);
 }
 
+/* Writes a file of that text, which must be refused with its path. */
+static void
+expect_refused(const char *file, const char *text, qv_status status, const char *words)
+{
+    char all[256];
+    temp_text(file, text);
+    snprintf(all, sizeof all, "/%s|%s", file, words);
+    expect_read_failure(text, status, all);
+}
+
 /* ---- what is right -------------------------------------------------------------------------- */
 
 TEST(keys_left_out_take_class_defaults)
@@ -203,107 +213,80 @@ TEST(sizes_must_be_sane_integers)
         for (size_t v = 0; v < COUNT(values); v++) {
             char text[256], words[128];
             snprintf(text, sizeof text, VISION("\"%s\":%s"), keys[k], values[v]);
-            temp_text("config.json", text);
-            snprintf(words, sizeof words, "config.json|vision_config.%s is|integer from 1 to",
-                     keys[k]);
-            expect_read_failure(text, QV_EFORMAT, words);
+            snprintf(words, sizeof words, "vision_config.%s is|integer from 1 to", keys[k]);
+            expect_refused("config.json", text, QV_EFORMAT, words);
         }
     }
-    temp_text("config.json", VISION("\"temporal_patch_size\":[2,2]"));
-    expect_read_failure("temporal", QV_EFORMAT, "temporal_patch_size is [2,2]");
-    temp_text("config.json", VISION("\"depth\":-1"));
-    expect_read_failure("value", QV_EFORMAT, "vision_config.depth is -1|from 1 to 512");
+    expect_refused("config.json", VISION("\"temporal_patch_size\":[2,2]"), QV_EFORMAT,
+                   "temporal_patch_size is [2,2]");
+    expect_refused("config.json", VISION("\"depth\":-1"), QV_EFORMAT,
+                   "vision_config.depth is -1|from 1 to 512");
 }
 
 TEST(bad_fields_are_refused)
 {
     static const struct {
-        const char *text;
-        qv_status status;
-        const char *words;
-    } cases[] = {
+        const char *text, *words;
+    } wrong[] = {
         /* Fields that contradict each other. */
-        { VISION("\"num_heads\":7"), QV_EFORMAT, "hidden_size is 1152|num_heads (7)" },
-        { VISION("\"hidden_size\":66,\"num_heads\":3"), QV_EFORMAT, "66 / 3 = 22|multiple of 4" },
-        { VISION("\"num_position_embeddings\":2305"), QV_EFORMAT,
-          "num_position_embeddings is 2305|square" },
-        { VISION("\"num_position_embeddings\":2"), QV_EFORMAT, "is 2;|square" },
+        { VISION("\"num_heads\":7"), "hidden_size is 1152|num_heads (7)" },
+        { VISION("\"hidden_size\":66,\"num_heads\":3"), "66 / 3 = 22|multiple of 4" },
+        { VISION("\"num_position_embeddings\":2305"), "num_position_embeddings is 2305|square" },
+        { VISION("\"num_position_embeddings\":2"), "is 2;|square" },
         /* DeepStack. */
-        { VISION("\"deepstack_visual_indexes\":[27]"), QV_EFORMAT,
-          "vision_config.deepstack_visual_indexes is 27|0 to 26" },
-        { VISION("\"deepstack_visual_indexes\":[-1]"), QV_EFORMAT, "is -1" },
-        { VISION("\"deepstack_visual_indexes\":[1.0]"), QV_EFORMAT, "is 1.0" },
-        { VISION("\"deepstack_visual_indexes\":[true]"), QV_EFORMAT, "is true" },
-        { VISION("\"deepstack_visual_indexes\":[8,9,8]"), QV_EFORMAT, "[8,9,8]|twice" },
-        { VISION("\"deepstack_visual_indexes\":[0,1,2,3,4,5,6,7,8]"), QV_EFORMAT, "at most 8" },
-        { VISION("\"deepstack_visual_indexes\":8"), QV_EFORMAT, "is 8;" },
-        { VISION("\"deepstack_visual_indexes\":null"), QV_EFORMAT, "is null" },
-        { VISION("\"depth\":24"), QV_EFORMAT, "deepstack_visual_indexes|default|24" },
-        { "{\"model_type\":\"qwen3_5\",\"vision_config\":{\"deepstack_visual_indexes\":[5]}}",
-          QV_EUNSUPPORTED, "deepstack_visual_indexes is [5]|qwen3_5 has no DeepStack" },
-        { "{\"model_type\":\"exaone4_5\",\"vision_config\":{\"num_key_value_heads\":6}}",
-          QV_EFORMAT, "num_heads is 16, which|num_key_value_heads (6) does not divide" },
+        { VISION("\"deepstack_visual_indexes\":[27]"), "vision_config.deepstack_visual_indexes is 27|0 to 26" },
+        { VISION("\"deepstack_visual_indexes\":[-1]"), "is -1" },
+        { VISION("\"deepstack_visual_indexes\":[1.0]"), "is 1.0" },
+        { VISION("\"deepstack_visual_indexes\":[true]"), "is true" },
+        { VISION("\"deepstack_visual_indexes\":[8,9,8]"), "[8,9,8]|twice" },
+        { VISION("\"deepstack_visual_indexes\":[0,1,2,3,4,5,6,7,8]"), "at most 8" },
+        { VISION("\"deepstack_visual_indexes\":8"), "is 8;" },
+        { VISION("\"deepstack_visual_indexes\":null"), "is null" },
+        { VISION("\"depth\":24"), "deepstack_visual_indexes|default|24" },
+        { "{\"model_type\":\"exaone4_5\",\"vision_config\":{\"num_key_value_heads\":6}}", "num_heads is 16, which|num_key_value_heads (6) does not divide" },
         /* Activation and rotary embedding. */
-        { VISION("\"hidden_act\":\"silu\""), QV_EUNSUPPORTED,
-          "vision_config.hidden_act is \"silu\"|gelu_pytorch_tanh" },
-        { OF("qwen2_5_vl", "\"hidden_act\":\"gelu\""), QV_EUNSUPPORTED,
-          "vision_config.hidden_act is \"gelu\"|\"silu\"" },
         /* Windows. */
-        { OF("qwen2_5_vl", "\"window_size\":100"), QV_EFORMAT,
-          "vision_config.window_size is 100|multiple of patch_size * spatial_merge_size, 28" },
-        { OF("qwen2_5_vl", "\"window_size\":0"), QV_EFORMAT, "window_size is 0" },
-        { OF("qwen2_5_vl", "\"fullatt_block_indexes\":[7,32]"), QV_EFORMAT,
-          "vision_config.fullatt_block_indexes is 32|0 to 31" },
-        { OF("qwen2_5_vl", "\"fullatt_block_indexes\":[-1]"), QV_EFORMAT, "is -1" },
-        { OF("qwen2_5_vl", "\"fullatt_block_indexes\":7"), QV_EFORMAT, "is 7;|list of block" },
-        { OF("qwen2_vl", "\"embed_dim\":100,\"num_heads\":3"), QV_EFORMAT,
-          "embed_dim is 100|num_heads (3)" },
-        { OF("glm4v", "\"image_size\":13"), QV_EFORMAT,
-          "vision_config.image_size is 13|patch_size is 14" },
-        { OF("glm4v", "\"image_size\":[336,336]"), QV_EFORMAT, "image_size is [336,336]" },
-        { OF("glm4v", "\"attention_bias\":true"), QV_EUNSUPPORTED,
-          "vision_config.attention_bias is true|only false" },
-        { OF("glm4v", "\"attention_bias\":1"), QV_EFORMAT, "attention_bias is 1|true or false" },
-        { OF("glm4v", "\"rms_norm_eps\":-1e-5"), QV_EFORMAT, "vision_config.rms_norm_eps is -1" },
-        { OF("glm4v", "\"hidden_act\":\"gelu\""), QV_EUNSUPPORTED, "hidden_act is \"gelu\"" },
-        { OF("glm4v", "\"out_hidden_size\":0"), QV_EFORMAT, "out_hidden_size is 0" },
-        { OF("glm4v", "\"num_heads\":7"), QV_EFORMAT, "hidden_size is 1536|num_heads (7)" },
-        { OF("glm4v", "\"deepstack_visual_indexes\":[0]"), QV_EUNSUPPORTED,
-          "glm4v has no DeepStack" },
-        { OF("qwen2_vl", "\"mlp_ratio\":99"), QV_EFORMAT, "mlp_ratio is 99|1 to 16" },
-        { "{\"model_type\":\"qwen2_5_omni\",\"thinker_config\":{}}", QV_EFORMAT,
-          "vision_config is missing" },
-        { "{\"model_type\":\"qwen3_omni_moe\",\"thinker_config\":{\"vision_config\":{\"depth\":0}}"
-          "}",
-          QV_EFORMAT, "thinker_config.vision_config.depth is 0" },
-        { VISION("\"hidden_act\":1"), QV_EFORMAT, "hidden_act is 1|string" },
-        { VISION("\"rope_parameters\":[]"), QV_EFORMAT, "rope_parameters is []|object" },
-        { VISION("\"rope_parameters\":{\"rope_theta\":0}"), QV_EFORMAT, "rope_theta is 0" },
-        { VISION("\"rope_parameters\":{\"rope_theta\":\"1\"}"), QV_EFORMAT, "rope_theta is \"1\"" },
-        { VISION("\"rope_parameters\":{\"rope_type\":\"yarn\"}"), QV_EUNSUPPORTED,
-          "rope_type is \"yarn\"|axial" },
+        { OF("qwen2_5_vl", "\"window_size\":100"), "vision_config.window_size is 100|multiple of patch_size * spatial_merge_size, 28" },
+        { OF("qwen2_5_vl", "\"window_size\":0"), "window_size is 0" },
+        { OF("qwen2_5_vl", "\"fullatt_block_indexes\":[7,32]"), "vision_config.fullatt_block_indexes is 32|0 to 31" },
+        { OF("qwen2_5_vl", "\"fullatt_block_indexes\":[-1]"), "is -1" },
+        { OF("qwen2_5_vl", "\"fullatt_block_indexes\":7"), "is 7;|list of block" },
+        { OF("qwen2_vl", "\"embed_dim\":100,\"num_heads\":3"), "embed_dim is 100|num_heads (3)" },
+        { OF("glm4v", "\"image_size\":13"), "vision_config.image_size is 13|patch_size is 14" },
+        { OF("glm4v", "\"image_size\":[336,336]"), "image_size is [336,336]" },
+        { OF("glm4v", "\"attention_bias\":1"), "attention_bias is 1|true or false" },
+        { OF("glm4v", "\"rms_norm_eps\":-1e-5"), "vision_config.rms_norm_eps is -1" },
+        { OF("glm4v", "\"out_hidden_size\":0"), "out_hidden_size is 0" },
+        { OF("glm4v", "\"num_heads\":7"), "hidden_size is 1536|num_heads (7)" },
+        { OF("qwen2_vl", "\"mlp_ratio\":99"), "mlp_ratio is 99|1 to 16" },
+        { "{\"model_type\":\"qwen2_5_omni\",\"thinker_config\":{}}", "vision_config is missing" },
+        { "{\"model_type\":\"qwen3_omni_moe\",\"thinker_config\":{\"vision_config\":{\"depth\":0}}" "}", "thinker_config.vision_config.depth is 0" },
+        { VISION("\"hidden_act\":1"), "hidden_act is 1|string" },
+        { VISION("\"rope_parameters\":[]"), "rope_parameters is []|object" },
+        { VISION("\"rope_parameters\":{\"rope_theta\":0}"), "rope_theta is 0" },
+        { VISION("\"rope_parameters\":{\"rope_theta\":\"1\"}"), "rope_theta is \"1\"" },
         /* Family. */
-        { "{\"model_type\":\"qwen_vl\",\"vision_config\":{}}", QV_EUNSUPPORTED,
-          "model_type is \"qwen_vl\"|not known; supported are|qwen3_vl, " },
-        { "{\"model_type\":\"llava\",\"vision_config\":{\"model_type\":\"clip\"}}", QV_EUNSUPPORTED,
-          "model_type is \"llava\"|not known|qwen2_vl, qwen2_5_vl, qwen2_5_omni, exaone4_5, "
-          "qwen3_vl, "
-          "qwen3_vl_moe, cohere_compass, qwen3_omni_moe, qwen3_5, qwen3_5_moe, qwen4_exp, "
-          "glm4v, glm4v_moe" },
-        { "{\"model_type\":\"_vision\",\"vision_config\":{}}", QV_EUNSUPPORTED, "not known" },
-        { "{\"model_type\":\"qwen3\"}", QV_EUNSUPPORTED, "\"qwen3\"|not known" },
-        { "{\"model_type\":\"qwen3_vl\"}", QV_EFORMAT, "vision_config is missing" },
-        { "{\"model_type\":3,\"vision_config\":{}}", QV_EFORMAT, "model_type is 3" },
-        { "{\"vision_config\":{}}", QV_EFORMAT, "model_type is missing" },
-        { "{\"model_type\":\"qwen3_vl\",\"vision_config\":[]}", QV_EFORMAT,
-          "vision_config is []|object" },
+        { "{\"model_type\":\"qwen3_vl\"}", "vision_config is missing" },
+        { "{\"model_type\":3,\"vision_config\":{}}", "model_type is 3" },
+        { "{\"vision_config\":{}}", "model_type is missing" },
+        { "{\"model_type\":\"qwen3_vl\",\"vision_config\":[]}", "vision_config is []|object" },
+    }, unsupported[] = {
+        { "{\"model_type\":\"qwen3_5\",\"vision_config\":{\"deepstack_visual_indexes\":[5]}}", "deepstack_visual_indexes is [5]|qwen3_5 has no DeepStack" },
+        { VISION("\"hidden_act\":\"silu\""), "vision_config.hidden_act is \"silu\"|gelu_pytorch_tanh" },
+        { OF("qwen2_5_vl", "\"hidden_act\":\"gelu\""), "vision_config.hidden_act is \"gelu\"|\"silu\"" },
+        { OF("glm4v", "\"attention_bias\":true"), "vision_config.attention_bias is true|only false" },
+        { OF("glm4v", "\"hidden_act\":\"gelu\""), "hidden_act is \"gelu\"" },
+        { OF("glm4v", "\"deepstack_visual_indexes\":[0]"), "glm4v has no DeepStack" },
+        { VISION("\"rope_parameters\":{\"rope_type\":\"yarn\"}"), "rope_type is \"yarn\"|axial" },
+        { "{\"model_type\":\"qwen_vl\",\"vision_config\":{}}", "model_type is \"qwen_vl\"|not known; supported are|qwen3_vl, " },
+        { "{\"model_type\":\"llava\",\"vision_config\":{\"model_type\":\"clip\"}}", "model_type is \"llava\"|not known|qwen2_vl, qwen2_5_vl, qwen2_5_omni, exaone4_5, " "qwen3_vl, " "qwen3_vl_moe, cohere_compass, qwen3_omni_moe, qwen3_5, qwen3_5_moe, qwen4_exp, " "glm4v, glm4v_moe" },
+        { "{\"model_type\":\"_vision\",\"vision_config\":{}}", "not known" },
+        { "{\"model_type\":\"qwen3\"}", "\"qwen3\"|not known" },
     };
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        char words[256];
-        temp_text("config.json", cases[i].text);
-        snprintf(words, sizeof words, "config.json|%s", cases[i].words);
-        expect_read_failure(cases[i].text, cases[i].status, words);
-    }
+    EACH (c, wrong)
+        expect_refused("config.json", c->text, QV_EFORMAT, c->words);
+    EACH (c, unsupported)
+        expect_refused("config.json", c->text, QV_EUNSUPPORTED, c->words);
 }
 
 TEST(bad_files_are_refused)
@@ -326,12 +309,8 @@ TEST(bad_files_are_refused)
         { "\xef\xbb\xbf{}", "byte order mark" },
         { "{} {}", "line 1" },
     };
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        char words[256];
-        temp_text("config.json", cases[i].text);
-        snprintf(words, sizeof words, "config.json|%s", cases[i].words);
-        expect_read_failure(cases[i].text, QV_EFORMAT, words);
-    }
+    EACH (c, cases)
+        expect_refused("config.json", c->text, QV_EFORMAT, c->words);
     assert_int_equal(truncate(temp_path("config.json"), ((off_t)4 << 20) + 1), 0);
     expect_read_failure("large", QV_EFORMAT, "config.json|4194305|at most 4194304");
     assert_int_equal(unlink(temp_path("config.json")), 0);
@@ -475,8 +454,7 @@ TEST(old_names_of_image_sizes_win)
     c = read_ok();
     assert_int_equal(c.image.min_pixels, 50);
     assert_int_equal(c.image.max_pixels, 200);
-    temp_text(IMAGE, "{\"min_pixels\":50,\"max_pixels\":40}");
-    expect_read_failure("order", QV_EFORMAT, IMAGE "|50|40");
+    expect_refused(IMAGE, "{\"min_pixels\":50,\"max_pixels\":40}", QV_EFORMAT, "50|40");
 }
 
 /* The processors of Qwen2-VL and Qwen2.5-VL have other defaults, and use the old names of sizes for
@@ -538,10 +516,9 @@ TEST(glm_processors_are_read)
     c = read_text(glm);
     assert_int_equal(c.image.min_pixels, 112 * 112);
     assert_true(c.video.fps == 1.0 && c.video.max_duration == 60.0);
-    temp_text(VIDEO, "{\"max_duration\":0}");
-    expect_read_failure("max_duration", QV_EFORMAT, VIDEO "|max_duration is 0");
-    temp_text(VIDEO, "{\"do_sample_frames\":false}");
-    expect_read_failure("sampling", QV_EUNSUPPORTED, VIDEO "|do_sample_frames is false");
+    expect_refused(VIDEO, "{\"max_duration\":0}", QV_EFORMAT, "max_duration is 0");
+    expect_refused(VIDEO, "{\"do_sample_frames\":false}", QV_EUNSUPPORTED,
+                   "do_sample_frames is false");
 }
 
 TEST(bad_preprocessing_is_refused)
@@ -593,23 +570,13 @@ TEST(bad_preprocessing_is_refused)
         { "{\"cap_pixels_per_frame\":true}", QV_EUNSUPPORTED, "cap_pixels_per_frame is true" },
     };
     temp_text("config.json", VISION(""));
-    char words[256];
-    for (size_t i = 0; i < COUNT(both); i++) {
-        temp_text(VIDEO, both[i].text);
-        snprintf(words, sizeof words, VIDEO "|%s", both[i].words);
-        expect_read_failure(both[i].text, both[i].status, words);
-    }
-    for (size_t i = 0; i < COUNT(clips); i++) {
-        temp_text(VIDEO, clips[i].text);
-        snprintf(words, sizeof words, VIDEO "|%s", clips[i].words);
-        expect_read_failure(clips[i].text, clips[i].status, words);
-    }
+    EACH (c, both)
+        expect_refused(VIDEO, c->text, c->status, c->words);
+    EACH (c, clips)
+        expect_refused(VIDEO, c->text, c->status, c->words);
     temp_text(VIDEO, "{}");
-    for (size_t i = 0; i < COUNT(both); i++) {
-        temp_text(IMAGE, both[i].text);
-        snprintf(words, sizeof words, "/" IMAGE "|%s", both[i].words);
-        expect_read_failure(both[i].text, both[i].status, words);
-    }
+    EACH (c, both)
+        expect_refused(IMAGE, c->text, c->status, c->words);
     temp_text(IMAGE, clips[0].text); /* These fields do not concern images. */
     read_ok();
     assert_int_equal(unlink(temp_path(VIDEO)), 0);

@@ -208,8 +208,6 @@ call_everything(void *p)
         STEP(qv_host_alloc(t.ctx, 4096, &pages, &err));
         STEP((qv_host_free(t.ctx, pages), QV_OK));
         STEP((qv_plan_free(&plan), QV_OK));
-        free(out.tokens);
-        free(frames);
     }
     STEP((qv_model_free(&t.model), QV_OK));
     STEP((qv_context_close(&t.ctx), QV_OK));
@@ -280,9 +278,7 @@ TEST(device_memory_gives_the_same_bits)
         cudaFree(tokens_there);
         if (stream)
             cudaStreamDestroy(stream);
-        free(expected);
         free(found);
-        free(frames);
     }
 }
 
@@ -329,9 +325,7 @@ TEST(page_locked_memory_gives_the_same_bits)
     qv_host_free(t.ctx, locked_tokens);
     qv_plan_free(&plan);
     tiny_close(&t);
-    free(expected);
     free(shifted);
-    free(frames);
 }
 
 TEST(conv3d_takes_device_memory)
@@ -413,10 +407,7 @@ TEST(chunks_under_way_at_once)
     qv_plan_free(&plan);
     cudaStreamDestroy(other);
     tiny_close(&t);
-    for (int i = 0; i < CHUNKS; i++)
-        free(expected[i]);
     free(found);
-    free(frames);
 }
 
 static void
@@ -448,9 +439,6 @@ TEST(recorded_is_step_by_step)
     assert_true(t.info.n_deepstack > 0 && layers > t.info.depth);
     assert_int_equal(n, m);
     assert_memory_equal(recorded, stepped, n);
-    free(recorded);
-    free(stepped);
-    free(frames);
     tiny_close(&t);
 }
 
@@ -484,10 +472,7 @@ check_pairs(const char *dir)
                        (size_t)tokens * row) != 0)
                 fail_msg("%s: clip %d has other bits alone than packed, output %d", dir, i, (int)j);
         first += tokens;
-        free(alone);
-        free((void *)(uintptr_t)items[i].data);
     }
-    free(all);
     tiny_close(&t);
 }
 
@@ -513,9 +498,7 @@ TEST(extreme_frames_stay_finite)
         float *tokens = tiny_encode(&t, QV_INPUT_FRAMES, &clip, 1, NULL, &bytes);
         for (size_t i = 0; i < bytes / sizeof *tokens; i++)
             assert_true(isfinite(tokens[i]));
-        free(tokens);
     }
-    free(frames);
     tiny_close(&t);
 }
 
@@ -650,11 +633,8 @@ TEST(kept_kernels_give_the_same_bits)
         if (i)
             assert_true(temp_count() > 0);
         assert_memory_equal(tokens[0], tokens[i], bytes);
-        free(frames);
         tiny_close(&t);
     }
-    for (int i = 0; i < 4; i++)
-        free(tokens[i]);
 }
 
 /* ---- failures -------------------------------------------------------------------------------- */
@@ -718,7 +698,6 @@ TEST(every_failed_call_is_reported)
     printf("%lld calls failed in turn\n", (long long)n - 1);
     assert_ok(whole_job(tokens, frames, capacity, ERR));
     assert_memory_equal(tokens, expected, sizeof tokens);
-    free(frames);
 }
 
 /* This test comes last, because the device cannot be used again in this process. */
@@ -751,7 +730,6 @@ TEST(a_lost_device_is_said_in_words)
     assert_int_not_equal(qv_context_open(&(qv_context_options){ .backend = "cuda" }, &again, &err),
                          QV_OK);
     assert_true(strlen(err.text) > 10);
-    free(frames);
 }
 
 TEST_EACH(tempdir_make, tempdir_remove);

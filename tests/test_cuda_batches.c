@@ -41,9 +41,6 @@ write(const void *at, size_t bytes, int what)
 qv_status
 qv_check_cuda(struct qv_device_cuda *dev, cudaError_t error, const char *call, qv_error *err)
 {
-    (void)dev;
-    (void)call;
-    (void)err;
     return error ? QV_EBACKEND : QV_OK;
 }
 
@@ -52,7 +49,6 @@ qv_widen_cuda(cudaStream_t stream, const struct widening_cuda *list, int n, int6
               bool early)
 {
     const int first = (int)((const char *)list[0].w - weights);
-    (void)stream;
     if (early) { /* beside the kernel that was launched last, which must be a norm */
         assert_true(first > 0 && launched == &kernels[first - 1] && !calls[first].waits);
         assert_int_equal(launched->op.kind, QV_OP_norm);
@@ -76,9 +72,6 @@ static qv_status
 run(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p, void *at,
     qv_error *err)
 {
-    (void)dev;
-    (void)p;
-    (void)err;
     launched = kernel;
     write(at, kernel->scratch_bytes, OTHER);
     return answer();
@@ -89,8 +82,6 @@ qv_gemm_by_values_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kerne
                        void *at, qv_error *err)
 {
     const struct gemm_cuda *g = &kernel->u.gemm;
-    (void)dev;
-    (void)err;
     launched = kernel;
     write(at, kernel->scratch_bytes - g->wide_bytes, OTHER);
     for (size_t i = 0; i < g->wide_bytes; i++)

@@ -79,8 +79,6 @@ cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned i
                       { "cuCtxGetCurrent", (void (*)(void))get_current },
                       { "cuCtxPushCurrent", (void (*)(void))push },
                       { "cuCtxPopCurrent", (void (*)(void))pop } };
-    (void)version;
-    (void)flags;
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
         if (!strcmp(functions[i].name, symbol)) {
             memcpy(function, &functions[i].function, sizeof *function);
@@ -125,7 +123,6 @@ cudaGetDeviceCount(int *count)
 cudaError_t
 cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
 {
-    (void)device;
     *p = (struct cudaDeviceProp){ .major = 9, .name = "a GPU" };
     return cudaSuccess;
 }
@@ -142,7 +139,6 @@ cudaSetDevice(int device)
 cudaError_t
 cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void *p)
 {
-    (void)p;
     fake_cuda_called("cudaPointerGetAttributes");
     *a = (struct cudaPointerAttributes){ .type = cudaMemoryTypeUnregistered };
     return cudaSuccess;
@@ -164,7 +160,6 @@ cudaMallocHost(void **p, size_t bytes)
 cudaError_t
 cudaHostAlloc(void **p, size_t bytes, unsigned flags)
 {
-    (void)flags;
     return make("cudaHostAlloc", p, malloc(bytes));
 }
 
@@ -187,22 +182,18 @@ cudaFreeHost(void *p)
 cudaError_t
 cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags)
 {
-    (void)flags;
     return make("cudaStreamCreateWithFlags", s, contexts);
 }
 
 cudaError_t
 cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags)
 {
-    (void)flags;
     return make("cudaEventCreateWithFlags", e, contexts);
 }
 
 cudaError_t
 cudaGraphInstantiate(cudaGraphExec_t *e, cudaGraph_t graph, unsigned long long flags)
 {
-    (void)graph;
-    (void)flags;
     return make("cudaGraphInstantiate", e, contexts);
 }
 

@@ -102,8 +102,7 @@ resize_on_host(struct work *w, const struct qv_frames_view *v)
 {
     qvm_resizer *judge = NULL;
     const int64_t h = w->in_h, width = w->in_w;
-    uint8_t *rgb = malloc((size_t)(h * width * 3));
-    assert_non_null(rgb);
+    uint8_t *rgb = test_alloc((size_t)(h * width * 3));
     assert_ok(qvm_resizer_create(w->in_h, w->in_w, w->out_h, w->out_w, QVM_PORTABLE, &judge, ERR));
     for (int64_t i = 0; i < w->n; i++) {
         uint8_t *to = rgb;
@@ -116,7 +115,6 @@ resize_on_host(struct work *w, const struct qv_frames_view *v)
                         w->right + (size_t)i * w->right_bytes / (size_t)w->n);
     }
     qvm_resizer_free(&judge);
-    free(rgb);
 }
 
 static void
@@ -125,8 +123,8 @@ open_work(struct work *w, uint32_t seed)
     const size_t bytes = (size_t)(w->n * w->in_h * (w->in_w + 5) * 4);
     w->bytes = bytes;
     w->right_bytes = (size_t)(w->n * w->out_h * w->out_w * 3);
-    w->host = malloc(bytes);
-    w->right = malloc(w->right_bytes);
+    w->host = test_alloc(bytes);
+    w->right = test_alloc(w->right_bytes);
     assert_true(w->host && w->right);
     for (size_t i = 0; i < bytes; i++) /* hard edges overshoot */
         w->host[i] = seed % 2 ? (uint8_t)(test_random(&seed) >> 24)
@@ -152,8 +150,6 @@ close_work(struct work *w)
     qv_axis_free(&w->r.down);
     qv_axis_free(&w->r.across);
     cudaFree(w->there);
-    free(w->host);
-    free(w->right);
 }
 
 /* Resizes to memory that holds `fill`, and returns how many bytes differ from the right ones or lie
@@ -163,10 +159,9 @@ count_wrong(const struct work *w, int fill)
 {
     enum { GUARD = 64 };
     const size_t all = w->right_bytes + GUARD;
-    uint8_t *dst = NULL, *made = malloc(all);
+    uint8_t *dst = NULL, *made = test_alloc(all);
     const cudaStream_t stream = b->frames_stream(dev);
     size_t wrong = 0;
-    assert_non_null(made);
     assert_int_equal(cudaMalloc((void **)&dst, all), 0);
     assert_int_equal(cudaMemset(dst, fill, all), 0);
     assert_int_equal(cudaDeviceSynchronize(), 0);
@@ -176,7 +171,6 @@ count_wrong(const struct work *w, int fill)
     for (size_t i = 0; i < all; i++)
         wrong += made[i] != (i < w->right_bytes ? w->right[i] : (uint8_t)fill);
     cudaFree(dst);
-    free(made);
     return wrong;
 }
 
@@ -324,10 +318,9 @@ resize_often(void *p)
 {
     enum { TIMES = 20 };
     struct thread *t = p;
-    uint8_t *made = malloc(t->w.right_bytes);
+    uint8_t *made = test_alloc(t->w.right_bytes);
     for (int i = 0; i < TIMES; i++)
         t->wrong += resize(&t->w, made, NULL) || memcmp(made, t->w.right, t->w.right_bytes) != 0;
-    free(made);
     return NULL;
 }
 
@@ -354,7 +347,7 @@ TEST(it_waits_for_the_work_that_makes_the_frames)
     struct work w = { .n = 2, .in_h = 200, .in_w = 300, .out_h = 56, .out_w = 84 };
     const cudaStream_t stream = b->frames_stream(dev);
     open_work(&w, 1);
-    uint8_t *made = malloc(w.right_bytes), *late = NULL;
+    uint8_t *made = test_alloc(w.right_bytes), *late = NULL;
     assert_int_equal(cudaMalloc((void **)&late, w.bytes), 0);
     assert_int_equal(cudaMemcpy(late, w.there, w.bytes, cudaMemcpyDefault), 0);
     assert_int_equal(cudaMemset(w.there, 0, w.bytes), 0);
@@ -364,7 +357,6 @@ TEST(it_waits_for_the_work_that_makes_the_frames)
     assert_ok(resize(&w, made, ERR));
     assert_memory_equal(made, w.right, w.right_bytes);
     cudaFree(late);
-    free(made);
     close_work(&w);
 }
 
@@ -373,7 +365,7 @@ TEST(without_memory_it_fails_and_the_next_one_works)
     struct work w = { .n = 2, .in_h = 200, .in_w = 300, .out_h = 56, .out_w = 84 };
     qv_error err = { 0 };
     open_work(&w, 1);
-    uint8_t *made = malloc(w.right_bytes);
+    uint8_t *made = test_alloc(w.right_bytes);
     for (int i = 1; i <= 2; i++) {
         fail_at = i;
         assert_int_equal(resize(&w, made, &err), QV_ENOMEM);
@@ -381,6 +373,5 @@ TEST(without_memory_it_fails_and_the_next_one_works)
         assert_ok(resize(&w, made, ERR));
         assert_memory_equal(made, w.right, w.right_bytes);
     }
-    free(made);
     close_work(&w);
 }

@@ -43,8 +43,7 @@ read_cut(const char *name, double start_s, double end_s, int threads, struct fra
         return status;
     qv_clip_get_info(clip, &f->info);
     const size_t bytes = 3 * (size_t)f->info.width * (size_t)f->info.height;
-    uint8_t *rgb = malloc(bytes);
-    assert_non_null(rgb);
+    uint8_t *rgb = test_alloc(bytes);
     for (int64_t n = 1; !status && n && f->n < MOST_FRAMES; f->n += n) {
         status = qv_clip_read(clip, rgb, 1, &n, &f->seconds[f->n], err);
         if (status || !n)
@@ -54,7 +53,6 @@ read_cut(const char *name, double start_s, double end_s, int threads, struct fra
         for (size_t i = 0; i < bytes; i++)
             *hash = (*hash ^ rgb[i]) * 0x100000001b3u;
     }
-    free(rgb);
     qv_clip_close(&clip);
     return status;
 }
@@ -154,8 +152,7 @@ read_frames(const char *name, const int64_t *frames, int64_t n, int threads, qvm
     qv_status status = qvm_reader_open(&reader, fd, &watch, &f->info, &err);
     const int height = f->info.source_height, width = f->info.source_width;
     const size_t bytes = 3 * (size_t)height * (size_t)width;
-    uint8_t *rgb = malloc(bytes);
-    assert_non_null(rgb);
+    uint8_t *rgb = test_alloc(bytes);
     f->n_counted = qvm_reader_decoded(&reader) - reader.source.n_given;
     f->n_opening = f->n_read;
     if (!*index && !status) {
@@ -173,7 +170,6 @@ read_frames(const char *name, const int64_t *frames, int64_t n, int threads, qvm
         fail_msg("%s: %s", name, err.text);
     f->n_given = qvm_reader_decoded(&reader) - f->n_counted;
     qvm_reader_close(&reader);
-    free(rgb);
     close(fd);
 }
 

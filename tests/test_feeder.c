@@ -42,9 +42,6 @@ close_feeder(struct fed *s)
 {
     qv_feeder_close(&s->f);
     assert_null(s->f);
-    for (int i = 0; i < DEVICES; i++)
-        tiny_close(&s->t[i]);
-    free(s->frames);
 }
 
 /* Adds an item, and puts all of it. */
@@ -75,14 +72,12 @@ run(struct fed *s, int device)
 {
     const qv_feeder_chunk *chunk = ready(s, device);
     assert_non_null(chunk);
-    float *tokens = malloc((size_t)(ROWS / 4 * s->t[0].info.out_hidden) * sizeof *tokens);
+    float *tokens = test_alloc((size_t)(ROWS / 4 * s->t[0].info.out_hidden) * sizeof *tokens);
     qv_tokens out = { .tokens = tokens, .capacity = ROWS / 4 };
-    assert_non_null(tokens);
     if (qv_feeder_push(s->f, device, &s->err) || qv_feeder_pull(s->f, device, &out, &s->err))
         fail_msg("%s", s->err.text);
     assert_int_equal(out.n, chunk->rows / 4);
     assert_true(chunk->capacity_rows >= chunk->rows && !chunk->refused);
-    free(tokens);
     return chunk->rows / PAIR;
 }
 
@@ -259,7 +254,6 @@ TEST(plans_of_small_chunks_are_made_before)
         for (int64_t patches = ROWS / 2; patches >= PAIR; patches /= 2)
             assert_int_equal(has_idle_plan(t.model, patches), warm);
         qv_feeder_close(&f);
-        tiny_close(&t);
     }
 }
 
@@ -287,8 +281,6 @@ TEST(data_may_come_with_each_put)
         assert_true(piece->ends && piece->last == i);
     }
     close_feeder(&s);
-    free(frames[0]);
-    free(frames[1]);
 }
 
 static void *

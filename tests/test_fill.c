@@ -10,10 +10,9 @@
 #include <stdatomic.h>
 
 #include "job/halves.h"
-#include "dtype.h"
+#include "cache_tools.h"
 #include "error.h"
-#include "qwenvit_clips.h"
-#include "tempdir.h"
+#include "tiny.h"
 #include "wrap.h"
 
 /* ---- whose fault ----------------------------------------------------------------------------- */
@@ -63,19 +62,15 @@ TEST(a_value_that_f16_lacks_is_its_clips_failure)
     assert_int_equal(put, QV_OK);
     assert_ok(qv_cache_writer_close(&w, ERR));
 
-    qv_cache *c = NULL;
-    qv_cache_item item;
-    assert_ok(qv_cache_open(dir, &c, ERR));
-    assert_ok(qv_cache_find(c, "large", &item, ERR));
-    assert_int_equal(item.status, QV_EUNSUPPORTED);
-    assert_ok(qv_cache_find(c, "good", &item, ERR));
+    qv_cache *c = open_cache(dir);
+    assert_int_equal(find_item(c, "large").status, QV_EUNSUPPORTED);
+    qv_cache_item item = find_item(c, "good");
     assert_ok(qv_cache_hold(c, &item, ERR));
     for (int i = 0; i < 4; i++) {
         const uint16_t *half = i < 2 ? item.tokens : item.deepstack[0];
         assert_int_equal(half[i % 2], qv_f32_to_f16(good[i]));
     }
     qv_cache_release(c, &item);
-    qv_cache_close(&c);
 }
 
 /* ---- what is wanted -------------------------------------------------------------------------- */
@@ -131,35 +126,27 @@ fill_with(struct filler *f, const char *model_dir, int n, qv_error *err)
 {
     char keys[64][16], paths[64][64];
     const qv_clip_options own = { .max_pixels = 65536 };
-    qv_context *ctx = NULL;
-    qv_model *model = NULL;
+    struct tiny t = tiny_open_model(model_dir, "ref", NULL, 0);
     qv_cache_fill *fill = NULL;
     f->o.told = count_told;
     f->o.go_on = go_on;
     f->o.user = f;
     f->n_wanted = 0;
-    if (qv_context_open(&(qv_context_options){ .backend = "ref" }, &ctx, err) ||
-        qv_model_load(ctx, model_dir, NULL, &model, err) ||
-        qv_cache_fill_open(temp_path("cache"), &f->o, &fill, err))
-        fail_msg("%s", err->text);
+    assert_ok(qv_cache_fill_open(temp_path("cache"), &f->o, &fill, ERR));
     for (int i = 0; i <= n; i++) {
         bool wanted = false;
         snprintf(keys[i], sizeof keys[i], i < n ? "%d" : "missing", i);
         snprintf(paths[i], sizeof paths[i], "%s", temp_path(i < n ? keys[i] : "missing.mp4"));
         if (i < n)
             strcat(paths[i], ".ppm");
-        assert_int_equal(qv_cache_fill_add(fill, keys[i], paths[i], i == 1 ? &own : NULL, &wanted,
-                                           err),
-                         QV_OK);
+        assert_ok(qv_cache_fill_add(fill, keys[i], paths[i], i == 1 ? &own : NULL, &wanted, ERR));
         f->n_wanted += wanted;
     }
-    const qv_status s = qv_cache_fill_end(fill, &model, 1, err);
+    const qv_status s = qv_cache_fill_end(fill, &t.model, 1, err);
     if (!s)
-        assert_int_equal(qv_cache_fill_end(fill, &model, 1, err), QV_EINVAL);
+        assert_int_equal(qv_cache_fill_end(fill, &t.model, 1, err), QV_EINVAL);
     qv_cache_fill_get_counts(fill, &f->counts);
     qv_cache_fill_close(&fill);
-    qv_model_free(&model);
-    qv_context_close(&ctx);
     return s;
 }
 
@@ -218,14 +205,10 @@ TEST(a_run_that_is_stopped_seals_what_is_done)
     const int64_t done = f.counts.done, failed = f.counts.failed;
     assert_true(done + failed >= 1 && done < MANY);
 
-    qv_cache *c = NULL;
-    qv_cache_info info;
-    assert_ok(qv_cache_open(temp_path("cache"), &c, ERR));
-    qv_cache_get_info(c, &info);
+    const qv_cache_info info = cache_info(open_cache(temp_path("cache")));
     assert_int_equal(info.n_ok, done);
     assert_int_equal(info.n_failed, failed);
     assert_int_equal(info.n_damaged, 0);
-    qv_cache_close(&c);
 
     f.enough = 0;
     assert_ok(fill_with(&f, QV_GOLDEN "/qwen3_vl", MANY, ERR));
@@ -312,7 +295,7 @@ TEST(a_record_is_of_the_clips_own_failure)
         assert_int_equal(f.counts.done, 0);
         assert_ok(fill_with(&f, QV_GOLDEN "/qwen3_vl", 1, ERR));
         assert_int_equal(f.counts.done, s ? 1 : 0);
-        assert_int_equal(nftw(temp_path("cache"), tempdir_remove_one, 16, FTW_DEPTH | FTW_PHYS), 0);
+        remove_folder(temp_path("cache"));
     }
 }
 
@@ -323,8 +306,7 @@ TEST(a_record_is_of_the_clips_own_failure)
 enum { FRAMES = 4, SIDE = 4 }; /* SIDE counts patches. */
 
 struct in_memory {
-    qv_context *ctx;
-    qv_model *model;
+    struct tiny t;
     qv_cache_fill *fill;
     char file[64 + 64 * 64 * 3];
     uint8_t frames[FRAMES * SIDE * 16 * SIDE * 16 * 3];
@@ -337,13 +319,10 @@ static void
 open_in_memory(struct in_memory *m)
 {
     const qv_cache_fill_options o = { .tokens = QV_F32 };
-    qv_model_info info;
-    assert_ok(qv_context_open(&(qv_context_options){ .backend = "ref" }, &m->ctx, ERR) ||
-              qv_model_load(m->ctx, QV_GOLDEN "/qwen3_vl", NULL, &m->model, ERR) ||
-              qv_cache_fill_open(temp_path("cache"), &o, &m->fill, ERR) ||
-              qv_cache_fill_begin(m->fill, m->model, ERR));
-    qv_model_get_info(m->model, &info);
-    assert_int_equal(info.patch_size, 16);
+    m->t = tiny_open_model(QV_GOLDEN "/qwen3_vl", "ref", NULL, 0);
+    assert_ok(qv_cache_fill_open(temp_path("cache"), &o, &m->fill, ERR) ||
+              qv_cache_fill_begin(m->fill, m->t.model, ERR));
+    assert_int_equal(m->t.info.patch_size, 16);
     const int n = snprintf(m->file, 64, "P6\n64 64\n255\n");
     memset(m->file + n, 'm', 64 * 64 * 3);
     for (size_t i = 0; i < sizeof m->frames; i++)
@@ -361,14 +340,6 @@ open_in_memory(struct in_memory *m)
     };
 }
 
-static void
-close_in_memory(struct in_memory *m)
-{
-    qv_cache_fill_close(&m->fill);
-    qv_model_free(&m->model);
-    qv_context_close(&m->ctx);
-}
-
 static bool
 add_in_memory(struct in_memory *m, const char *key, int source)
 {
@@ -381,7 +352,7 @@ static void
 run_in_memory(struct in_memory *m, int64_t done, int64_t frames, int64_t failed)
 {
     qv_cache_fill_counts counts;
-    assert_ok(qv_cache_fill_run(m->fill, &m->model, 1, ERR));
+    assert_ok(qv_cache_fill_run(m->fill, &m->t.model, 1, ERR));
     qv_cache_fill_get_counts(m->fill, &counts);
     assert_int_equal(counts.done, done);
     assert_int_equal(counts.frames, frames);
@@ -391,29 +362,23 @@ run_in_memory(struct in_memory *m, int64_t done, int64_t frames, int64_t failed)
 static void
 expect_in_memory(void)
 {
-    qv_cache *c = NULL;
-    qv_cache_item item;
-    char *record = NULL;
-    assert_ok(qv_cache_open(temp_path("cache"), &c, ERR));
-    assert_ok(qv_cache_find(c, "frames", &item, ERR));
+    qv_cache *c = open_cache(temp_path("cache"));
+    qv_cache_item item = find_item(c, "frames");
     assert_ok(qv_cache_hold(c, &item, ERR));
     assert_int_equal(item.n_timestamps, FRAMES);
     assert_memory_equal(item.timestamps_s, seconds, sizeof seconds);
     assert_true(item.sampled_fps == 2 && item.is_image == 0);
     assert_int_equal(item.bytes, FRAMES * SIDE * 16 * SIDE * 16 * 3);
     qv_cache_release(c, &item);
-    assert_ok(qv_cache_record(c, item.index, &record, ERR));
-    assert_non_null(strstr(record, "\"path\":\"xxh3:"));
-    assert_non_null(strstr(record, "\"frames\":4,"));
-    free(record);
-    assert_ok(qv_cache_find(c, "bytes", &item, ERR));
+    expect_record(c, "frames", "\"path\":\"xxh3:");
+    expect_record(c, "frames", "\"frames\":4,");
+    item = find_item(c, "bytes");
     assert_true(item.key && !item.status && item.is_image == 1);
-    qv_cache_close(&c);
 }
 
 TEST(runs_follow_one_another)
 {
-    struct in_memory m = { .ctx = NULL };
+    struct in_memory m = { .fill = NULL };
     qv_error err = { 0 };
     open_in_memory(&m);
     assert_true(qv_cache_exists(temp_path("cache")));
@@ -425,20 +390,20 @@ TEST(runs_follow_one_another)
     assert_true(add_in_memory(&m, "frames", 1));
     run_in_memory(&m, 2, 1 + FRAMES, 0);
     expect_in_memory(); /* They are sealed although nothing was ended. */
-    assert_ok(qv_cache_fill_end(m.fill, &m.model, 1, ERR));
-    assert_int_equal(qv_cache_fill_run(m.fill, &m.model, 1, &err), QV_EINVAL);
-    assert_int_equal(qv_cache_fill_begin(m.fill, m.model, &err), QV_EINVAL);
-    close_in_memory(&m);
+    assert_ok(qv_cache_fill_end(m.fill, &m.t.model, 1, ERR));
+    assert_int_equal(qv_cache_fill_run(m.fill, &m.t.model, 1, &err), QV_EINVAL);
+    assert_int_equal(qv_cache_fill_begin(m.fill, m.t.model, &err), QV_EINVAL);
+    qv_cache_fill_close(&m.fill);
 }
 
 TEST(the_same_bytes_are_the_same_clip)
 {
-    struct in_memory m = { .ctx = NULL };
+    struct in_memory m = { .fill = NULL };
     open_in_memory(&m);
     add_in_memory(&m, "bytes", 0);
     add_in_memory(&m, "frames", 1);
     run_in_memory(&m, 2, 1 + FRAMES, 0);
-    close_in_memory(&m);
+    qv_cache_fill_close(&m.fill);
 
     open_in_memory(&m);
     assert_false(add_in_memory(&m, "bytes", 0));
@@ -459,17 +424,15 @@ TEST(the_same_bytes_are_the_same_clip)
         expect_error(QV_EINVAL, "k: neither the bytes of a file",
                      qv_cache_fill_add_memory(m.fill, "k", &wrong[i], NULL, NULL, ERR));
     qv_cache_fill_forget(m.fill);
-    close_in_memory(&m);
+    qv_cache_fill_close(&m.fill);
 }
 
 /* A file that is replaced after it was added, and before it is read, is kept under the size and
  * time of the file that was read. */
 TEST(a_file_is_kept_as_it_was_read)
 {
-    struct in_memory m = { .ctx = NULL };
+    struct in_memory m = { .fill = NULL };
     struct stat st;
-    qv_cache *c = NULL;
-    qv_cache_item item;
     bool wanted = false;
     char path[600];
     snprintf(path, sizeof path, "%s", temp_file("a.ppm", m.file, 0));
@@ -481,25 +444,23 @@ TEST(a_file_is_kept_as_it_was_read)
     const struct timespec times[2] = { { .tv_sec = 7 }, { .tv_sec = 7 } };
     assert_int_equal(utimensat(AT_FDCWD, path, times, 0) | stat(path, &st), 0);
     run_in_memory(&m, 1, 1, 0);
-    close_in_memory(&m);
-    assert_ok(qv_cache_open(temp_path("cache"), &c, ERR));
-    assert_ok(qv_cache_find(c, "a", &item, ERR));
+    qv_cache_fill_close(&m.fill);
+    const qv_cache_item item = find_item(open_cache(temp_path("cache")), "a");
     assert_non_null(item.key);
     assert_int_equal(item.bytes, st.st_size);
     assert_int_equal(item.mtime_ns, 7000000000);
-    qv_cache_close(&c);
 }
 
 /* The same bytes are another clip if anything else that its tokens, or its entry, come from is
  * different. Bytes of a file are a file, whatever stands in the fields for frames. */
 TEST(frames_of_another_shape_are_another_clip)
 {
-    struct in_memory m = { .ctx = NULL };
+    struct in_memory m = { .fill = NULL };
     open_in_memory(&m);
     add_in_memory(&m, "bytes", 0);
     add_in_memory(&m, "frames", 1);
     run_in_memory(&m, 2, 1 + FRAMES, 0);
-    close_in_memory(&m);
+    qv_cache_fill_close(&m.fill);
     open_in_memory(&m);
     const qv_cache_fill_memory frames = m.sources[1];
     qv_cache_fill_memory other[] = { frames, frames, frames, frames, frames, frames };
@@ -524,7 +485,7 @@ TEST(frames_of_another_shape_are_another_clip)
     m.sources[0].sampled_fps = 1;
     assert_false(add_in_memory(&m, "bytes", 0));
     qv_cache_fill_forget(m.fill);
-    close_in_memory(&m);
+    qv_cache_fill_close(&m.fill);
 }
 
 /* Frames whose bytes are not as many as their shape says are never read beyond their end, and
@@ -533,13 +494,10 @@ TEST(frames_of_another_shape_are_another_clip)
 TEST(frames_of_a_wrong_size_cost_themselves)
 {
     enum { WRONG = 600 }; /* more than wait in a job at once */
-    struct in_memory m = { .ctx = NULL };
-    qv_cache *c = NULL;
-    qv_cache_item item;
-    char keys[WRONG][12], *record = NULL;
+    struct in_memory m = { .fill = NULL };
+    char keys[WRONG][12];
     open_in_memory(&m);
-    uint8_t *cut = malloc(sizeof m.frames / 2);
-    assert_non_null(cut);
+    uint8_t *cut = test_alloc(sizeof m.frames / 2);
     memset(cut, 1, sizeof m.frames / 2);
     qv_cache_fill_memory wrong[2] = { m.sources[1], m.sources[1] };
     wrong[0].data = cut;
@@ -557,23 +515,18 @@ TEST(frames_of_a_wrong_size_cost_themselves)
     expect_error(QV_EINVAL, "frames: n_frames is 0; it must be at least 1",
                  qv_cache_fill_add_memory(m.fill, "frames", &wrong[0], NULL, NULL, ERR));
     wrong[0].item.n_frames = FRAMES;
-    close_in_memory(&m);
+    qv_cache_fill_close(&m.fill);
     open_in_memory(&m);
     for (int i = 0; i < 2; i++) {
         bool wanted = true;
         assert_ok(qv_cache_fill_add_memory(m.fill, keys[i], &wrong[i], NULL, &wanted, ERR));
         assert_false(wanted);
     }
-    close_in_memory(&m);
+    qv_cache_fill_close(&m.fill);
     expect_in_memory();
-    assert_ok(qv_cache_open(temp_path("cache"), &c, ERR));
-    assert_ok(qv_cache_find(c, "0", &item, ERR));
-    assert_int_equal(item.status, QV_EINVAL);
-    assert_ok(qv_cache_record(c, item.index, &record, ERR));
-    assert_non_null(strstr(record, "24576 bytes were given; 4 frames of 64x64 take 49152"));
-    free(record);
-    qv_cache_close(&c);
-    free(cut);
+    qv_cache *c = open_cache(temp_path("cache"));
+    assert_int_equal(find_item(c, "0").status, QV_EINVAL);
+    expect_record(c, "0", "24576 bytes were given; 4 frames of 64x64 take 49152");
 }
 
 TEST_EACH(tempdir_make, tempdir_remove);

@@ -38,7 +38,6 @@ check(const char *name, expectation expected)
 static void
 ignore(void *user)
 {
-    (void)user;
 }
 
 static int

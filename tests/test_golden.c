@@ -88,8 +88,7 @@ tensor(const struct qv_safetensors *file, const char *name, void **data)
     const struct qv_safetensor *t = qv_safetensors_find(file, name);
     if (!t)
         fail_msg("%s: no tensor %s", qv_safetensors_path(file), name);
-    *data = malloc(t->bytes + 1);
-    assert_non_null(*data);
+    *data = test_alloc(t->bytes + 1);
     assert_ok(qv_safetensors_read(file, t, 0, *data, t->bytes, ERR));
     return t;
 }
@@ -110,7 +109,6 @@ is_as_near_as_transformers(const struct qv_safetensors *expected, const char *na
     double of_mean = mean / (double)bar[0], of_worst = worst / (double)bar[1];
     printf("%s %s: mean %.2e (%.2f of transformers'), worst %.2e (%.2f)\n", what, name, mean,
            of_mean, worst, of_worst);
-    free(data);
     return of_mean <= bf16_mean_slack && of_worst <= worst_slack;
 }
 
@@ -135,7 +133,6 @@ check_layer(const struct qv_safetensors *expected, const struct layer *l, int64_
             ok = ok && fabs((double)l->rows[i] - ((float *)truth)[i]) <= 1e-5;
     if (!ok)
         fail_msg("%s: layer %s: mean distance %.3g, worst %.3g", what, l->name, mean, worst);
-    free(truth);
 }
 
 /* Checks everything that a tower of this size shows and gives. */
@@ -153,12 +150,9 @@ static qv_tokens
 room_for(const qv_model_info *info, int64_t tokens)
 {
     size_t bytes = (size_t)(tokens * info->out_hidden) * sizeof(float);
-    qv_tokens out = { .tokens = malloc(bytes), .capacity = tokens };
-    assert_non_null(out.tokens);
-    for (int i = 0; i < info->n_deepstack; i++) {
-        out.deepstack[i] = malloc(bytes);
-        assert_non_null(out.deepstack[i]);
-    }
+    qv_tokens out = { .tokens = test_alloc(bytes), .capacity = tokens };
+    for (int i = 0; i < info->n_deepstack; i++)
+        out.deepstack[i] = test_alloc(bytes);
     return out;
 }
 
@@ -237,12 +231,6 @@ check_family(const char *family, const char *backend, qv_dtype dtype)
     check_all(expected, &seen, &info, thw[0] * thw[1] * thw[2], dtype, what);
     drop(&seen);
 
-    free(out.tokens);
-    for (int i = 0; i < info.n_deepstack; i++)
-        free(out.deepstack[i]);
-    free(pixels);
-    free(grid);
-    free(frames);
     qv_model_free(&model);
     qv_context_close(&ctx);
     qv_safetensors_close(&expected);

@@ -119,8 +119,7 @@ rows_of(const qv_item *item)
 static void *
 patches(int64_t n, qv_dtype dtype, uint32_t seed)
 {
-    void *p = malloc((size_t)n * qv_dtype_bytes(dtype));
-    assert_non_null(p);
+    void *p = test_alloc((size_t)n * qv_dtype_bytes(dtype));
     for (int64_t i = 0; i < n; i++)
         qv_store(p, dtype, i, (double)(test_random(&seed) >> 8) / 0x1p23 - 1);
     return p;
@@ -147,8 +146,7 @@ encode_pairs(const struct tiny *t, qv_input input, const qv_item *item, int64_t 
     const size_t pair_bytes = (size_t)(g[1] * g[2] * t->info.row_dim) * value_bytes[input];
     const bool still = item->is_image && input == QV_INPUT_FRAMES; /* every pair is its one frame */
     *bytes = (size_t)pairs * pair_rows * (size_t)(1 + t->info.n_deepstack);
-    char *tokens = malloc(*bytes);
-    assert_non_null(tokens);
+    char *tokens = test_alloc(*bytes);
     for (int64_t p = 0; p < pairs; p++) {
         qv_item piece = *item;
         piece.data = (const char *)item->data + (still ? 0 : (size_t)p * pair_bytes);
@@ -158,7 +156,6 @@ encode_pairs(const struct tiny *t, qv_input input, const qv_item *item, int64_t 
         for (int i = 0; i < 1 + t->info.n_deepstack; i++)
             memcpy(tokens + (size_t)(i * pairs + p) * pair_rows, one + (size_t)i * pair_rows,
                    pair_rows);
-        free(one);
     }
     qv_plan_free(&plan);
     return tokens;
@@ -174,8 +171,7 @@ mixed_make(const struct tiny *t, qv_dtype output)
     } kinds[] = { { QV_SOURCE_FRAMES, QV_INPUT_FRAMES, QV_U8 },
                   { QV_SOURCE_PATCHES, QV_INPUT_PATCHES, QV_F32 },
                   { QV_SOURCE_PATCHES_BF16, QV_INPUT_PATCHES_BF16, QV_BF16 } };
-    struct mixed *m = calloc(1, sizeof *m);
-    assert_non_null(m);
+    struct mixed *m = test_ends(calloc(1, sizeof *m), free);
     for (int i = 0; i < N; i++) {
         const int64_t *g = mix[i].grid_thw;
         const int of = i % 5 < 3 ? i % 5 : 0; /* most are frames */
@@ -191,16 +187,6 @@ mixed_make(const struct tiny *t, qv_dtype output)
         m->alone[i] = encode_pairs(t, kinds[of].input, &s->item, ROWS, output, &m->bytes[i]);
     }
     return m;
-}
-
-static void
-mixed_free(struct mixed *m)
-{
-    for (int i = 0; i < N; i++) {
-        free((void *)(uintptr_t)m->sources[i].item.data);
-        free(m->alone[i]);
-    }
-    free(m);
 }
 
 static void
@@ -255,7 +241,6 @@ run_mixed(const struct tiny *t, int n_models, const struct mixed *m, int turn, q
     assert_true(c->most_at_once <= 1 + turn % 3);
     for (int i = 0; i < N; i++)
         expect_alone(t, c, m, i, output);
-    collector_free(c);
 }
 
 static void
@@ -266,9 +251,7 @@ check_family(const char *dir, const char *backend)
         struct mixed *m = mixed_make(&t, type ? QV_BF16 : QV_F32);
         for (int turn = 0; turn < 4; turn++)
             run_mixed(&t, 1, m, turn, type ? QV_BF16 : QV_F32);
-        mixed_free(m);
     }
-    tiny_close(&t);
 }
 
 /* Tokens have the same bits in any order of the sources, with DeepStack's outputs and
@@ -320,11 +303,6 @@ TEST(several_devices_share_the_work)
                 !tiny_same(&t[1], g->tokens, m[1]->alone[i], values, QV_F32))
                 fail_msg("%s is of neither device", g->key);
         }
-        collector_free(c);
-        for (int i = 0; i < 2; i++) {
-            mixed_free(m[i]);
-            tiny_close(&t[i]);
-        }
     }
 }
 
@@ -355,11 +333,8 @@ TEST(jobs_of_one_model_run_side_by_side)
         }
         for (int j = 0; j < JOBS; j++) {
             qv_job_close(&jobs[j]);
-            collector_free(c[j]);
         }
     }
-    mixed_free(m);
-    tiny_close(&t);
 }
 
 /* Backends of two devices, the second of which is lost after some chunks, and both of which have
@@ -397,7 +372,6 @@ static int losses_told;
 static void
 count_loss(void *user, qv_status status, const char *words)
 {
-    (void)user;
     assert_int_equal(status, QV_EBACKEND);
     assert_non_null(strstr(words, "off the bus"));
     losses_told++;
@@ -450,14 +424,11 @@ TEST(a_lost_device_costs_what_was_on_it)
         const bool is_lost = atomic_load(&chunks_left) < 0;
         assert_in_range(lost, is_lost, both ? added : is_lost ? N - 1 : 0);
         n_lost += is_lost;
-        collector_free(c);
     }
     assert_in_range(n_lost, 2, 16);
     for (int i = 0; i < 2; i++) {
         t[i].ctx->backend = sound;
-        tiny_close(&t[i]);
     }
-    mixed_free(m);
 }
 
 /* Memory that is missing for the tokens of large items fails these alone. */
@@ -489,8 +460,6 @@ TEST(missing_memory_costs_its_item)
     }
     assert_int_equal(p.failed, large);
     assert_true(large > 0);
-    collector_free(c);
-    mixed_free(m);
     tiny_close(&t); /* its pages are unlocked by this backend */
 }
 
@@ -509,8 +478,7 @@ static struct longs *
 longs_make(const struct tiny *t)
 {
     static const int64_t sides[][2] = { { 2, 4 }, { 4, 4 }, { 4, 6 }, { 2, 10 }, { 6, 6 } };
-    struct longs *l = calloc(1, sizeof *l);
-    assert_non_null(l);
+    struct longs *l = test_ends(calloc(1, sizeof *l), free);
     for (int i = 0; i < LONG; i++) {
         const int64_t g[3] = { 1 + i * 7 % 16, sides[i % 5][0], sides[i % 5][1] };
         size_t bytes;
@@ -532,19 +500,8 @@ longs_make(const struct tiny *t)
         whole.data = even;
         whole.n_frames = 0;
         l->alone[i] = encode_pairs(t, QV_INPUT_FRAMES, &whole, ROWS, QV_F32, &bytes);
-        free(even);
     }
     return l;
-}
-
-static void
-longs_free(struct longs *l)
-{
-    for (int i = 0; i < LONG; i++) {
-        free((void *)(uintptr_t)l->sources[i].item.data);
-        free(l->alone[i]);
-    }
-    free(l);
 }
 
 /* The tokens that came of a clip, all or only the first ones, are those that its pairs give by
@@ -608,7 +565,6 @@ run_longs(const struct tiny *t, int n_models, const struct longs *l, enum ending
             (double)(p.rows - p.rest_rows) / (double)(p.capacity_rows - p.rest_capacity_rows);
         assert_true(full >= 0.95); /* of as few as 64 patches */
     }
-    collector_free(c);
 }
 
 /* Frame pairs are packed, so that a clip lies in several chunks. Its tokens come in their order,
@@ -626,9 +582,6 @@ TEST(clips_lie_in_several_chunks)
         for (int how = 0; how < ENDINGS; how++)
             for (int n = 1; n <= 2; n++)
                 run_longs(t, n, l, (enum ending)how);
-        longs_free(l);
-        for (int i = 0; i < 2; i++)
-            tiny_close(&t[i]);
     }
 }
 
@@ -681,11 +634,7 @@ TEST(thin_items_have_many_windows)
         assert_int_equal(g->lasts, 1);
         assert_int_equal(g->n, g->n_tokens);
         assert_true(tiny_same(&t, g->tokens, alone, bytes / sizeof(float), QV_F32));
-        free(alone);
-        free((void *)(uintptr_t)items[i].data);
     }
-    collector_free(c);
-    tiny_close(&t);
 }
 
 /* Small sources in a list fill chunks, and a few of them do not pay for a full chunk if a smaller
@@ -730,10 +679,7 @@ TEST(few_pay_for_few)
             if (p.chunks == (n + fit - 1) / fit && n % fit && n < fit)
                 assert_int_equal(p.capacity_rows, fill.patches);
             assert_true(n > 1 || p.chunks == 1);
-            collector_free(c);
         }
-        free(frames);
-        tiny_close(&t);
     }
 }
 
@@ -773,9 +719,6 @@ TEST(few_plans_are_made)
         assert_int_equal(p.capacity_rows, one->chunks * ROWS + one->rest);
         if (one->chunks == 5)
             assert_int_equal(has_dense_plan(t.model, 4, 16), one->under_way == 2);
-        collector_free(c);
-        free(frames);
-        tiny_close(&t);
     }
 }
 
@@ -821,7 +764,6 @@ TEST(what_is_dropped_is_not_computed)
         if (g->cancelled)
             assert_non_null(strstr(g->error, "it was dropped"));
     }
-    free(frames);
 }
 
 /* ---- sources that are wrong ------------------------------------------------------------------ */
@@ -866,7 +808,6 @@ TEST(sources_are_checked_when_they_are_added)
     job_close(&job);
     assert_int_equal(kept->n, 1);
     assert_int_equal(kept->got[0].status, QV_OK);
-    free(frames);
 }
 
 TEST(options_are_checked)
@@ -903,9 +844,6 @@ TEST(options_are_checked)
         expect_failure(c->words, QV_EINVAL, c->words, status, &err);
         assert_null(job);
     }
-    tiny_close(&moe);
-    tiny_close(&other);
-    tiny_close(&t);
 }
 
 /* One that the sink refuses in each of its calls, the others none the wiser. */
@@ -934,10 +872,7 @@ TEST(a_sink_refuses_one)
         assert_true(where == IN_END ? g->calls > (turn % 3) : g->calls == (where == IN_ROWS));
         assert_int_equal(g->status, where == IN_END ? QV_OK : QV_ENOMEM);
         assert_true(where == IN_END || strstr(g->error, "the sink does not want it"));
-        collector_free(c);
     }
-    mixed_free(m);
-    tiny_close(&t);
 }
 
 /* A source that failed before it was added comes to its end in its turn, without an entry. */
@@ -975,7 +910,6 @@ TEST(a_sink_of_zeros_discards)
     assert_int_equal(p.done, 2);
     assert_int_equal(p.failed, 1);
     assert_int_equal(p.tokens, 4);
-    free(frames);
 }
 
 /* Every source is told of once, those that were not done as cancelled. */
@@ -1013,7 +947,6 @@ TEST(what_is_no_matter_of_one_source_ends_all)
     expect_error(QV_ENOMEM, "does not want it", qv_job_end(job, ERR));
     job_close(&job);
     check_ended(c, added, QV_ENOMEM, "does not want it");
-    collector_free(c);
     /* a device that cannot compute */
     struct tiny described = { .info = t.info };
     qv_model_options o = { .dtype = QV_F32, .describe = true };
@@ -1027,10 +960,6 @@ TEST(what_is_no_matter_of_one_source_ends_all)
     expect_error(QV_ESTATE, "no weights", qv_job_add(job, &m->sources[0], ERR));
     job_close(&job);
     check_ended(c, added, QV_ESTATE, "no weights");
-    collector_free(c);
-    tiny_close(&described);
-    mixed_free(m);
-    tiny_close(&t);
 }
 
 /* Closed in the middle, cancelled before that or not; and a queue that is full. */
@@ -1071,10 +1000,7 @@ TEST(a_job_is_closed_early)
         assert_int_equal(c->n, added);
         for (int i = 0; i < c->n; i++)
             assert_int_equal(c->got[i].lasts, 1);
-        collector_free(c);
     }
-    mixed_free(m);
-    tiny_close(&t);
 }
 
 /* An item does not wait for a chunk that does not fill, though another is still being read. */
@@ -1097,7 +1023,6 @@ TEST(nothing_waits_for_ever)
         }
     }
     job_end(&job);
-    free(frames);
 }
 
 /* ---- clips ----------------------------------------------------------------------------------- */
@@ -1241,10 +1166,7 @@ TEST(clips_in_any_order_are_the_same_bits)
                 assert_true(p.most_frame_bytes <= (whole ? 9 * 160 * 128 * 3 : 130000));
             for (int i = 0; i < CLIPS; i++)
                 expect_same(&t, c, alone, clips[i].name, clips[i].name);
-            collector_free(c);
         }
-        collector_free(alone);
-        tiny_close(&t);
     }
 }
 
@@ -1260,14 +1182,11 @@ TEST(a_clip_is_read_in_parts_of_a_chunk)
     const int64_t whole = (int64_t)clips[K].sampled * clips[K].width * clips[K].height * 3;
     assert_in_range(p.most_frame_bytes, 1, whole / 8);
     expect_same(&usual, kept, alone, clips[K].name, clips[K].name);
-    collector_free(alone);
 }
 
 static qv_status
 keep_device_s(void *user, void *entry, const qv_job_result *r, qv_error *err)
 {
-    (void)entry;
-    (void)err;
     *(double *)user = r->wait_device_s;
     return r->status;
 }
@@ -1332,8 +1251,7 @@ TEST(a_file_in_memory)
     char *bytes[CLIPS];
     for (int i = 0; i < CLIPS; i++) {
         FILE *f = fopen(clip_paths[i], "rb");
-        bytes[i] = malloc(1 << 20);
-        assert_non_null(bytes[i]);
+        bytes[i] = test_alloc(1 << 20);
         const qv_clip_options o = clip_options(i);
         job_add(job, &(qv_job_source){ .key = clips[i].name,
                                        .kind = QV_SOURCE_BYTES,
@@ -1345,9 +1263,7 @@ TEST(a_file_in_memory)
     job_end(&job);
     for (int i = 0; i < CLIPS; i++) {
         expect_same(&usual, kept, alone, clips[i].name, clips[i].name);
-        free(bytes[i]);
     }
-    collector_free(alone);
 }
 
 TEST(a_source_that_is_wrong_costs_itself)
@@ -1388,7 +1304,6 @@ TEST(a_source_that_is_wrong_costs_itself)
         assert_non_null(strstr(g->error, wrong[i].path));
     }
     assert_int_equal(find(kept, "odd")->status, QV_EINVAL);
-    collector_free(alone);
 }
 
 /* ---- what is ahead --------------------------------------------------------------------------- */
@@ -1408,8 +1323,6 @@ static qv_status
 hold(void *user, void *entry, const qv_job_result *r, qv_error *err)
 {
     struct holder *h = user;
-    (void)entry;
-    (void)err;
     pthread_mutex_lock(&h->lock);
     *(int64_t *)r->user = r->ahead_bytes;
     h->held += r->ahead_bytes;
@@ -1494,7 +1407,6 @@ TEST(results_are_taken_in_order_below_a_bound)
         assert_in_range(h.most, 1, ahead + decoders * h.largest);
         assert_int_equal(job_end(&h.job).done, HELD);
     }
-    free(frames);
 }
 
 /* Waits until so many sources are done, and sees that no other is being read a moment later. */
@@ -1574,7 +1486,6 @@ TEST(nothing_is_taken_up_until_results_are_given_back)
         add_held(&h, i, frames);
     job_end(&h.job);
     assert_int_equal(h.held, 0);
-    free(frames);
 }
 
 /* A client that gives nothing back holds up itself alone, and one that is cancelled fails the call
@@ -1634,7 +1545,6 @@ TEST(clients_have_bounds_of_their_own)
     const qv_job_progress p = job_end(&h.job);
     assert_int_equal(p.done, 13);
     assert_int_equal(p.failed, 2); /* those that waited were dropped */
-    free(frames);
 }
 
 /* A closed client's sources are dropped, and what it had lent is read no more after their ends. */
@@ -1659,7 +1569,6 @@ TEST(a_client_is_closed_while_its_sources_are_under_way)
     const qv_job_progress p = job_end(&h.job);
     assert_int_equal(p.done, 400);
     assert_true(p.failed > 0);
-    free(frames);
 }
 
 /* ---- going on -------------------------------------------------------------------------------- */
@@ -1667,10 +1576,6 @@ TEST(a_client_is_closed_while_its_sources_are_under_way)
 static qv_status
 take_slowly(void *user, void *entry, const qv_job_result *r, qv_error *err)
 {
-    (void)user;
-    (void)entry;
-    (void)r;
-    (void)err;
     usleep(300000);
     return QV_OK;
 }
@@ -1703,7 +1608,6 @@ TEST(a_job_that_waits_asks_whether_it_goes_on)
         assert_int_equal(asked, 3);
         qv_job_close(&job);
     }
-    free(frames);
 }
 
 /* ---- many, and decoders that are killed ------------------------------------------------------ */
@@ -1768,7 +1672,6 @@ TEST(decoders_are_killed_at_random)
     assert_int_equal(p.failed, failed);
     print_message("%d killed, %d of %d clips failed\n", k.killed, failed, MANY);
     assert_true(failed > 0 && failed < MANY);
-    collector_free(alone);
 }
 
 static int64_t
@@ -1784,8 +1687,6 @@ resident_bytes(void)
 static qv_status
 count(void *user, void *entry, const qv_job_result *r, qv_error *err)
 {
-    (void)entry;
-    (void)err;
     *(int *)user += !r->status;
     return QV_OK;
 }
@@ -1837,9 +1738,7 @@ TEST(packs_are_as_large_as_a_model_says)
             struct collector *c = collector_make(&t);
             qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = rows }, c);
             assert_int_equal(job_end(&job).pack_rows, qv_model_packing(t.model, rows).rows);
-            collector_free(c);
         }
-        tiny_close(&t);
     }
 }
 
@@ -1851,13 +1750,5 @@ set_up(void)
     return 0;
 }
 
-static int
-tear_down(void)
-{
-    collector_free(kept);
-    tiny_close(&usual);
-    return 0;
-}
-
-TEST_EACH(set_up, tear_down);
+TEST_EACH(set_up, NULL);
 TEST_GROUP(make_files, remove_files);

@@ -16,10 +16,6 @@ static qv_status
 take_rows(void *user, void *entry, const qv_job_result *r, const qv_job_rows *rows, qv_error *err)
 {
     const useconds_t *slow_us = user;
-    (void)entry;
-    (void)r;
-    (void)rows;
-    (void)err;
     usleep(*slow_us);
     return QV_OK;
 }
@@ -67,8 +63,6 @@ TEST(progress_may_be_asked_for_until_the_end)
         asker_stop(&asker);
         qv_job_close(&job);
     }
-    free(frames);
-    tiny_close(&t);
 }
 
 /* ---- what limits ----------------------------------------------------------------------------- */
@@ -110,7 +104,6 @@ expect_limit(const struct tiny *t, const int64_t g[3], int n, useconds_t slow_us
     }
     assert_true(asked > 10);
     qv_job_close(&job);
-    free(frames);
 }
 
 TEST(the_slow_stage_limits)
@@ -128,5 +121,4 @@ TEST(the_slow_stage_limits)
     expect_limit(&t, large, 8, 0, "device");
     expect_limit(&t, small, 400, 0, "device"); /* more than may wait to be packed */
     t.ctx->backend = quick;
-    tiny_close(&t);
 }

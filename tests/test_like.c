@@ -154,7 +154,7 @@ TEST(pixels_are_the_packages)
         int h, w, to_h, to_w;
         assert_int_equal(json_unpack(resize, "[siiiis]", &name, &h, &w, &to_h, &to_w, &there), 0);
         const size_t n = 3 * (size_t)to_h * (size_t)to_w, n_src = 3 * (size_t)h * (size_t)w;
-        uint8_t *src = malloc(n_src), *dst = malloc(n + 64);
+        uint8_t *src = test_alloc(n_src), *dst = test_alloc(n + 64);
         uint64_t hash = 0xcbf29ce484222325u;
         uint32_t seed = 1;
         assert_true(src && dst);
@@ -176,8 +176,6 @@ TEST(pixels_are_the_packages)
             fail_msg("row %zu, %s: other bytes, %s", row, name, here);
         for (size_t i = n; i < n + 64; i++)
             assert_int_equal(dst[i], 0x99);
-        free(src);
-        free(dst);
     }
 }
 

@@ -114,11 +114,10 @@ job_failing(long n, const uint8_t *frames, size_t chunk_bytes, struct made *shar
         qv_status status = job(frames, chunk_bytes, mine, &err);
         bool failed = n >= 0 && emulator_calls_left < 0, same = !memcmp(mine, shared, sizeof *mine);
         if (n >= 0)
-            free(mine);
-        exit(status   ? (*err.text ? IN_WORDS : WITHOUT_WORDS)
-             : !same  ? OTHER_VALUES
-             : failed ? ABSORBED
-                      : NOTHING_FAILED); /* Here a sanitizer looks for leaks. */
+            exit(status   ? (*err.text ? IN_WORDS : WITHOUT_WORDS)
+                 : !same  ? OTHER_VALUES
+                 : failed ? ABSORBED
+                          : NOTHING_FAILED); /* Here a sanitizer looks for leaks. */
     }
     assert_int_equal(waitpid(child, &result, 0), child);
     assert_true(WIFEXITED(result));
@@ -149,8 +148,6 @@ TEST(every_call_may_fail)
     /* x and y are copied if they cannot be used in place. */
     assert_int_equal(absorbed, sysconf(_SC_PAGESIZE) == PAGE ? 2 : 0);
     munmap(made, sizeof *made);
-    free(frames);
-    tiny_close(&t);
 }
 
 /* Whole pages are used where they lie, and other memory is copied. The values are the same, and
@@ -166,7 +163,7 @@ TEST(pages_are_used_in_place)
     qv_conv3d_get_info(conv, &info);
     float *x = pages(info.x_bytes + PAGE), *y = pages(info.y_bytes + PAGE);
     float *odd_x = x + PAGE / sizeof(float) / 2, *odd_y = y + PAGE / sizeof(float) / 2;
-    float *expected = malloc(info.y_bytes), *values = malloc(info.x_bytes);
+    float *expected = test_alloc(info.y_bytes), *values = test_alloc(info.x_bytes);
     assert_true(expected && values);
     for (size_t i = 0; i < info.x_bytes / sizeof(float); i++)
         values[i] = (float)(i % 7) - 3;
@@ -179,8 +176,6 @@ TEST(pages_are_used_in_place)
     assert_memory_equal(y, expected, info.y_bytes);
     free(x); /* The backend does not hold either of them any more. */
     free(y);
-    free(expected);
-    free(values);
     qv_conv3d_free(&conv);
     qv_context_close(&ctx);
 }
@@ -334,9 +329,8 @@ TEST(pieces_are_the_whole)
                   qv_launch_metal(&op, 0, cases[i].naive, &whole, ERR));
         const uint32_t n = qv_launch_pieces_metal(&whole);
         const size_t all = (size_t)whole.groups[0] * whole.groups[1];
-        unsigned char *seen = calloc(all, 1);
+        unsigned char *seen = test_ends(calloc(all, 1), free);
         double seconds = 0;
-        assert_non_null(seen);
         if (n < cases[i].least || n > cases[i].most)
             fail_msg("%s: %u pieces", cases[i].op, n);
         for (uint32_t p = 0; p < n; p++) {
@@ -352,7 +346,6 @@ TEST(pieces_are_the_whole)
         for (size_t j = 0; whole.is_attention && j < all; j++)
             assert_int_equal(seen[j], 1);
         assert_true(seconds > 0.999 * whole.seconds && seconds < 1.001 * whole.seconds);
-        free(seen);
     }
 }
 
@@ -472,11 +465,9 @@ TEST(rows_beyond_the_fill_read_what_is_there)
         memcpy(clip.grid_thw, chunks[i].grid_thw, sizeof clip.grid_thw);
         size_t bytes;
         qv_plan *plan = tiny_plan(&t, &o);
-        free(tiny_chunk(&t, plan, &clip, 1, QV_F32, &bytes));
+        tiny_chunk(&t, plan, &clip, 1, QV_F32, &bytes);
         qv_plan_free(&plan);
     }
-    free(frames);
-    tiny_close(&t);
 }
 
 /* Every tile is timed once. After that the file answers, and the same file gives the same bits. */
@@ -495,14 +486,10 @@ TEST(tuning_takes_from_its_file)
         uint8_t *frames = tiny_frames(&t, 2, 4, 4, 1);
         const qv_item clip = { .data = frames, .grid_thw = { 1, 4, 4 } };
         tokens[i] = tiny_encode(&t, QV_INPUT_FRAMES, &clip, 1, NULL, i ? &m : &n);
-        free(frames);
-        tiny_close(&t);
         assert_int_equal(access(file, R_OK), 0);
     }
     assert_int_equal(n, m);
     assert_memory_equal(tokens[0], tokens[1], n);
-    free(tokens[0]);
-    free(tokens[1]);
     remove(file);
 }
 

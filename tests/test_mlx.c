@@ -81,9 +81,9 @@ put_matrix(struct written *w, const struct how *how, const char *name, const flo
 {
     const int64_t group = 32, groups = k / group, words = k * how->bits / 32;
     const size_t n = (size_t)(rows * groups);
-    float *scales = malloc(n * sizeof *scales), *biases = malloc(n * sizeof *biases);
-    float *values = malloc((size_t)(rows * k) * sizeof *values);
-    uint32_t *packed = calloc((size_t)(rows * words), sizeof *packed);
+    float *scales = test_alloc(n * sizeof *scales), *biases = test_alloc(n * sizeof *biases);
+    float *values = test_alloc((size_t)(rows * k) * sizeof *values);
+    uint32_t *packed = test_ends(calloc((size_t)(rows * words), sizeof *packed), free);
     for (int64_t i = 0; i < rows * groups; i++)
         quantise(x + i * group, group, how->bits, packed, i * group, &scales[i], &biases[i],
                  values + i * group);
@@ -91,12 +91,8 @@ put_matrix(struct written *w, const struct how *how, const char *name, const flo
     const int stem = (int)(strlen(name) - strlen("weight"));
     if (how->as_values) {
         put(w, "F32", name, 2, (int64_t[]){ rows, k }, values, (size_t)(rows * k) * 4);
-        free(packed);
-        free(scales);
-        free(biases);
         return;
     }
-    free(values);
     const int64_t said = how->groups ? how->groups : groups,
                   width = how->words ? how->words : words;
     put(w, "U32", name, 2, (int64_t[]){ rows, width }, packed, (size_t)(rows * words) * 4);
@@ -113,7 +109,7 @@ static void
 put_patch_embed(struct written *w, const struct qv_safetensor *t, const float *x)
 {
     const int64_t *d = t->shape, c = d[1], taps = d[2] * d[3] * d[4];
-    float *last = malloc((size_t)(d[0] * c * taps) * sizeof *last);
+    float *last = test_alloc((size_t)(d[0] * c * taps) * sizeof *last);
     for (int64_t i = 0; i < d[0] * c * taps; i++)
         last[i / (c * taps) * c * taps + i % taps * c + i / taps % c] = x[i];
     put(w, "F32", "vision_tower.patch_embed.proj.weight", 5,
@@ -134,25 +130,19 @@ take(struct written *w, const struct how *how, const struct qv_safetensors *file
     static const char prefix[] = "model.visual.";
     char name[160];
     const int64_t n = (int64_t)t->bytes / 2;
-    uint16_t *in = malloc(t->bytes);
-    float *x = malloc((size_t)n * sizeof *x);
-    if (strncmp(t->name, prefix, sizeof prefix - 1) != 0) {
-        free(in);
-        free(x);
+    uint16_t *in = test_alloc(t->bytes);
+    float *x = test_alloc((size_t)n * sizeof *x);
+    if (strncmp(t->name, prefix, sizeof prefix - 1) != 0)
         return;
-    }
     assert_ok(qv_safetensors_read(file, t, 0, in, t->bytes, ERR));
     for (int64_t i = 0; i < n; i++)
         x[i] = qv_bf16_to_f32(in[i]);
-    free(in);
     snprintf(name, sizeof name, "vision_tower.%s", t->name + sizeof prefix - 1);
     const bool matrix = t->n_dims == 2 && t->shape[1] % 32 == 0 && !strstr(name, "pos_embed");
     if (t->n_dims == 5)
         put_patch_embed(w, t, x);
     else if (matrix)
         put_matrix(w, how, name, x, t->shape[0], t->shape[1]);
-    if (t->n_dims == 5 || matrix)
-        free(x);
     else
         put(w, "F32", name, t->n_dims, t->shape, x, (size_t)n * 4);
 }
@@ -171,10 +161,8 @@ write_checkpoint(const struct how *how)
     qv_safetensors_close(&file);
     size_t kept = 0;
     for (size_t i = 0; i < w.n; i++) {
-        if (is_dropped(how, w.names[i])) {
-            free(w.data[i]);
+        if (is_dropped(how, w.names[i]))
             continue;
-        }
         w.tensors[kept] = w.tensors[i];
         w.data[kept] = w.data[i];
         w.bytes[kept++] = w.bytes[i];
@@ -185,12 +173,10 @@ write_checkpoint(const struct how *how)
     for (size_t i = 0; i < w.n; i++) {
         const size_t said = (size_t)w.tensors[i].shape[0] * 4 *
                             (size_t)(w.tensors[i].n_dims > 1 ? w.tensors[i].shape[1] : 1);
-        void *grown = w.bytes[i] < said ? realloc(w.data[i], said) : w.data[i];
-        if (w.bytes[i] < said)
-            memset((char *)grown + w.bytes[i], 0, said - w.bytes[i]);
+        void *grown = test_ends(calloc(1, w.bytes[i] < said ? said : w.bytes[i]), free);
+        memcpy(grown, w.data[i], w.bytes[i]);
         const size_t bytes = w.tensors[i].n_dims == 5 ? w.bytes[i] : said;
         assert_ok(qv_safetensors_writer_put(to, i, 0, grown, bytes, ERR));
-        free(grown);
     }
     assert_ok(qv_safetensors_writer_finish(&to, ERR));
     int64_t quantised = 0;
@@ -215,7 +201,6 @@ tokens_of(qv_dtype dtype, size_t *bytes)
 {
     struct tiny t = tiny_open_family(tempdir, "ref", dtype, 1);
     float *tokens = tiny_fixed_tokens(&t, bytes);
-    tiny_close(&t);
     return tokens;
 }
 
@@ -236,8 +221,6 @@ TEST(quantised_is_what_it_stands_for)
             assert_memory_equal(expected, found, n);
             for (size_t i = 0; i < n / sizeof *found; i++)
                 assert_true(isfinite(found[i]));
-            free(expected);
-            free(found);
         }
 }
 
@@ -251,7 +234,6 @@ tokens_by(const char *backend, const qv_model_options *options, qv_model_info *i
     if (options->dtype == QV_F32 || t.model->ctx->caps.dtype == QV_BF16 || !strcmp(backend, "ref"))
         tokens = tiny_fixed_tokens(&t, bytes);
     *info = t.info;
-    tiny_close(&t);
     return tokens;
 }
 
@@ -278,8 +260,6 @@ expect_stored(const char *backend, qv_dtype dtype, int64_t quantised)
         0) /* CUDA's tiles have 128 columns, the model's matrices fewer */
         assert_true(stored.weight_bytes < widened.weight_bytes);
     assert_string_equal(stored.digest, widened.digest);
-    free(expected);
-    free(found);
 }
 
 static const char *stored_on[] = { "ref", "cpu" };

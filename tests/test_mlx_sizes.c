@@ -82,24 +82,20 @@ static void
 write_groups(int fd, const struct form *form, int64_t n, float (*of)(int64_t), uint64_t at)
 {
     const size_t bytes = (size_t)n * qv_dtype_bytes(form->scales);
-    char *data = malloc(bytes);
-    assert_non_null(data);
+    char *data = test_alloc(bytes);
     for (int64_t i = 0; i < n; i++)
         qv_store(data, form->scales, i, of(i));
     write_at(fd, data, bytes, at);
-    free(data);
 }
 
 static void
 write_values(int fd, const struct sparse *s, const struct form *form, const struct matrix *m)
 {
     const int64_t values = m->spec->n * m->spec->k, words = values * form->bits / 32;
-    uint32_t *packed = malloc((size_t)words * sizeof *packed);
-    assert_non_null(packed);
+    uint32_t *packed = test_alloc((size_t)words * sizeof *packed);
     for (int64_t i = 0; i < words; i++)
         packed[i] = word_at(i);
     write_at(fd, packed, (size_t)words * sizeof *packed, sparse_offset(s, m->packed));
-    free(packed);
     write_groups(fd, form, values / form->group, scale_at, sparse_offset(s, m->scales));
     write_groups(fd, form, values / form->group, bias_at, sparse_offset(s, m->biases));
 }
@@ -193,7 +189,6 @@ loads(const struct form *form, qv_dtype dtype, int threads)
 {
     struct tiny t = tiny_open_family(tempdir, "ref", dtype, threads);
     is_what_it_stands_for(form, t.model);
-    tiny_close(&t);
 }
 
 static void
@@ -254,7 +249,7 @@ TEST(a_room_that_is_too_small_is_refused)
         tensor.group = group;
         const size_t row = qv_stored_row_bytes(&tensor);
         assert_int_equal(row, spec->k * (group == 1 ? 9 : 4));
-        char *raw = malloc(3 * row), *canonical = malloc(3 * row);
+        char *raw = test_alloc(3 * row), *canonical = test_alloc(3 * row);
         assert_true(raw && canonical);
         struct qv_stored_room room = { raw, canonical, 3 * row - 1 };
         const qv_status s = qv_stored_read(&tensor, 5, 3, &room, &values, &err);
@@ -263,8 +258,6 @@ TEST(a_room_that_is_too_small_is_refused)
         assert_ok(group == 32 && qv_stored_read(&tensor, 5, 3, &room, &values, ERR));
         for (int64_t i = 0; group == 32 && i < 3 * spec->k; i++)
             assert_true(((const float *)values)[i] == value_at(&form, 5 * spec->k + i));
-        free(raw);
-        free(canonical);
     }
     qv_checkpoint_close(&stored.checkpoint);
     qv_tower_close(&tower);

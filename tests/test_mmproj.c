@@ -73,10 +73,6 @@ same_model(const char *what, const char *folder, const char *file, qv_dtype dtyp
     assert_string_equal(b.info.warning, "");
     assert_non_null(strstr(b.info.note, "bounds of pixels"));
     assert_string_equal(a.info.note, "");
-    free(wanted);
-    free(found);
-    tiny_close(&a);
-    tiny_close(&b);
 }
 
 static const struct {
@@ -162,7 +158,6 @@ TEST(every_form_is_the_same_model)
         if (how.silent) { /* the note says so */
             struct tiny t = tiny_open_family(file, "ref", QV_F32, 1);
             assert_non_null(strstr(t.info.note, "means, bounds of pixels"));
-            tiny_close(&t);
         }
         same_model(what, golden(towers[tower].name), file, QV_F32, 0);
     }
@@ -204,12 +199,10 @@ wide_folder(void)
                                          NULL, 0, &w, ERR));
     for (size_t i = 0; i < tower.n; i++) {
         const int64_t n = tower.tensors[i].n * tower.tensors[i].k;
-        float *x = malloc((size_t)n * sizeof *x);
-        assert_non_null(x);
+        float *x = test_alloc((size_t)n * sizeof *x);
         for (int64_t j = 0; j < n; j++)
             x[j] = (float)((j * 2654435761u >> 7) % 2001) * 1e-4f - 0.1f;
         assert_ok(qv_safetensors_writer_put(w, i, 0, x, (uint64_t)n * 4, ERR));
-        free(x);
     }
     assert_ok(qv_safetensors_writer_finish(&w, ERR));
     qv_tower_close(&tower);
@@ -236,10 +229,6 @@ stored_is_widened(const char *what, const char *file, const char *backend, qv_dt
     assert_string_equal(stored.info.digest, widened.info.digest);
     assert_true(kept ? stored.info.weight_bytes < widened.info.weight_bytes
                      : stored.info.weight_bytes == widened.info.weight_bytes);
-    free(wanted);
-    free(found);
-    tiny_close(&widened);
-    tiny_close(&stored);
     return kept;
 }
 
@@ -469,7 +458,6 @@ TEST(what_the_tower_does_not_use_is_found)
     struct qv_leftover l;
     assert_ok(qv_leftover_find(file, &t.model->config, &t.model->tower, &l, ERR));
     assert_true(!l.of_tower && !l.of_others);
-    tiny_close(&t);
 }
 
 TEST_EACH(tempdir_make, tempdir_remove);

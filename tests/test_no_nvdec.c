@@ -86,8 +86,6 @@ TEST(clips_say_it)
 static qv_status
 keep_reason(void *user, void *entry, const qv_job_result *r, qv_error *err)
 {
-    (void)entry;
-    (void)err;
     memcpy(user, r->outcome.not_gpu, sizeof r->outcome.not_gpu);
     return QV_OK;
 }
@@ -109,7 +107,6 @@ TEST(a_job_says_it)
     assert_non_null(strstr(reason, words));
     qv_job_close(&job);
     qv_decoder_stop(&decoder);
-    tiny_close(&t);
 }
 
 static int

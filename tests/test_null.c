@@ -631,7 +631,6 @@ TEST(every_function_is_in_the_table)
             if (!found)
                 fail_msg("%s: %.*s is not in the table", *c, (int)(open - name), name);
         }
-        free(f.data);
     }
     assert_true(n > 60);
 }
@@ -659,7 +658,6 @@ set_up(void)
     close_writer(&w);
     snprintf(path, sizeof path, "%s/part-cut-000.safetensors", cache_dir);
     put_file(path, part.data, part.bytes - 1);
-    free(part.data);
     char ppm[64 + sizeof pixels];
     const int n = snprintf(ppm, 64, "P6\n64 64\n255\n");
     memset(ppm + n, 'm', sizeof pixels);

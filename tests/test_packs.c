@@ -41,8 +41,7 @@ struct pack {
 static void *
 patches(int64_t n, uint32_t seed)
 {
-    float *p = malloc((size_t)n * sizeof *p);
-    assert_non_null(p);
+    float *p = test_alloc((size_t)n * sizeof *p);
     for (int64_t i = 0; i < n; i++)
         p[i] = (float)(test_random(&seed) >> 8) / 0x1p23f - 1;
     return p;
@@ -54,12 +53,17 @@ spoilt_data(const struct pack *p, qv_input input, int i)
 {
     static const float values[] = { NAN, INFINITY, -INFINITY };
     int64_t n = rows_of(&p->items[i]) * p->t.info.row_dim;
-    float *data = malloc((size_t)n * sizeof *data);
-    assert_non_null(data);
+    float *data = test_alloc((size_t)n * sizeof *data);
     memset(data, 0xff, (size_t)n * sizeof *data);
     for (int64_t j = 0; j < n && input == QV_INPUT_PATCHES; j++)
         data[j] = values[i % 3];
     return data;
+}
+
+static void
+free_plan(void *plan)
+{
+    qv_plan_free(&(qv_plan *){ plan });
 }
 
 static struct pack
@@ -73,7 +77,7 @@ pack_open_family(const char *dir, const char *backend, qv_dtype dtype, qv_input 
                                 .input = input,
                                 .output = output };
     size_t bytes;
-    p.plan = tiny_plan(&p.t, &o);
+    p.plan = test_ends(tiny_plan(&p.t, &o), free_plan);
     for (int i = 0; i < N; i++) {
         const int64_t *g = mix[i].grid_thw;
         qv_item *item = &p.items[i];
@@ -94,18 +98,6 @@ static struct pack
 pack_open(const char *backend, qv_dtype dtype, qv_input input, qv_dtype output)
 {
     return pack_open_family(QV_GOLDEN "/qwen3_vl_moe", backend, dtype, input, output);
-}
-
-static void
-pack_close(struct pack *p)
-{
-    for (int i = 0; i < N; i++) {
-        free((void *)(uintptr_t)p->items[i].data);
-        free((void *)(uintptr_t)p->spoilt[i].data);
-        free(p->alone[i]);
-    }
-    qv_plan_free(&p->plan);
-    tiny_close(&p->t);
 }
 
 /* Checks one chunk with items of the mix by number; n + number is item `number` spoilt. All
@@ -131,7 +123,6 @@ check_chunk(struct pack *p, const int *order, size_t n, const char *what)
                          order[i], i, n, (int)j);
         at += tokens;
     }
-    free(all);
 }
 
 /* Fills all memory of the chunks with NaN, and with indices that lead nowhere, as another plan
@@ -141,12 +132,10 @@ poison(const struct pack *p)
 {
     const struct qv_arena *arena = p->plan->arena;
     size_t bytes = (size_t)arena->n_chunks * arena->own_bytes + arena->work_bytes;
-    void *nan = malloc(bytes);
-    assert_non_null(nan);
+    void *nan = test_alloc(bytes);
     memset(nan, 0xff, bytes);
     assert_ok(p->t.ctx->backend->upload(p->t.ctx->dev, (struct qv_buffer){ arena->memory, 0 }, nan,
                                         bytes, ERR));
-    free(nan);
 }
 
 static void
@@ -178,7 +167,6 @@ check_pack(struct pack p)
     check_chunk(&p, &forward[N - 1], 1, "in memory of NaN");
     poison(&p);
     check_chunk(&p, forward, N, "in memory of NaN");
-    pack_close(&p);
 }
 
 TEST(neighbours_change_no_bit)
@@ -238,8 +226,6 @@ TEST(several_are_each_alone)
                                       (size_t)(tokens * p.t.info.out_hidden), QV_F32));
             at += tokens;
         }
-        free(all);
-        pack_close(&p);
     }
 }
 
@@ -256,7 +242,6 @@ for_each_pack(void (*check)(struct pack *p, const struct qv_capacity_bits *bits,
         const struct qv_capacity_bits bits =
             qv_capacity_bits(&p.t.ctx->caps, dtype, p.t.info.merge_size, p.t.info.head_dim);
         check(&p, &bits, !strcmp(backend, "ref"));
-        pack_close(&p);
     }
 }
 
@@ -272,7 +257,6 @@ check_alone(struct pack *p, const struct qv_capacity_bits *bits, bool is_ref)
             continue;
         char *alone = tiny_encode(&p->t, QV_INPUT_FRAMES, &p->items[i], 1, NULL, &bytes);
         assert_memory_equal(alone, p->alone[i], bytes);
-        free(alone);
         said++;
     }
     if (is_ref)
@@ -311,8 +295,6 @@ check_few(struct pack *p, const struct qv_capacity_bits *bits, bool is_ref)
     if (!bits->by_place) /* if bits differ only by place, any bucket serves */
         assert_memory_equal(few, in_full, n);
     assert_true(small || !is_ref);
-    free(few);
-    free(in_full);
 }
 
 /* Items that fit into one chunk take the smallest bucket if that changes no bit, and otherwise a
@@ -328,8 +310,6 @@ static void
 check_room(struct pack *p, const struct qv_capacity_bits *bits, bool is_ref)
 {
     static const int64_t rooms[] = { 3, 8, 9, 40, ROWS / 4, ROWS };
-    (void)bits;
-    (void)is_ref;
     for (size_t room = 0; room < sizeof rooms / sizeof *rooms; room++) {
         const qv_plan_options o = { .capacity.patches = ROWS,
                                     .capacity.segments = rooms[room],
@@ -342,7 +322,6 @@ check_room(struct pack *p, const struct qv_capacity_bits *bits, bool is_ref)
             if (memcmp(tokens, p->alone[i], bytes) != 0)
                 fail_msg("item %d has other bits where there is room for %lld segments", i,
                          (long long)rooms[room]);
-            free(tokens);
         }
         qv_plan_free(&plan);
     }
@@ -365,11 +344,9 @@ static void
 check_tables(const struct pack *p, const qv_item *item)
 {
     const size_t rows = (size_t)p->plan->capacity.patches;
-    struct qv_coords *coords = calloc(rows, sizeof *coords);
-    int32_t(*index)[4] = calloc(rows, sizeof *index);
+    struct qv_coords *coords = test_ends(calloc(rows, sizeof *coords), free);
+    int32_t(*index)[4] = test_ends(calloc(rows, sizeof *index), free);
     struct qv_item_place place;
-    assert_non_null(coords);
-    assert_non_null(index);
     read_table(p, SLOT_COORDS, coords, rows * sizeof *coords);
     read_table(p, SLOT_INDEX, index, rows * sizeof *index);
     read_table(p, SLOT_PLACES, &place, sizeof place);
@@ -384,8 +361,6 @@ check_tables(const struct pack *p, const qv_item *item)
         for (int i = 0; i < 4; i++)
             assert_in_range(index[r][i], 0, p->t.model->config.n_positions - 1);
     }
-    free(coords);
-    free(index);
 }
 
 /* Rows beyond a chunk's items read some valid place of the input, whatever earlier chunks of
@@ -408,11 +383,9 @@ TEST(rows_beyond_the_fill_stay_inside)
             if (i > 4)
                 poison(&p);
             for (int chunk = 0; chunk < p.plan->arena->n_chunks; chunk++)
-                free(tiny_chunk(&p.t, p.plan, &item, 1, QV_F32, &bytes));
+                tiny_chunk(&p.t, p.plan, &item, 1, QV_F32, &bytes);
             check_tables(&p, &item);
         }
-        free(frames);
-        pack_close(&p);
     }
 }
 
@@ -452,12 +425,10 @@ TEST(plans_take_turns_in_one_memory)
             assert_ok(qv_plan_pull(order[i], &out, ERR));
             if (i < 2) /* another capacity may have other kernels */
                 assert_memory_equal(out.tokens, p.alone[item[i]], bytes);
-            free(out.tokens);
         }
         qv_plan_free(&other);
         qv_plan_free(&larger);
         check_chunk(&p, (const int[]){ 4, 1, 2 }, 3, "after a larger plan");
-        pack_close(&p);
     }
 }
 
@@ -500,10 +471,6 @@ TEST(a_plan_that_was_freed_is_ready_at_once)
         assert_true(t.model->n_idle <= QV_IDLE_PLANS);
     }
     assert_int_equal(t.model->n_idle, QV_IDLE_PLANS);
-    free(before);
-    free(after);
-    free(frames);
-    tiny_close(&t);
 }
 
 /* pixel_values that bf16 holds exactly give the same bits in f32 and in bf16, for several items
@@ -519,8 +486,8 @@ TEST(patches_in_bf16_are_those_in_f32)
             continue;
         struct tiny t = tiny_open_family(families[i / N_TEST_DTYPES % 2], backend, dtype, 2);
         const int64_t n = (3 * 60 + 16) * t.info.row_dim;
-        float *wide = malloc((size_t)n * sizeof *wide);
-        uint16_t *narrow = malloc((size_t)n * sizeof *narrow);
+        float *wide = test_alloc((size_t)n * sizeof *wide);
+        uint16_t *narrow = test_alloc((size_t)n * sizeof *narrow);
         assert_true(wide && narrow);
         for (int64_t v = 0; v < n; v++) {
             qv_store(narrow, QV_BF16, v, (double)(v * 7919 % 511 - 255) / 255);
@@ -538,11 +505,6 @@ TEST(patches_in_bf16_are_those_in_f32)
             void *a = tiny_encode(&t, QV_INPUT_PATCHES, f32, (size_t)items, NULL, &bytes);
             void *b = tiny_encode(&t, QV_INPUT_PATCHES_BF16, bf16, (size_t)items, NULL, &bytes);
             assert_memory_equal(a, b, bytes);
-            free(a);
-            free(b);
         }
-        free(wide);
-        free(narrow);
-        tiny_close(&t);
     }
 }

@@ -27,14 +27,13 @@ open_clip(const char *path, qv_clip_options o, qv_outcome *info)
     return clip;
 }
 
-/* The first frame, [height, width, 3]; the caller must free() it. */
+/* The first frame, [height, width, 3]. */
 static uint8_t *
 first_frame(const char *path, qv_clip_options o, qv_outcome *info)
 {
     int64_t n = 0;
     qv_clip *clip = open_clip(path, o, info);
-    uint8_t *rgb = malloc((size_t)info->height * (size_t)info->width * 3);
-    assert_non_null(rgb);
+    uint8_t *rgb = test_alloc((size_t)info->height * (size_t)info->width * 3);
     assert_int_equal(qv_clip_read(clip, rgb, 1, &n, NULL, NULL), QV_OK);
     assert_int_equal(n, 1);
     qv_clip_close(&clip);
@@ -87,7 +86,6 @@ TEST(a_jpeg_has_libjpegs_colours)
             if (rgb[k] != cases[i].rgb[k % 3])
                 fail_msg("colour %d: channel %d is %d, not %d", (int)i, k % 3, rgb[k],
                          cases[i].rgb[k % 3]);
-        free(rgb);
     }
 }
 
@@ -127,7 +125,6 @@ TEST(a_clips_range_is_what_it_says)
         for (int k = 0; k < SIDE * SIDE * 3; k++)
             if (rgb[k] != c->rgb)
                 fail_msg("%s, level %d: %d, not %d", c->words, c->level, rgb[k], c->rgb);
-        free(rgb);
     }
 }
 
@@ -139,8 +136,7 @@ TEST(a_clip_inside_of_a_file_ends_where_it_is_said)
     qv_outcome info;
     write_grey("one.y4m", "", 100);
     assert_int_equal(stat(temp_path("one.y4m"), &st), 0);
-    char *bytes = malloc(2 * (size_t)st.st_size);
-    assert_non_null(bytes);
+    char *bytes = test_alloc(2 * (size_t)st.st_size);
     FILE *f = fopen(temp_path("one.y4m"), "rb");
     assert_non_null(f);
     assert_int_equal(fread(bytes, 1, (size_t)st.st_size, f), (size_t)st.st_size);
@@ -149,10 +145,9 @@ TEST(a_clip_inside_of_a_file_ends_where_it_is_said)
     const size_t head = (size_t)(frames - bytes), more = (size_t)st.st_size - head;
     memcpy(bytes + st.st_size, frames, more);
     const char *path = temp_file("two.y4m", bytes, (size_t)st.st_size + more);
-    free(bytes);
-    free(first_frame(path, (qv_clip_options){ 0 }, &info));
+    first_frame(path, (qv_clip_options){ 0 }, &info);
     assert_int_equal(info.source_frames, 8);
-    free(first_frame(path, (qv_clip_options){ .length = st.st_size }, &info));
+    first_frame(path, (qv_clip_options){ .length = st.st_size }, &info);
     assert_int_equal(info.source_frames, 4);
 }
 
@@ -237,8 +232,6 @@ TEST(each_has_the_arithmetic_of_its_kind)
         }
         assert_memory_not_equal(expected[0], expected[1], sizeof expected[0]);
         assert_memory_equal(found, expected[0], sizeof expected[0]);
-        free(found);
-        free(from);
     }
 }
 
@@ -288,9 +281,9 @@ TEST(each_has_the_stream_of_its_readers)
     qv_outcome info;
     const char *path = temp_path("two.mkv");
     write_two_streams(path);
-    free(first_frame(path, (qv_clip_options){ 0 }, &info));
+    first_frame(path, (qv_clip_options){ 0 }, &info);
     assert_int_equal(info.source_width, 2 * SIDE);
-    free(first_frame(path, (qv_clip_options){ .like = QV_LIKE_QWEN_VL_UTILS }, &info));
+    first_frame(path, (qv_clip_options){ .like = QV_LIKE_QWEN_VL_UTILS }, &info);
     assert_int_equal(info.source_width, 2 * SIDE);
 }
 

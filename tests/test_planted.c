@@ -266,9 +266,6 @@ TEST(each_costs_its_clip)
         fail_msg("%d of %d clips went wrong; the job ended with %s %s", bad, N_FAULTS + N_GOOD,
                  qv_status_name(status), err.text);
     expect_nobody();
-    collector_free(alone);
-    collector_free(c);
-    tiny_close(&t);
 }
 
 /* A failure that belongs to no clip: a process that cannot lock itself in, which it reports before
@@ -287,8 +284,6 @@ TEST(no_clip_is_read_without_the_lock)
     assert_non_null(strstr(g->error, "its decoder cannot be locked in: no such filter"));
     qv_decoder_stop(&decoder);
     expect_nobody();
-    collector_free(c);
-    tiny_close(&t);
 }
 
 /* ---- the decoder's program is killed --------------------------------------------------------- */
@@ -338,9 +333,6 @@ TEST(a_killed_program_is_started_again)
         fail_msg("%d of %d clips went wrong; the job ended with %s %s", bad, N,
                  qv_status_name(status), err.text);
     expect_nobody();
-    collector_free(alone);
-    collector_free(c);
-    tiny_close(&t);
 }
 
 /* ---- the job's process is killed ------------------------------------------------------------- */

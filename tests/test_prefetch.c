@@ -160,8 +160,8 @@ static void
 put_tensor(struct qv_safetensors_writer *w, size_t i, int64_t n, const int spoilt[2])
 {
     const bool f32 = i % 4 == 1;
-    float *wide = malloc((size_t)n * sizeof *wide);
-    uint16_t *half = malloc((size_t)n * sizeof *half);
+    float *wide = test_alloc((size_t)n * sizeof *wide);
+    uint16_t *half = test_alloc((size_t)n * sizeof *half);
     uint32_t seed = (uint32_t)i;
     assert_true(wide && half);
     for (int64_t j = 0; j < n; j++) {
@@ -175,8 +175,6 @@ put_tensor(struct qv_safetensors_writer *w, size_t i, int64_t n, const int spoil
         }
     assert_ok(qv_safetensors_writer_put(w, i, 0, f32 ? (void *)wide : half,
                                         (size_t)n * (f32 ? 4 : 2), ERR));
-    free(wide);
-    free(half);
 }
 
 static void

@@ -14,15 +14,13 @@
 static const char *
 make_file_n(const char *name, const char *header, size_t n, size_t data)
 {
-    char *all = malloc(8 + n + data);
-    assert_non_null(all);
+    char *all = test_alloc(8 + n + data);
     for (int i = 0; i < 8; i++)
         all[i] = (char)((uint64_t)n >> 8 * i & 0xff);
     memcpy(all + 8, header, n);
     for (size_t i = 0; i < data; i++)
         all[8 + n + i] = (char)i;
     const char *path = temp_file(name, all, 8 + n + data);
-    free(all);
     return path;
 }
 
@@ -199,8 +197,7 @@ TEST(what_is_no_file_is_refused_without_waiting)
 TEST(bombs_are_refused)
 {
     const size_t n = 14 << 20;
-    char *text = malloc(n + 64);
-    assert_non_null(text);
+    char *text = test_alloc(n + 64);
 
     memset(text, '[', n);
     memcpy(text, "{\"a\":", 5);
@@ -220,7 +217,6 @@ TEST(bombs_are_refused)
     memcpy(text, "{\"", 2);
     memcpy(text + n, "\":1}", 4);
     expect_open_failure("name", make_file_n("b", text, n + 4, 0), QV_EFORMAT, "nnn...|is 1");
-    free(text);
 
     /* A name of 90 MB in a file with a hole; only its first bytes are read. */
     const char *path = temp_file("key", "\0\0\x60\5\0\0\0\0{\"n", 11);
@@ -655,14 +651,12 @@ TEST(bad_indices_are_refused)
     struct qv_checkpoint *c = NULL;
     qv_error err = { 0 };
     const size_t n = 2 << 20;
-    char *text = malloc(n + 1);
-    assert_non_null(text);
+    char *text = test_alloc(n + 1);
     for (size_t i = 0; i < n; i++)
         text[i] = "{},"[i % 3];
     memcpy(text, "{\"a\":[", 6);
     text[n] = 0;
     temp_text(INDEX, text);
-    free(text);
     expect_failure("brackets", QV_EFORMAT, INDEX "|brackets|at most 262144",
                    qv_checkpoint_open(tempdir, &c, &err), &err);
     assert_int_equal(truncate(temp_path(INDEX), ((off_t)64 << 20) + 1), 0);

@@ -92,9 +92,8 @@ static bool
 layer_passes(int64_t n, int64_t cols, double factor, uint64_t *random)
 {
     const size_t values = (size_t)(n * cols);
-    float *truth = malloc(3 * values * sizeof *truth), *ideal = truth + values;
+    float *truth = test_alloc(3 * values * sizeof *truth), *ideal = truth + values;
     float *found = ideal + values;
-    assert_non_null(truth);
     for (size_t i = 0; i < values; i++) {
         truth[i] = (float)draw(random);
         ideal[i] = truth[i] + (float)(draw(random) / 256);
@@ -108,7 +107,6 @@ layer_passes(int64_t n, int64_t cols, double factor, uint64_t *random)
     assert_ok(verify_layer("rounding", QV_BF16, &l, &to, &table, ERR));
     bool ok = table.rows[0].ok;
     verify_table_free(&table);
-    free(truth);
     return ok;
 }
 

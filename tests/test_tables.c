@@ -39,8 +39,7 @@ TEST(rows_beyond_the_items_look_nowhere_else)
                   qv_model_load(ctx, QV_GOLDEN "/qwen3_vl", NULL, &model, ERR));
         qv_model_get_info(model, &info);
         const size_t bytes = (size_t)(SIDE * SIDE * info.patch_size * info.patch_size * 3);
-        uint8_t *frame = malloc(bytes);
-        assert_non_null(frame);
+        uint8_t *frame = test_alloc(bytes);
         memset(frame, 0x7f, bytes);
         memset(first, 0, sizeof first);
         memset(second, 0, sizeof second);
@@ -51,7 +50,6 @@ TEST(rows_beyond_the_items_look_nowhere_else)
         memset(second, 0, sizeof second);
         encode(model, SIDE * SIDE / 4, 4, frame, second);
         assert_memory_equal(first, second, sizeof first);
-        free(frame);
         qv_model_free(&model);
         qv_context_close(&ctx);
     }

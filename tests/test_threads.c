@@ -39,9 +39,7 @@ work(void *argument)
     for (int round = 0; round < ROUNDS; round++) {
         struct tiny t = tiny_open(w->backend, QV_F32, 1);
         uint8_t *frames = tiny_frames(&t, FRAMES, 4, 6, w->seed);
-        free(w->tokens);
         w->tokens = encode(&t, frames, &w->bytes);
-        free(frames);
         tiny_close(&t);
     }
     return NULL;
@@ -66,8 +64,6 @@ TEST(two_contexts_in_two_threads)
         for (int i = 0; i < 2; i++) {
             assert_int_equal(alone[i].bytes, together[i].bytes);
             assert_memory_equal(alone[i].tokens, together[i].tokens, alone[i].bytes);
-            free(alone[i].tokens);
-            free(together[i].tokens);
         }
     }
 }
@@ -100,10 +96,6 @@ TEST(a_context_moves_between_threads)
         assert_int_equal(pthread_create(&thread, NULL, encode_elsewhere, &m), 0);
         pthread_join(thread, NULL);
         assert_memory_equal(here, m.tokens, m.bytes);
-        free(here);
-        free(m.tokens);
-        free(m.frames);
-        tiny_close(&m.t);
     }
 }
 
@@ -123,7 +115,6 @@ encode_again(void *sharer)
         size_t bytes;
         float *tokens = encode(s->t, s->frames, &bytes);
         s->wrong += bytes != s->bytes || memcmp(tokens, s->expected, bytes) != 0;
-        free(tokens);
     }
     return NULL;
 }
@@ -138,24 +129,18 @@ TEST(threads_share_a_model)
         struct tiny t = tiny_open(test_backends[b], QV_F32, 1);
         t.ctx->caps.chunks = 2;
         struct sharer sharers[N];
-        float *expected[N];
-        uint8_t *frames[N];
         pthread_t threads[N];
         for (int i = 0; i < N; i++) {
-            frames[i] = tiny_frames(&t, FRAMES, 4, 6, (uint32_t)i);
-            sharers[i] = (struct sharer){ .t = &t, .frames = frames[i] };
-            sharers[i].expected = expected[i] = encode(&t, frames[i], &sharers[i].bytes);
+            struct sharer *s = &sharers[i];
+            *s = (struct sharer){ .t = &t, .frames = tiny_frames(&t, FRAMES, 4, 6, (uint32_t)i) };
+            s->expected = encode(&t, s->frames, &s->bytes);
         }
         for (int i = 0; i < N; i++)
             assert_int_equal(pthread_create(&threads[i], NULL, encode_again, &sharers[i]), 0);
         for (int i = 0; i < N; i++)
             pthread_join(threads[i], NULL);
-        for (int i = 0; i < N; i++) {
+        for (int i = 0; i < N; i++)
             assert_int_equal(sharers[i].wrong, 0);
-            free(expected[i]);
-            free(frames[i]);
-        }
-        tiny_close(&t);
     }
 }
 

@@ -42,7 +42,7 @@ multiply(int threads, int64_t m, int64_t bits, const qv_bf16 *x, const void *w, 
     qv_backend_cpu.describe(kernel, text, sizeof text);
     kernel->op.u.gemm_few.y_dtype = QV_F32; /* nothing is to be hidden by rounding */
     const bool amx = strstr(text, "AMX");
-    char *laid_out = calloc(1, layout.bytes),
+    char *laid_out = test_ends(calloc(1, layout.bytes), free),
          *scratch = aligned_alloc(64, qv_aligned(scratch_bytes));
     void *operands[QV_MAX_OPERANDS] = { (void *)x, laid_out, NULL, NULL, y };
     assert_true(laid_out && scratch);
@@ -51,7 +51,6 @@ multiply(int threads, int64_t m, int64_t bits, const qv_bf16 *x, const void *w, 
         qv_gemm_few_verbs_cpu.run((struct qv_device_cpu *)dev, kernel, operands, scratch, &err);
     }
     free(scratch);
-    free(laid_out);
     qv_backend_cpu.release(dev, kernel);
     qv_backend_cpu.close(dev);
     if (!amx)

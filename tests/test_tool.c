@@ -155,7 +155,6 @@ static int
 put_back(const struct tool_options *o)
 {
     struct sigaction action;
-    (void)o;
     sigaction(SIGTERM, NULL, &action);
     action.sa_flags = SA_RESTART;
     sigaction(SIGTERM, &action, NULL);

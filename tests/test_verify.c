@@ -80,7 +80,6 @@ exchange(char *a, char *b, size_t bytes)
 static void
 transpose_height_and_width(char *row, size_t element, int64_t channel)
 {
-    (void)channel;
     for (int plane = 0; plane < ROW / PATCH / PATCH; plane++)
         for (int y = 0; y < PATCH; y++)
             for (int x = 0; x < y; x++) {
@@ -93,7 +92,6 @@ transpose_height_and_width(char *row, size_t element, int64_t channel)
 static void
 swap_depth_taps(char *row, size_t element, int64_t channel)
 {
-    (void)channel;
     size_t tap = PATCH * PATCH * element;
     for (int c = 0; c < 3; c++)
         exchange(row + 2 * (size_t)c * tap, row + (2 * (size_t)c + 1) * tap, tap);
@@ -142,7 +140,6 @@ static void
 normalise_as_a_clip(const struct qv_op *op, const struct qv_call *call)
 {
     float(*norms)[6] = qv_host_pointer(call->operands[2]);
-    (void)op;
     for (int i = 0; i < 6; i++)
         norms[0][i] = i < 3 ? 2.0f / 255 : -1;
 }
@@ -296,14 +293,12 @@ lay_out_spoilt(struct qv_device *dev, const struct qv_matrix *matrix, int64_t ro
     if (!now.fault->pack || matrix->n != HIDDEN || matrix->k != ROW)
         return now.base->lay_out(dev, matrix, row0, rows, src, dst, err);
     size_t element = qv_dtype_bytes(matrix->dtype), bytes = (size_t)rows * ROW * element;
-    char *copy = malloc(bytes);
-    assert_non_null(copy);
+    char *copy = test_alloc(bytes);
     memcpy(copy, src, bytes);
     now.packs += row0 == 0;
     for (int64_t i = 0; i < rows && now.packs > now.fault->packs_spared; i++)
         now.fault->pack(copy + (size_t)i * ROW * element, element, row0 + i);
     qv_status status = now.base->lay_out(dev, matrix, row0, rows, copy, dst, err);
-    free(copy);
     return status;
 }
 

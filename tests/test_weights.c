@@ -40,16 +40,15 @@ copy_file(const char *name)
     snprintf(from, sizeof from, "%s/qwen3_vl/%s", QV_GOLDEN, name);
     struct file f = read_file(from);
     temp_file(name, f.data, f.bytes);
-    free(f.data);
 }
 
-/* Returns the tensor's values in the variant's form. The caller frees them. */
+/* Returns the tensor's values in the variant's form. */
 static void *
 rewrite(const struct variant *v, const struct qv_safetensors *file,
         const struct qv_safetensor *from, struct qv_safetensor *to)
 {
     int64_t n = (int64_t)from->bytes / 2, *d = to->shape;
-    uint16_t *in = malloc(from->bytes), *out = calloc(4, from->bytes);
+    uint16_t *in = test_alloc(from->bytes), *out = test_ends(calloc(4, from->bytes), free);
     assert_ok(qv_safetensors_read(file, from, 0, in, from->bytes, ERR));
     memcpy(out, in, from->bytes);
     if (from->n_dims == 5 && v->patch == AS_CHANNELS_LAST) {
@@ -71,10 +70,9 @@ rewrite(const struct variant *v, const struct qv_safetensors *file,
     if (v->widen && strstr(from->name, v->widen))
         to->shape[0] += 1;
     if (v->f32) {
-        float *wide = calloc(2, from->bytes * 2);
+        float *wide = test_ends(calloc(2, from->bytes * 2), free);
         for (int64_t i = 0; i < n; i++)
             wide[i] = qv_bf16_to_f32(out[i]);
-        free(out);
         out = (uint16_t *)wide;
         snprintf(to->dtype_name, sizeof to->dtype_name, "F32");
     }
@@ -85,7 +83,6 @@ rewrite(const struct variant *v, const struct qv_safetensors *file,
         else
             out[v->at] = v->as ? 0x7c00 /* infinite in f16 */ : qv_f32_to_bf16(v->value);
     }
-    free(in);
     return out;
 }
 
@@ -144,7 +141,6 @@ write_variant(const struct variant *v)
         for (int d = 0; d < tensors[i].n_dims; d++)
             bytes *= (uint64_t)tensors[i].shape[d];
         assert_ok(qv_safetensors_writer_put(w, i, 0, data[i], bytes, ERR));
-        free(data[i]);
     }
     assert_ok(qv_safetensors_writer_finish(&w, ERR));
     if (v->links)
@@ -159,7 +155,6 @@ tokens_of(const char *dir, qv_dtype dtype, size_t *bytes, char digest[40])
     struct tiny t = tiny_open_family(dir, backend_for(dtype), dtype, 0);
     memcpy(digest, t.info.digest, 40);
     float *tokens = tiny_fixed_tokens(&t, bytes);
-    tiny_close(&t);
     return tokens;
 }
 
@@ -190,9 +185,7 @@ TEST(the_same_model_however_it_is_stored)
                          qv_dtype_name(dtypes[d]));
             if (!variants[i].f32) /* the digest covers the stored values and their dtype */
                 assert_string_equal(digest, other);
-            free(tokens);
         }
-        free(expected);
     }
 }
 
@@ -213,7 +206,7 @@ TEST(another_value_is_another_digest)
     for (int i = 0; i < N; i++) {
         size_t n;
         write_variant(&variants[i]);
-        free(tokens_of(tempdir, QV_F32, &n, digests[i]));
+        tokens_of(tempdir, QV_F32, &n, digests[i]);
         for (int j = 0; j < i; j++)
             if (!strcmp(digests[i], digests[j]))
                 fail_msg("%s: the digest of: %s", variants[i].what, variants[j].what);
@@ -288,7 +281,6 @@ static int n_warmed;
 static void
 note_warm(struct qv_device *dev, const struct qv_op *op)
 {
-    (void)dev;
     assert_true(n_warmed < 4);
     warmed[n_warmed++] = *op;
 }

@@ -165,10 +165,6 @@ TEST(a_patch_reaches_its_window_and_then_its_pair)
         const size_t half = bytes / 2;
         assert_true(memcmp(first, second, half) != 0);
         assert_memory_equal((char *)first + half, (char *)second + half, half);
-        free(first);
-        free(second);
-        free(frames);
-        tiny_close(&t);
     }
 }
 
@@ -182,8 +178,7 @@ TEST(windows_are_not_seen_outside)
         struct tiny t = tiny_open_family(QV_GOLDEN "/qwen2_5_vl", test_backends[b], QV_F32, 2);
         const int64_t n = PAIR_ROWS * t.info.row_dim, p = t.info.patch_size;
         uint8_t *frames = tiny_frames(&t, 2, DOWN, ACROSS, 7);
-        float *patches = malloc((size_t)n * sizeof *patches);
-        assert_non_null(patches);
+        float *patches = test_alloc((size_t)n * sizeof *patches);
         for (int64_t i = 0; i < n; i++) { /* [cells down, across, 2, 2][channel, frame, y, x] */
             const int64_t patch = i / t.info.row_dim, cell = patch / 4, v = i % t.info.row_dim;
             const int64_t row = cell / (ACROSS / 2) * 2 + patch % 4 / 2;
@@ -201,11 +196,6 @@ TEST(windows_are_not_seen_outside)
         float *of_patches = tiny_encode(&t, QV_INPUT_PATCHES, &item, 1, NULL, &bytes);
         for (size_t i = 0; i < bytes / sizeof *of_frames; i++)
             assert_true(fabs((double)of_frames[i] - of_patches[i]) < 1e-4);
-        free(of_frames);
-        free(of_patches);
-        free(frames);
-        free(patches);
-        tiny_close(&t);
     }
 }
 
@@ -225,15 +215,11 @@ TEST(pieces_of_a_gated_mlp_are_not_seen)
             const qv_item clip = { .data = frames, .grid_thw = { MANY, DOWN, ACROSS } };
             t.ctx->caps.gated_rows = cut ? PIECE : 0; /* The MLP has 480. */
             tokens[cut] = tiny_encode(&t, QV_INPUT_FRAMES, &clip, 1, NULL, &bytes);
-            free(frames);
-            tiny_close(&t);
         }
         for (size_t i = 0; i < bytes / sizeof **tokens; i++)
             assert_true(fabs((double)tokens[0][i] - tokens[1][i]) < 1e-5);
         if (!strcmp(test_backends[b], "ref"))
             assert_memory_equal(tokens[0], tokens[1], bytes);
-        free(tokens[0]);
-        free(tokens[1]);
     }
 }
 
@@ -253,6 +239,4 @@ TEST(more_windows_than_there_is_room_for_are_refused)
     if (!strstr(err.text, "makes it 4 windows; this plan takes 3 in a chunk"))
         fail_msg("%s", err.text);
     qv_plan_free(&plan);
-    free(frames);
-    tiny_close(&t);
 }

@@ -15,6 +15,19 @@ struct tiny {
     qv_model_info info;
 };
 
+static inline void
+tiny_free_model(void *model)
+{
+    qv_model_free(&(qv_model *){ model });
+}
+
+static inline void
+tiny_close_context(void *ctx)
+{
+    qv_context_close(&(qv_context *){ ctx });
+}
+
+/* The model and its context are closed when the test is over. */
 static inline struct tiny
 tiny_open_model(const char *dir, const char *backend, const qv_model_options *options, int threads)
 {
@@ -22,6 +35,8 @@ tiny_open_model(const char *dir, const char *backend, const qv_model_options *op
     qv_context_options o = { .backend = backend, .threads = threads };
     assert_ok(qv_context_open(&o, &t.ctx, ERR) ||
               qv_model_load(t.ctx, dir, options, &t.model, ERR));
+    test_ends(t.ctx, tiny_close_context);
+    test_ends(t.model, tiny_free_model);
     qv_model_get_info(t.model, &t.info);
     return t;
 }
@@ -38,20 +53,22 @@ tiny_open(const char *backend, qv_dtype dtype, int threads)
     return tiny_open_family(QV_GOLDEN "/qwen3_vl", backend, dtype, threads);
 }
 
+/* Closes it while the test goes on. */
 static inline void
 tiny_close(struct tiny *t)
 {
-    qv_model_free(&t->model);
-    qv_context_close(&t->ctx);
+    test_end(t->model);
+    test_end(t->ctx);
+    t->model = NULL;
+    t->ctx = NULL;
 }
 
-/* n frames of a grid, each different, from a seed. The caller frees them. */
+/* n frames of a grid, each different, from a seed. */
 static inline uint8_t *
 tiny_frames(const struct tiny *t, int64_t n, int64_t grid_h, int64_t grid_w, uint32_t seed)
 {
     size_t bytes = (size_t)(n * grid_h * grid_w * t->info.patch_size * t->info.patch_size * 3);
-    uint8_t *frames = malloc(bytes);
-    assert_non_null(frames);
+    uint8_t *frames = test_alloc(bytes);
     for (size_t i = 0; i < bytes; i++)
         frames[i] = (uint8_t)(test_random(&seed) >> 24);
     return frames;
@@ -67,8 +84,7 @@ tiny_tokens(const struct tiny *t, const qv_item *items, size_t n, qv_dtype outpu
         tokens += items[i].grid_thw[0] * items[i].grid_thw[1] * items[i].grid_thw[2] / area;
     size_t one = (size_t)(tokens * t->info.out_hidden) * (output == QV_BF16 ? 2 : 4);
     *bytes = one * (size_t)(1 + t->info.n_deepstack);
-    char *all = malloc(*bytes);
-    assert_non_null(all);
+    char *all = test_alloc(*bytes);
     qv_tokens out = { .tokens = all, .capacity = tokens };
     for (int i = 0; i < t->info.n_deepstack; i++)
         out.deepstack[i] = all + (size_t)(1 + i) * one;
@@ -92,7 +108,7 @@ tiny_same(const struct tiny *t, const void *a, const void *b, size_t n, qv_dtype
     return true;
 }
 
-/* Encodes items with one call. The caller frees the result; *bytes is its size. */
+/* Encodes items with one call; *bytes is the result's size. */
 static inline void *
 tiny_encode(const struct tiny *t, qv_input input, const qv_item *items, size_t n,
             const qv_plan_options *options, size_t *bytes)
@@ -110,7 +126,6 @@ tiny_fixed_tokens(const struct tiny *t, size_t *bytes)
     uint8_t *frames = tiny_frames(t, 2, 4, 6, 3);
     const qv_item item = { .data = frames, .grid_thw = { 1, 4, 6 } };
     void *tokens = tiny_encode(t, QV_INPUT_FRAMES, &item, 1, NULL, bytes);
-    free(frames);
     return tokens;
 }
 
@@ -131,7 +146,6 @@ tiny_slices_are_the_same(const char *dir, const char *backend, const qv_model_op
             assert_memory_equal(a->memory->base, b->memory->base, a->bytes);
             tiny_close(&cut);
         }
-    tiny_close(&whole);
 }
 
 static inline qv_plan *

@@ -51,9 +51,6 @@ static char fuzz_folder[64];
 static inline int
 fuzz_remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
 {
-    (void)st;
-    (void)type;
-    (void)ftw;
     return remove(path);
 }
 

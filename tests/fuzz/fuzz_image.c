@@ -9,7 +9,6 @@
 static void
 say_nothing(void *user)
 {
-    (void)user;
 }
 
 /* Returns whether the largest header that any decoder could find gives a small image. */

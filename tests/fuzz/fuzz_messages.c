@@ -122,9 +122,6 @@ qv_status
 __wrap_qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_t memory,
                          qvm_server *server, qv_error *err)
 {
-    (void)decoder;
-    (void)memory;
-    (void)err;
     close(decoder_socket); /* of a clip that has started over */
     decoder_socket = fcntl(session->socket, F_DUPFD_CLOEXEC, 0);
     FUZZ_CHECK(decoder_socket >= 0);
@@ -137,7 +134,6 @@ __wrap_qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_
 int
 __wrap_qvm_session_end(qv_decoder *decoder, const qvm_server *server)
 {
-    (void)decoder;
     FUZZ_CHECK(server->pid == 1);
     return ended;
 }
@@ -145,7 +141,6 @@ __wrap_qvm_session_end(qv_decoder *decoder, const qvm_server *server)
 void
 __wrap_qvm_session_drop(qv_decoder *decoder, const qvm_server *server)
 {
-    (void)decoder;
     FUZZ_CHECK(server->pid == 1);
 }
 
