@@ -211,8 +211,9 @@ fail_unread(const qvm_reader *r, const qv_outcome *info, qv_error *err)
                    spoke ? s->codec.words : "");
 }
 
-/* Decodes the first packet alone, whose frame is enough where a GPU decodes the others: FFmpeg would
- * give it only after some more of them. If that is not the clip's first frame, begins again. */
+/* Decodes the first packet alone, whose frame is enough where a GPU decodes the others: FFmpeg
+ * would give it only after some more of them. If that is not the clip's first frame, begins
+ * again. */
 static qv_status
 peek(qvm_reader *r, bool *got, qv_error *err)
 {

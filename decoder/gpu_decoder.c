@@ -544,8 +544,8 @@ wait_for_next(qvm_gpu_decoder *d)
     }
 }
 
-/* Returns whether the frame to be given, whose group is all here, is also shown before all others by
- * the pictures' headers. */
+/* Returns whether the frame to be given, whose group is all here, is also shown before all others
+ * by the pictures' headers. */
 static bool
 is_in_order(qvm_gpu_decoder *d)
 {
