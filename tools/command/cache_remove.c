@@ -74,10 +74,8 @@ remove_from(const struct tool_options *o, qv_cache_prune_options options, qv_err
     bar.unit = "parts";
     qv_status s = qv_cache_prune(o->out, &options, &n, err);
     tool_bar_end();
-    if (s) {
-        tool_complain("%s", err->text);
-        return s == QV_EFORMAT ? TOOL_BAD_INPUT : TOOL_DEVICE;
-    }
+    if (s)
+        return tool_fail(s == QV_EFORMAT ? s : QV_EBACKEND, err);
     s = report(o, &n, err);
     if (tool_signals_caught())
         tool_complain("interrupted: no part is half done; run it again to go on");

@@ -176,16 +176,6 @@ report(const struct run *r, const qv_cache_fill_counts *n, qv_error *err)
         err);
 }
 
-/* Returns the exit code of a failed run, which is the device's or the disk's failure unless the
- * cache is of another kind. */
-static int
-exit_code(qv_status s)
-{
-    return s == QV_EFORMAT || s == QV_EUNSUPPORTED ? TOOL_BAD_INPUT
-           : s == QV_EINVAL                        ? TOOL_USAGE
-                                                   : TOOL_DEVICE;
-}
-
 static int
 run_fill(struct run *r, qv_error *err)
 {
@@ -196,10 +186,8 @@ run_fill(struct run *r, qv_error *err)
     qv_cache_fill_get_counts(r->fill, &n);
     tool_reasons_tell(&r->failures, r->o);
     r->times.job_s = n.seconds;
-    if (s) {
-        tool_complain("%s", err->text);
-        return exit_code(s);
-    }
+    if (s) /* a disk that fails now is no bad input */
+        return tool_fail(s == QV_EIO ? QV_EBACKEND : s, err);
     s = report(r, &n, err);
     return s ? tool_fail(s, err) : n.failed || n.failed_before ? TOOL_FAILED : TOOL_DONE;
 }

@@ -211,9 +211,7 @@ tool_drawing_write(struct tool_drawing *p, const char *path, qv_error *err)
     int width = GAP + (int)p->n_shown * (p->cell_w + GAP), height = 3 * GAP + 2 * p->cell_h;
     uint8_t *rgb = malloc((size_t)width * (size_t)height * 3);
     uint8_t *colours = malloc((size_t)n * COMPONENTS);
-    qv_status status = QV_ENOMEM;
-    err->status = status;
-    snprintf(err->text, sizeof err->text, "%.300s: no memory for the drawing", path);
+    qv_status status = qv_fail(err, QV_ENOMEM, "%s: no memory for the drawing", path);
     if (rgb && colours && tool_drawing_colours(p->tokens, n, p->dim, colours)) {
         memset(rgb, 255, (size_t)width * (size_t)height * 3);
         draw(p, colours, rgb, width);

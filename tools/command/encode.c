@@ -20,16 +20,6 @@ enum { SINKS = 4 };
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-static void
-free_outputs(struct tool_output *outputs, size_t n)
-{
-    for (size_t i = 0; outputs && i < n; i++) {
-        tool_output_close(&outputs[i]);
-        free(outputs[i].path);
-    }
-    free(outputs);
-}
-
 /* Returns FOLDER/KEY.safetensors, for free(). */
 static char *
 name_in(const char *folder, const char *key)
@@ -299,7 +289,11 @@ tool_encode_on(const struct tool_options *o, struct tool_devices *devices, doubl
         e.clip.decode = QV_DECODE_CPU; /* a GPU does not notice all damage, and files stay */
     const int code = status ? tool_fail(status, &err) : encode_with(&e, devices, &err);
     *job_s = e.job_s;
-    free_outputs(outputs, n);
+    for (size_t i = 0; outputs && i < n; i++) {
+        tool_output_close(&outputs[i]);
+        free(outputs[i].path);
+    }
+    free(outputs);
     tool_list_free(&list);
     return code;
 }

@@ -82,11 +82,19 @@ tool_reasons_lose(struct tool_reasons *r, const struct tool_options *o, const ch
                   const char *key, qv_status status, const char *words)
 {
     struct tool_options of_file = *o;
-    of_file.json = o->failures != NULL;
+    json_t *j = json_object();
     of_file.json_file = o->failures;
     r->has_records = true;
-    tool_record_failure(o, clip, key, status, words);
-    tool_record_failure(&of_file, clip, key, status, words);
+    if (clip)
+        tool_json_add(&j, "clip:t", clip);
+    if (key)
+        tool_json_add(&j, "key:t", key);
+    tool_json_add(&j, "status:s code:s error:t", "failed", qv_status_name(status), words);
+    if (o->json) /* a record that is lost does no harm: the last one reports a file that fails */
+        tool_emit_json(o, json_incref(j), NULL);
+    if (o->failures)
+        tool_emit_json(&of_file, json_incref(j), NULL);
+    json_decref(j);
     tool_reasons_add(r, clip ? clip : key, words);
 }
 

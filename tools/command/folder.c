@@ -33,6 +33,9 @@ tool_is_media(const char *name)
     return strstr(endings, word) != NULL;
 }
 
+static qv_status add_folder(struct tool_list *list, const char *folder, const char *key,
+                            bool recursive, qv_error *err);
+
 /* Adds one thing in the folder, unless it is none of a list. A link to a folder is not followed. */
 static qv_status
 add(struct tool_list *list, const char *path, const char *key, const char *name, bool recursive,
@@ -40,15 +43,15 @@ add(struct tool_list *list, const char *path, const char *key, const char *name,
 {
     struct stat st;
     if (!lstat(path, &st) && S_ISDIR(st.st_mode))
-        return recursive ? tool_list_add_folder(list, path, key, true, err) : QV_OK;
+        return recursive ? add_folder(list, path, key, true, err) : QV_OK;
     return tool_is_media(name) && !stat(path, &st) && S_ISREG(st.st_mode)
                ? tool_list_add_file(list, path, key, err)
                : QV_OK;
 }
 
-qv_status
-tool_list_add_folder(struct tool_list *list, const char *folder, const char *key, bool recursive,
-                     qv_error *err)
+static qv_status
+add_folder(struct tool_list *list, const char *folder, const char *key, bool recursive,
+           qv_error *err)
 {
     struct dirent **names = NULL;
     const int n = scandir(folder, &names, NULL, alphasort);
@@ -98,7 +101,7 @@ tool_list_of_paths(const char *const *paths, size_t n, bool recursive, bool name
         char *key = names ? last_name(paths[i]) : strdup(paths[i]);
         out->has_folders = out->has_folders || folder;
         s = !key     ? qv_no_memory(paths[i], err)
-            : folder ? tool_list_add_folder(out, paths[i], key, recursive, err)
+            : folder ? add_folder(out, paths[i], key, recursive, err)
                      : tool_list_add_file(out, paths[i], key, err);
         free(key);
         if (!s && out->n == before)

@@ -87,16 +87,6 @@ preprocess_json(bool is_image, const qv_preprocess *p)
                      json_pack("[f,f,f]", p->std[0], p->std[1], p->std[2]));
 }
 
-static json_t *
-full_json(const struct qv_config *c)
-{
-    json_t *list = json_array();
-    for (int64_t i = 0; i < c->depth; i++)
-        if (c->full_attention[i])
-            json_array_append_new(list, json_integer(i));
-    return list;
-}
-
 /* Counts a GGUF file's tensors by type. */
 static void
 add_types(json_t *text, const char *dir)
@@ -143,15 +133,17 @@ model_json(const struct scene *s)
 {
     const qv_model_info *m = &s->info;
     const struct qv_config *c = &s->model->config;
-    json_t *taps = json_array();
+    json_t *taps = json_array(), *full = json_array();
     for (int i = 0; i < m->n_deepstack; i++)
         json_array_append_new(taps, json_integer(m->deepstack_layers[i]));
+    for (int64_t i = 0; i < c->depth; i++)
+        if (c->full_attention[i])
+            json_array_append_new(full, json_integer(i));
     json_t *text =
         tool_json("millions:f head_dim:I frames:I side:I full:o video:o image:o stored:b",
                   (double)m->n_parameters / 1e6, m->head_dim, m->temporal_patch_size,
-                  qv_config_window_cells(c) * c->merge, full_json(c),
-                  preprocess_json(false, &m->video), preprocess_json(true, &m->image),
-                  s->o->weights.stored);
+                  qv_config_window_cells(c) * c->merge, full, preprocess_json(false, &m->video),
+                  preprocess_json(true, &m->image), s->o->weights.stored);
     add_types(text, s->dir);
     return tool_json(
         "model:t model_type:s parameters:I depth:I hidden:I heads:I intermediate:I out_hidden:I "

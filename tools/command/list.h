@@ -35,9 +35,6 @@ qv_status tool_list_read(const char *file, struct tool_list *out, qv_error *err)
 qv_status tool_list_of_paths(const char *const *paths, size_t n, bool recursive, bool names,
                              struct tool_list *out, qv_error *err);
 bool tool_is_media(const char *name);
-/* Adds what is in a folder, with keys that begin with `key` ("": with nothing). */
-qv_status tool_list_add_folder(struct tool_list *list, const char *folder, const char *key,
-                               bool recursive, qv_error *err);
 qv_status tool_list_add_file(struct tool_list *list, const char *path, const char *key,
                              qv_error *err);
 /* Fails if a key comes twice, naming the first line of the file that repeats one and the earlier

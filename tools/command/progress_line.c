@@ -17,38 +17,14 @@ tool_job_progress_begin(struct tool_job_progress *p, int64_t total, const struct
     };
 }
 
-/* Writes a progress record. Losing one does no harm: the job's last record reports a file that
- * cannot be written. */
-static void
-emit_record(const struct tool_options *o, json_t *record)
-{
-    qv_error err;
-    if (record)
-        tool_emit_json(o, record, &err);
-}
-
-void
-tool_record_failure(const struct tool_options *o, const char *clip, const char *key,
-                    qv_status status, const char *words)
-{
-    if (!o->json)
-        return;
-    json_t *j = json_object();
-    if (clip)
-        tool_json_add(&j, "clip:t", clip);
-    if (key)
-        tool_json_add(&j, "key:t", key);
-    tool_json_add(&j, "status:s code:s error:t", "failed", qv_status_name(status), words);
-    emit_record(o, j);
-}
-
 static double
 seconds_left(const struct tool_job_progress *p, const qv_job_progress *j)
 {
     return (double)(p->total - j->done) * j->elapsed_s / (double)j->done;
 }
 
-/* Writes a record every 10 seconds; the first one comes at once, since it has the total. */
+/* Writes a record every 10 seconds; the first one comes at once, since it has the total. Losing one
+ * does no harm: the job's last record reports a file that cannot be written. */
 static void
 record_progress(struct tool_job_progress *p, const qv_job_progress *j, double now_s)
 {
@@ -57,12 +33,13 @@ record_progress(struct tool_job_progress *p, const qv_job_progress *j, double no
     p->recorded_s = now_s;
     const double s = j->elapsed_s + 1e-9;
     json_t *left = j->done ? json_real(seconds_left(p, j)) : json_null();
-    emit_record(p->o,
-                tool_json("progress:o",
-                          tool_json("total:I done:I failed:I tokens:I seconds:f "
-                                    "clips_per_s:f tokens_per_s:f seconds_left:o limit:s",
-                                    p->total, j->done, j->failed, j->tokens, j->elapsed_s,
-                                    (double)j->done / s, (double)j->tokens / s, left, j->limit)));
+    tool_emit_json(p->o,
+                   tool_json("progress:o",
+                             tool_json("total:I done:I failed:I tokens:I seconds:f clips_per_s:f "
+                                       "tokens_per_s:f seconds_left:o limit:s",
+                                       p->total, j->done, j->failed, j->tokens, j->elapsed_s,
+                                       (double)j->done / s, (double)j->tokens / s, left, j->limit)),
+                   NULL);
 }
 
 /* Prints "3:05" or "2:03:05". */

@@ -256,9 +256,6 @@ struct qv_job;
 void tool_job_progress_begin(struct tool_job_progress *p, int64_t total,
                              const struct tool_options *o);
 void tool_job_progress_show(struct tool_job_progress *p, struct qv_job *job);
-/* With --json, writes the record of a clip that failed; key and clip may be NULL. */
-void tool_record_failure(const struct tool_options *o, const char *clip, const char *key,
-                         qv_status status, const char *words);
 
 /* failures.c: what was wrong with clips, grouped by reason. Zeros are none; the caller locks. */
 enum { TOOL_WORDS = sizeof(((qv_error *)NULL)->text) };

@@ -70,27 +70,12 @@ def measure(args, function, graph=False):
     return summary(warmups, times)
 
 
-def cpu_name():
-    if os.path.exists("/proc/cpuinfo"):
-        with open("/proc/cpuinfo", encoding="utf-8") as f:
-            for line in f:
-                if line.startswith("model name"):
-                    return line.split(":", 1)[1].strip()
-    import platform
-    return platform.processor() or platform.machine()
-
-
 def machine(args):
     import transformers
-    device = torch.cuda.get_device_name() if args.device == "cuda" else cpu_name()
+    device = torch.cuda.get_device_name() if args.device == "cuda" else common.cpu_info()[0]
     return dict(backend="torch", threads=torch.get_num_threads(),
                 device=f"{device}, torch {torch.__version__.split('+')[0]}, "
                        f"transformers {transformers.__version__}")
-
-
-def day():
-    """The day as 2026-01-31, in UTC. Tables take records of one day for one run."""
-    return time.strftime("%Y-%m-%d", time.gmtime())
 
 
 def report(args, of, way, times, work, **extra):
@@ -104,7 +89,7 @@ def report(args, of, way, times, work, **extra):
     record = dict(bench=bench, case=case, way=way, dtype=dtype, **times, flops=flops, bytes=moved,
                   tflops_per_s=flops / seconds / 1e12, gb_per_s=moved / seconds / 1e9,
                   machine=machine(args), version=f"torch {torch.__version__.split('+')[0]}",
-                  day=day(), **extra)
+                  day=time.strftime("%Y-%m-%d", time.gmtime()), **extra)  # tables compare within a day
     print(f"{case:40} {dtype:4} {way:28} {times['median_ms']:10.3f} ms  "
           f"p90 {times['p90_ms']:10.3f}  n {times['repeats']:2}  "
           f"{record['tflops_per_s']:8.3f} TFLOP/s", flush=True)

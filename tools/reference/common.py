@@ -351,19 +351,24 @@ def worst_cosine(x, truth):
 
 # ---- setting --------------------------------------------------------------------------------------
 
+def cpu_info():
+    """Returns the CPU's name, and what Linux says of it."""
+    info = ""
+    if os.path.exists("/proc/cpuinfo"):
+        with open("/proc/cpuinfo", encoding="utf-8") as f:
+            info = f.read()
+    names = [x.split(":", 1)[1].strip() for x in info.split("\n") if x.startswith("model name")]
+    return (names or [platform.processor() or platform.machine()])[0], info
+
+
 def setting(args):
     """Returns the machine and the versions with which the numbers were measured."""
     import torchvision
     import transformers
     commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.strip()
-    cpu = platform.processor()
-    if os.path.exists("/proc/cpuinfo"):
-        with open("/proc/cpuinfo", encoding="utf-8") as f:
-            info = f.read()
-        cpu = next((x.split(":")[1].strip() for x in info.split("\n") if "model name" in x), cpu)
-        cpu += " with AMX" if "amx_bf16" in info else " with AVX-512 BF16" \
-            if "avx512_bf16" in info else ""
+    cpu, info = cpu_info()
+    cpu += " with AMX" if "amx_bf16" in info else " with AVX-512 BF16" if "avx512_bf16" in info else ""
     gpu = torch.cuda.get_device_name() if args.device == "cuda" else None
     return dict(cpu=cpu, gpu=gpu, threads=torch.get_num_threads(), commit=args.commit or commit,
                 model=os.path.basename(os.path.normpath(args.model)), torch=torch.__version__,

@@ -17,13 +17,12 @@ import common
 import engine_models
 import prompts
 import qwenvit
-import tiny_models
 from qwenvit.adapters import engines
 
 
 def load_whole(golden, config):
     """Returns a model with random weights, except for the tower's, which are the folder's."""
-    whole = tiny_models.make_model(config)
+    whole = engine_models.make_model(config)
     tower = whole.model.visual
     tower.load_state_dict({k: v.float() for k, v in common.read_weights(golden, tower.config).items()})
     return whole

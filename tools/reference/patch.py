@@ -16,8 +16,8 @@ import torch
 import transformers
 
 import common
+import engine_models
 import qwenvit
-import tiny_models
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -108,10 +108,10 @@ def check_generate(folder):
     """A tiny model with random weights writes the same text about an image, patched and not, in
     f32. In bf16 its logits are as near to those of f32 as transformers' own are."""
     config = common.read_json(folder, "config.json")
-    if config["model_type"] not in tiny_models.WHOLE:
+    if config["model_type"] not in engine_models.WHOLE:
         print("  no class for", config["model_type"])
         return
-    whole = tiny_models.make_model(tiny_models.make_config(config, 200, IDS))
+    whole = engine_models.make_model(engine_models.make_config(config, 200, IDS))
     inputs, other = an_image(whole, 4), an_image(whole, 4, -1)
     options = {"max_new_tokens": 24, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
     theirs, blind = whole.generate(**inputs, **options), whole.generate(**other, **options)

@@ -48,8 +48,8 @@ slack_over_ideal(int64_t values, double rows)
     return honest > least_slack ? honest : least_slack;
 }
 
-void
-verify_say(const struct verify_job *job, const char *what)
+static void
+say(const struct verify_job *job, const char *what)
 {
     if (job->say)
         job->say(what);
@@ -192,7 +192,7 @@ check_repeat(const struct verify_job *job, qv_model *model, qv_dtype dtype,
         enum verify_run_kind kind;
     } runs[] = { { "every layer", VERIFY_WATCHED }, { "unwatched", VERIFY_AS_IT_IS } };
     qv_status status = QV_OK;
-    verify_say(job, "once more");
+    say(job, "once more");
     for (size_t i = 0; i < sizeof runs / sizeof *runs && !status; i++) {
         struct verify_layers again = { 0 };
         status = verify_run(model, input, runs[i].kind, &again, err);
@@ -211,8 +211,7 @@ check_layouts(const struct verify_job *job, const struct qv_config *config, qv_d
     struct verify_tensor weight;
     qv_status status =
         verify_read_tensor(job->dir, config, "patch_embed.proj.weight", &weight, err);
-    verify_say(job, weight.is_gguf ? "other layouts left out: a GGUF file has one"
-                                   : "from other layouts");
+    say(job, weight.is_gguf ? "other layouts left out: a GGUF file has one" : "from other layouts");
     for (int i = 0; i < VERIFY_LAYOUTS && !status && !weight.is_gguf; i++) {
         struct verify_layers again = { 0 };
         qv_model *model = NULL;
@@ -245,7 +244,7 @@ static qv_status
 run_ideal(const struct verify_job *job, qv_model *model, const struct verify_input *input,
           struct verify_truth *out, qv_error *err)
 {
-    verify_say(job, "ideal bf16");
+    say(job, "ideal bf16");
     return verify_run(model, input, VERIFY_IDEAL, &out->ideal, err);
 }
 
@@ -256,7 +255,7 @@ verify_truth(const struct verify_job *job, qv_context *ctx, enum verify_rounding
 {
     qv_model *model = NULL;
     bool inexact = false;
-    verify_say(job, "the truth: f32");
+    say(job, "the truth: f32");
     qv_status status = verify_load(job, ctx, QV_F32, rounding, &model, &inexact, err);
     if (!status)
         status = verify_run(model, input, VERIFY_WATCHED, &out->exact, err);
@@ -284,7 +283,7 @@ verify_dtype(const struct verify_job *job, const struct qv_config *config, qv_dt
     qv_status status = QV_OK;
     if (!f32 && !truth->exact.n)
         status = verify_truth(job, job->ctx, VERIFY_ROUND_WEIGHTS, input, true, truth, err);
-    verify_say(job, qv_dtype_name(dtype));
+    say(job, qv_dtype_name(dtype));
     if (!status)
         status = verify_load(job, job->ctx, dtype, VERIFY_AS_STORED, &model, &inexact, err);
     if (!status)
@@ -318,7 +317,7 @@ verify_unless_left_out(const struct verify_job *job, qv_status status)
 {
     if (status != QV_EUNSUPPORTED || job->dtype != QV_DTYPE_AUTO)
         return status;
-    verify_say(job, "bf16 left out: this device has no GEMMs of it");
+    say(job, "bf16 left out: this device has no GEMMs of it");
     return QV_OK;
 }
 
@@ -347,7 +346,7 @@ verify_ours(const struct verify_job *job, qv_dtype dtype, enum verify_rounding r
             const struct verify_input *input, struct verify_layers *out, qv_error *err)
 {
     qv_model *model = NULL;
-    verify_say(job, qv_dtype_name(dtype));
+    say(job, qv_dtype_name(dtype));
     qv_status status = verify_load(job, job->ctx, dtype, rounding, &model, NULL, err);
     if (!status)
         status = verify_run(model, input, VERIFY_WATCHED, out, err);

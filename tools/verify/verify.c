@@ -161,14 +161,6 @@ static const struct {
     { "against", "against: each layer held to the other's, in bf16 with bars from rounding" },
 };
 
-static void
-print_title(const char *check)
-{
-    for (size_t i = 0; i < sizeof titles / sizeof *titles; i++)
-        if (!strcmp(titles[i].check, check))
-            tool_print("\n%s\n", titles[i].title);
-}
-
 /* Prints a number, or nothing if it is infinite. */
 static const char *
 figure(char text[16], const char *format, double x)
@@ -221,7 +213,9 @@ print_table(const struct report *r)
         const struct verify_row *row = &r->table.rows[i];
         if (strcmp(check, row->check)) {
             check = row->check;
-            print_title(check);
+            for (size_t t = 0; t < sizeof titles / sizeof *titles; t++)
+                if (!strcmp(titles[t].check, check))
+                    tool_print("\n%s\n", titles[t].title);
             if (!row->bits)
                 tool_print("  %-24s %-4s %9s %9s %9s %9s %10s %10s\n", "layer", "type", "worst",
                            "at most", "mean", "at most", "cosine", "pooled");

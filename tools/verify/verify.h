@@ -172,7 +172,6 @@ qv_status verify_same_layer(const struct verify_layers *in, const char *name,
 
 qv_status verify_config(const struct verify_job *job, struct qv_config *out, qv_error *err);
 
-void verify_say(const struct verify_job *job, const char *what);
 bool verify_wants(const struct verify_job *job, qv_dtype dtype);
 /* Turns the status of a bf16 tower into QV_OK, with a message, if the device has no bf16 GEMMs
  * (such as a CPU without AVX-512) and the user did not ask for bf16. */
