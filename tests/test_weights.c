@@ -126,7 +126,7 @@ write_variant(const struct variant *v)
     if (v->extra) {
         tensors[n] = (struct qv_safetensor){ .dtype_name = "I64", .n_dims = 1, .shape = { 3 } };
         tensors[n].name = strcpy(names[n], v->extra);
-        data[n++] = calloc(3, 8);
+        data[n++] = test_ends(calloc(3, 8), free);
     }
     assert_true(!tempdir_remove() && !tempdir_make()); /* without an earlier variant's files */
     copy_file("config.json");
