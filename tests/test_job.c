@@ -599,16 +599,12 @@ static struct tiny
 open_large_windows(void)
 {
     static const char *const same[] = { "model.safetensors", "preprocessor_config.json" };
-    static char config[1 << 16];
     char path[600];
-    FILE *f = fopen(QV_GOLDEN "/qwen2_5_vl/config.json", "rb");
-    assert_non_null(f);
-    config[fread(config, 1, sizeof config - 1, f)] = 0;
-    fclose(f);
-    char *side = strstr(config, "\"window_size\": 8");
+    struct file config = read_file(QV_GOLDEN "/qwen2_5_vl/config.json");
+    char *side = memmem(config.data, config.bytes, "\"window_size\": 8", 16);
     assert_non_null(side);
     memcpy(side, "\"window_size\":16", 16);
-    temp_text("config.json", config);
+    temp_file("config.json", config.data, config.bytes);
     EACH (c, same) {
         snprintf(path, sizeof path, QV_GOLDEN "/qwen2_5_vl/%s", *c);
         assert_int_equal(symlink(path, temp_path(*c)), 0);
@@ -1249,22 +1245,18 @@ TEST(a_file_in_memory)
     struct collector *alone = clips_alone(&usual);
     qv_job *job =
         job_open(&usual, 1, (qv_job_options){ .chunk_rows = ROWS, .clip.decoder = decoder }, kept);
-    char *bytes[CLIPS];
     for (int i = 0; i < CLIPS; i++) {
-        FILE *f = fopen(clip_paths[i], "rb");
-        bytes[i] = test_alloc(1 << 20);
+        const struct file f = read_file(clip_paths[i]);
         const qv_clip_options o = clip_options(i);
         job_add(job, &(qv_job_source){ .key = clips[i].name,
                                        .kind = QV_SOURCE_BYTES,
-                                       .bytes = bytes[i],
-                                       .n_bytes = fread(bytes[i], 1, 1 << 20, f),
+                                       .bytes = f.data,
+                                       .n_bytes = f.bytes,
                                        .clip = &o });
-        fclose(f);
     }
     job_end(&job);
-    for (int i = 0; i < CLIPS; i++) {
+    for (int i = 0; i < CLIPS; i++)
         expect_same(&usual, kept, alone, clips[i].name, clips[i].name);
-    }
 }
 
 TEST(a_source_that_is_wrong_costs_itself)

@@ -33,15 +33,6 @@ struct variant {
     int64_t at;
 };
 
-static void
-copy_file(const char *name)
-{
-    char from[600];
-    snprintf(from, sizeof from, "%s/qwen3_vl/%s", QV_GOLDEN, name);
-    struct file f = read_file(from);
-    temp_file(name, f.data, f.bytes);
-}
-
 /* Returns the tensor's values in the variant's form. */
 static void *
 rewrite(const struct variant *v, const struct qv_safetensors *file,
@@ -129,9 +120,9 @@ write_variant(const struct variant *v)
         data[n++] = test_ends(calloc(3, 8), free);
     }
     assert_true(!tempdir_remove() && !tempdir_make()); /* without an earlier variant's files */
-    copy_file("config.json");
-    copy_file("preprocessor_config.json");
-    copy_file("video_preprocessor_config.json");
+    temp_copy("qwen3_vl/config.json", "config.json");
+    temp_copy("qwen3_vl/preprocessor_config.json", "preprocessor_config.json");
+    temp_copy("qwen3_vl/video_preprocessor_config.json", "video_preprocessor_config.json");
     const char *path = temp_path(v->links ? "blob" : "model.safetensors");
     assert_ok(qv_safetensors_writer_open(path, tensors, n, NULL, 0, &w, ERR));
     for (size_t i = 0; i < n; i++) {
@@ -154,8 +145,7 @@ tokens_of(const char *dir, qv_dtype dtype, size_t *bytes, char digest[40])
 {
     struct tiny t = tiny_open_family(dir, backend_for(dtype), dtype, 0);
     memcpy(digest, t.info.digest, 40);
-    float *tokens = tiny_fixed_tokens(&t, bytes);
-    return tokens;
+    return tiny_fixed_tokens(&t, bytes);
 }
 
 TEST(the_same_model_however_it_is_stored)
