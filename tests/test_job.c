@@ -947,10 +947,8 @@ TEST(what_is_no_matter_of_one_source_ends_all)
     job_close(&job);
     check_ended(c, added, QV_ENOMEM, "does not want it");
     /* a device that cannot compute */
-    struct tiny described = { .info = t.info };
-    qv_model_options o = { .dtype = QV_F32, .describe = true };
-    assert_ok(qv_context_open(&(qv_context_options){ .backend = "ref" }, &described.ctx, ERR) ||
-              qv_model_load(described.ctx, QV_GOLDEN "/qwen3_vl_moe", &o, &described.model, ERR));
+    const qv_model_options o = { .dtype = QV_F32, .describe = true };
+    const struct tiny described = tiny_open_model(QV_GOLDEN "/qwen3_vl_moe", "ref", &o, 0);
     c = collector_make(&t);
     job = job_open(&described, 1, (qv_job_options){ .chunk_rows = ROWS }, c);
     for (added = 0; added < N && !qv_job_add(job, &m->sources[added], NULL); added++)
