@@ -27,6 +27,16 @@ go_back(qvm_reader *r, bool by_index, qv_error *err)
     return status;
 }
 
+/* Begins at the first packet again, with a decoder of this process. */
+static qv_status
+restart(qvm_reader *r, bool by_index, qv_error *err)
+{
+    r->n_decoded = r->n_corrupt = 0;
+    r->peeked = false;
+    const qv_status status = go_back(r, by_index, err);
+    return status ? status : qvm_source_open_decoder(&r->source, r->threads, err);
+}
+
 /* Why decoding must begin again at the first packet. Frames of damaged data depend on the threads'
  * timing and on the packets that were left out; those before the first damage on neither. */
 enum cause { GO_ON, DAMAGED, OTHER_TIMES, GPU_FAILED };
@@ -49,10 +59,7 @@ begin_again(qvm_reader *r, enum cause cause, qv_error *err)
         r->not_gpu = *r->gpu->why ? r->gpu->why : "its frames have other times";
     r->why = c->why;
     r->threads = c->one_thread ? 1 : r->threads;
-    r->n_decoded = r->n_corrupt = 0;
-    qv_status status = go_back(r, false, err);
-    if (!status)
-        status = qvm_source_open_decoder(&r->source, r->threads, err);
+    const qv_status status = restart(r, false, err);
     if (!status && !c->why)
         qvm_source_leave_out(&r->source, &r->times);
     return status;
@@ -204,18 +211,9 @@ fail_unread(const qvm_reader *r, const qv_outcome *info, qv_error *err)
                    spoke ? s->codec.words : "");
 }
 
-/* Begins at the first packet again, with a decoder of this process. */
-static qv_status
-restart(qvm_reader *r, bool by_index, qv_error *err)
-{
-    r->n_decoded = r->n_corrupt = 0;
-    r->peeked = false;
-    const qv_status status = go_back(r, by_index, err);
-    return status ? status : qvm_source_open_decoder(&r->source, r->threads, err);
-}
-
-/* Decodes the first packet alone, whose frame is enough where a GPU decodes the others: FFmpeg would
- * give it only after some more packets. */
+/* Decodes the first packet alone, whose frame is enough where a GPU decodes the others: FFmpeg
+ * would give it only after some more of them. If that is not the clip's first frame, begins
+ * again. */
 static qv_status
 peek(qvm_reader *r, bool *got, qv_error *err)
 {
@@ -241,7 +239,7 @@ read_first_frame(qvm_reader *r, const qv_outcome *info, qv_error *err)
         return status;
     if (r->watch->has_gpu && r->times.n && !r->times.unsure)
         status = peek(r, &got, err);
-    if (!status && !r->peeked)
+    if (!status && !r->n_decoded)
         status = next_frame(r, &got, err);
     if (status)
         return status;
@@ -373,7 +371,7 @@ int64_t
 qvm_reader_plane_bytes(qvm_reader *r)
 {
     if (!r->times.n || r->times.unsure) {
-        r->not_gpu = r->times.n ? r->times.unsure : "it is an image";
+        r->not_gpu = r->times.unsure ? r->times.unsure : "it is an image";
         return 0;
     }
     if (r->times.sets_change) { /* a GPU's parser that begins anew has those of the container */
@@ -496,17 +494,16 @@ qvm_reader_start(qvm_reader *r, const int64_t *frames, int64_t n, int height, in
                  qv_error *err)
 {
     qv_status status = QV_OK;
-    const bool sure = r->times.n && !r->times.unsure;
-    if (sure && (r->source.errors || r->n_corrupt))
+    if (r->times.n && (r->source.errors || r->n_corrupt))
         qvm_times_doubt(&r->times, "it is damaged");
     r->why = r->times.unsure;
-    if (sure && r->why)
-        r->not_gpu = r->gpu ? r->why : NULL;
-    else if (sure && r->gpu)
+    if (r->gpu && r->why)
+        r->not_gpu = r->why;
+    else if (r->gpu)
         status = begin_on_gpu(r, frames, n, height, width, err);
     if (!status && r->peeked && !r->source.gpu)
         status = restart(r, r->times.can_rewind, err);
-    if (status || !sure || r->why)
+    if (status || !r->times.n || r->why)
         return status;
     status = choose_packets(r, frames, n, r->source.n_read, err);
     if (status)

@@ -544,6 +544,17 @@ wait_for_next(qvm_gpu_decoder *d)
     }
 }
 
+/* Returns whether the frame to be given, whose group is all here, is also shown before all others
+ * by the pictures' headers. */
+static bool
+is_in_order(qvm_gpu_decoder *d)
+{
+    for (unsigned i = 1; i < d->n_held; i++)
+        if (held(d, i)->order <= held(d, 0)->order)
+            return false;
+    return held(d, 0)->order > d->last_order;
+}
+
 /* Frames are given in the order of their times, and no more are held back for it than FFmpeg's
  * decoder would hold. The order in the pictures' headers must agree, as FFmpeg goes by it. */
 int
@@ -553,7 +564,7 @@ qvm_gpu_decoder_receive(qvm_gpu_decoder *d, AVFrame *frame)
     if (code)
         return code;
     qvm_gpu_decoder_frame *h = held(d, 0);
-    if (h->order <= d->last_order)
+    if (!is_in_order(d))
         return fail(d, other_times);
     d->last_order = h->order;
     d->next = qvm_times_next(d->times, d->next) + 1;

@@ -34,7 +34,7 @@ src/outcome.inc job/fill.c                frames in memory come with their rate
 src/outcome.inc cache/reader.c              gives the rate of a row of the index
 src/outcome.inc cache/record.c              reads two fields of a record, of which older records lack either
 src/outcome.inc tools/command/info.c        tells them in sentences
-src/outcome.inc tools/command/report.c      tells them in sentences
+src/outcome.inc tools/command/token_sink.c      tells them in sentences
 src/outcome.inc tools/command/estimate.c    sums frames of a list of clips
 src/outcome.inc tools/command/progress_line.c sums frames and times of the clips of a job
 src/outcome.inc tools/bench/job.c           has times of a stage of a job, which are called so too

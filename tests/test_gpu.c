@@ -19,6 +19,7 @@
 #include "decoder_thread.h"
 #include "engine/context.h"
 #include "make_clips.h"
+#include "make_streams.h"
 #include "processes.h"
 #include "qwenvit_clips.h"
 #include "start_decoder.h"
@@ -121,6 +122,46 @@ TEST(test_bytes)
         options.start_s = 0;
         unlink(c->clip);
     }
+    qv_decoder_stop(&options.decoder);
+}
+
+/* No frame is given out whose time and place by the pictures' headers disagree. Packets without
+ * times are left to the CPU. */
+TEST(test_times)
+{
+    static const stream_recipe recipe = { .encoder = "libx264",
+                                          .frames = 20,
+                                          .group = 10,
+                                          .headers_in_packets = true,
+                                          .options = "threads=1:bf=2:x264-params=b-adapt=0" };
+    const qv_clip_options options = { .decoder = start_gpu(""), .fps = 25 };
+    stream *s = stream_encode(&recipe);
+    assert_non_null(s);
+    assert_true(stream_write(s, "h264", NULL, "times.h264"));
+    expect("times.h264", &options, false, "a packet has no time");
+    const int64_t pts = s->packets[1]->pts; /* of a P shown behind the B that follows */
+    s->packets[1]->pts = s->packets[2]->pts;
+    s->packets[2]->pts = pts;
+    assert_true(stream_write(s, "mpegts", NULL, "times.ts"));
+    expect("times.ts", &options, false, "its frames have other times");
+    stream_free(&s);
+    unlink("times.h264");
+    unlink("times.ts");
+    qv_decoder_stop((qv_decoder **)(uintptr_t)&options.decoder);
+}
+
+/* A damaged clip that no GPU would have taken keeps that as the reason. */
+TEST(test_damaged_fields)
+{
+    qv_clip_options options = { .decoder = start_gpu(""), .threads = 1 };
+    stream *s = stream_encode(&(stream_recipe){
+        .encoder = "libx264", .frames = 20, .options = "threads=1:x264-params=tff=1" });
+    assert_non_null(s);
+    memset(s->packets[0]->data + s->packets[0]->size - 64, 0xff, 64);
+    assert_true(stream_write(s, NULL, NULL, "fields.mkv"));
+    expect("fields.mkv", &options, false, "it is interlaced");
+    stream_free(&s);
+    unlink("fields.mkv");
     qv_decoder_stop(&options.decoder);
 }
 

@@ -21,6 +21,13 @@ def numpy() -> Any:
     return numpy
 
 
+def needed_numpy(what: str) -> Any:
+    np = numpy()
+    if np is None:
+        raise error("QV_EUNSUPPORTED", f"{what} needs numpy")
+    return np
+
+
 def to_numpy(raw: Any, bf16: bool = False) -> Any:
     """Returns an array of ours as numpy's, without a copy (bf16 as uint16). Without numpy it is
     returned as it is."""

@@ -4,28 +4,33 @@ tensors as arrays."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 from . import _check
-from ._arrays import as_bf16, numpy
+from ._arrays import as_bf16, needed_numpy, numpy
 from ._core import CacheReader
 from ._error import Error, error
 from ._files import DTYPES
 from .adapters import Adapters
 
 
-class Place(NamedTuple):
-    """Where an entry lies in a part's file."""
+class Item(NamedTuple):
+    """What the index has of a key. Items are ordered as their tokens lie."""
 
     part: int
-    tokens: int  # the offset of the tokens
+    tokens: int  # the offset of the tokens in the part's file
     step: int  # from there to each DeepStack output
     grid: int  # the offset of grid_thw, which timestamps follow
     rows: int
     frames: int
+    is_image: bool | None  # None: the record does not say
+    sampled_fps: float | None
+    key: str
+    code: str
 
 
 FRAMES_OF_A_PAIR = 2
@@ -47,7 +52,7 @@ def count_of(record: dict[str, Any], name: str) -> int:
 def _failure(reader: CacheReader, index: int) -> tuple[str, tuple[str, str]]:
     """Returns (key, (code, text)) of a clip that failed. The index has the code, but the text stands
     in the record, which may have been altered."""
-    key, code = reader.failure(index)
+    *_, key, code = reader.item(index)
     try:
         r = _record(reader, index)
         return key, (r["code"], str(r.get("error", "")))
@@ -126,16 +131,16 @@ class Entry(Adapters):
 
     @property
     def sampled_fps(self) -> float | None:
-        return self._reader.kind(self._index)[1]
+        return self._item.sampled_fps
 
     @property
-    def _place(self) -> Place:
-        return Place(*self._reader.place(self._index))
+    def _item(self) -> Item:
+        return Item(*self._reader.item(self._index))
 
     @property
     def is_image(self) -> bool:
-        known = self._reader.kind(self._index)[0]
-        return int(self.grid_thw[0, 0]) == 1 and self._place.frames < 2 if known is None else known
+        item = self._item
+        return int(self.grid_thw[0, 0]) == 1 and item.frames < 2 if item.is_image is None else item.is_image
 
     @property
     def second_per_grid_ts(self) -> float | None:
@@ -158,11 +163,11 @@ class Entry(Adapters):
         return text if isinstance(text, str) else ""
 
     def __len__(self) -> int:
-        return self._place.rows
+        return self._item.rows
 
     def __repr__(self) -> str:
-        place, cache, fps = self._place, self._cache, self.sampled_fps
-        n = place.frames
+        item, cache = self._item, self._cache
+        n, fps = item.frames, item.sampled_fps
         try:
             n = count_of(self.record, "frames") or n
             damaged = f", {self.damaged_frames} damaged" if self.damaged_frames else ""
@@ -170,7 +175,7 @@ class Entry(Adapters):
             damaged = f", {e}"
         frames = f"{n} frames" + (f" at {fps:g} fps" if fps else "")
         kind = "an image" if self.is_image else f"a clip of {frames}"
-        shape = f"[{place.rows}, {cache.width}] {cache.dtype}, {cache.n_deepstack} deepstack"
+        shape = f"[{item.rows}, {cache.width}] {cache.dtype}, {cache.n_deepstack} deepstack"
         return f"<qwenvit.Entry {self.key!r}: {shape}, {kind}{damaged}>"
 
     def verify(self) -> None:
@@ -229,8 +234,7 @@ class Cache(Mapping[str, Entry]):
         return cache
 
     def _open(self, folder: _check.Path, parts: list[bytes] | None = None) -> None:
-        if numpy() is None:
-            raise error("QV_EUNSUPPORTED", "Cache needs numpy")
+        needed_numpy("Cache")
         self.folder = os.fsdecode(_check.path(folder, "folder"))
         self._take(CacheReader(os.fsencode(self.folder), parts))
         info = self._reader.info()
@@ -291,20 +295,20 @@ class Cache(Mapping[str, Entry]):
     def part_of(self, key: str) -> int:
         """Returns the number of the part that has the key. Keys of one part are read fastest
         together."""
-        return self[key]._place.part
+        return self[key]._item.part
 
     # ---- for others' readers -------------------------------------------------------------------------
 
-    def _tensors(self, place: Place) -> Iterator[tuple[str, str, list[int], int, int]]:
+    def _tensors(self, item: Item) -> Iterator[tuple[str, str, list[int], int, int]]:
         """Returns (name, dtype, shape, offset in its part's file, bytes) of each tensor."""
         dtype, size = DTYPES[self.dtype]
         matrices = 1 if self.packed else 1 + self.n_deepstack
         columns = self.width * (1 + self.n_deepstack) // matrices
         for i in range(matrices):
             name = "packed" if self.packed else f"deepstack.{i - 1}" if i else "tokens"
-            yield name, dtype, [place.rows, columns], place.tokens + i * place.step, place.rows * columns * size
-        yield "grid_thw", "I64", [1, 3], place.grid, 24
-        yield "timestamps", "F64", [place.frames], place.grid + 24, 8 * place.frames
+            yield name, dtype, [item.rows, columns], item.tokens + i * item.step, item.rows * columns * size
+        yield "grid_thw", "I64", [1, 3], item.grid, 24
+        yield "timestamps", "F64", [item.frames], item.grid + 24, 8 * item.frames
 
     def _row(self, index: int, parts: list[str], failed: bool) -> dict[str, Any]:
         """Returns a row of the index. parts: the names of all parts."""
@@ -313,17 +317,29 @@ class Cache(Mapping[str, Entry]):
         if failed:
             return {**row, "status": "failed", "code": r["code"], "error": str(r.get("error", ""))}
         entry = Entry(self, self._reader, index, r["key"])
-        place = entry._place
+        item = entry._item
         names = "name", "dtype", "shape", "offset", "bytes"
         return {
-            **row, "status": "ok", "part": parts[place.part], "tokens": place.rows,
-            "kind": "image" if entry.is_image else "clip", "frames": count_of(r, "frames") or place.frames,
+            **row, "status": "ok", "part": parts[item.part], "tokens": item.rows,
+            "kind": "image" if entry.is_image else "clip", "frames": count_of(r, "frames") or item.frames,
             "damaged_frames": count_of(r, "damaged_frames"), "sampled_fps": entry.sampled_fps,
-            "tensors": [dict(zip(names, tensor)) for tensor in self._tensors(place)],
+            "tensors": [dict(zip(names, tensor)) for tensor in self._tensors(item)],
         }
 
+    def _parts(self) -> list[str]:
+        return [os.fsdecode(part) for part in self._reader.parts()]
+
+    def _by_part(self, folder: str, ending: str) -> Iterator[tuple[str, list[Entry]]]:
+        """Gives, for each part with keys that are ok, the path of its file in a folder of such files, and
+        its entries."""
+        reader, parts = self._reader, self._parts()
+        items = ((i, Item(*reader.item(i))) for i in reader.indices(False))
+        for part, found in itertools.groupby(items, lambda one: one[1].part):
+            path = os.path.join(folder, parts[part].removesuffix(".safetensors") + ending)
+            yield path, [Entry(self, reader, i, item.key) for i, item in found]
+
     def _rows(self) -> Iterator[dict[str, Any]]:
-        parts = [os.fsdecode(part) for part in self._reader.parts()]
+        parts = self._parts()
         for failed in (False, True):
             for index in self._reader.indices(failed):
                 yield self._row(index, parts, failed)

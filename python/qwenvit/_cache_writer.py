@@ -83,8 +83,7 @@ class CacheWriter:
         Raises Error before any work if a row has no path, an unknown field, or a key that another
         row has. Raises Error if a device or a disk fails; what was done by then is sealed.
         """
-        if progress is not None and not callable(progress):
-            raise _check.wrong("progress", progress, "a function, or None")
+        _check.function(progress, "progress")
         counts, failed = self._core.add(self._take_rows(rows), progress)
         self.failed.update(failed)
         return counts

@@ -89,6 +89,11 @@ def flag(value: bool, name: str) -> bool:
     return value
 
 
+def function(value: object, name: str) -> None:
+    if value is not None and not callable(value):
+        raise wrong(name, value, "a function, or None")
+
+
 def one_of(value: str, name: str, choices: Sequence[str]) -> str:
     if not isinstance(value, str) or value not in choices:
         raise wrong(name, value, " or ".join(map(repr, choices)))

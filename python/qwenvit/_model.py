@@ -8,11 +8,11 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, overload
 
 from . import _check, _core, _sources, _stream
-from ._arrays import current_stream, integers, is_torch, no_gradient, number_of, numpy, shareable, to_numpy
+from ._arrays import current_stream, integers, is_torch, needed_numpy, no_gradient, number_of, shareable, to_numpy
 from ._error import Error, error
 from .adapters import Adapters
 
@@ -283,9 +283,7 @@ class Tokens(Adapters):
         return None if seconds is None else to_numpy(seconds)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        np = numpy()
-        if np is None:
-            raise error("QV_EUNSUPPORTED", "numpy.asarray() of tokens needs numpy")
+        np = needed_numpy("numpy.asarray() of tokens")
         tokens = self.tokens
         cast = tokens if dtype is None or np.dtype(dtype) == tokens.dtype else tokens.astype(dtype)
         return cast.copy() if copy and cast is tokens else cast
@@ -319,10 +317,7 @@ class Tokens(Adapters):
     def packed(self) -> Any:
         """Returns [n, out_hidden * (1 + deepstack)], a copy: the tokens with DeepStack's outputs
         beside them. It is the matrix that vLLM and SGLang take."""
-        np = numpy()
-        if np is None:
-            raise error("QV_EUNSUPPORTED", "packed() needs numpy")
-        return np.concatenate([self.tokens, *self.deepstack], axis=1)
+        return needed_numpy("packed()").concatenate([self.tokens, *self.deepstack], axis=1)
 
     def save(self, path: Path, metadata: dict[str, Any] | None = None, *, dtype: Dtype = None) -> None:
         """Writes a safetensors file, whole or not at all: tokens, deepstack.0.., grid_thw and

@@ -7,7 +7,6 @@ from __future__ import annotations
 import collections
 import math
 import re
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from . import _check

@@ -96,10 +96,6 @@ def _plain(source: Any) -> Any:
     return _media(source) or source if isinstance(source, dict) else source
 
 
-def _kinds_of(source: Options) -> list[str]:
-    return [k for k in KINDS if k in source]
-
-
 # ---- options -------------------------------------------------------------------------------------
 
 
@@ -243,7 +239,7 @@ def _read(file: Any, place: int) -> Any:
 def _take_dict(source: Options, place: int) -> tuple[Any, str, Options]:
     """Returns what a dict describes, its kind, and its own options."""
     own = {k: v for k, v in source.items() if k != "key"}
-    kinds = _kinds_of(own)
+    kinds = [k for k in KINDS if k in own]
     if len(kinds) != 1:
         raise error("QV_EINVAL", f"source {place}: a dict has one of {', '.join(KINDS)}")
     [kind] = kinds

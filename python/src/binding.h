@@ -47,6 +47,42 @@ check(qv_status status, const qv_error &err)
         throw Failure{ status, err.text };
 }
 
+/* Calls a function of the libraries, whose last parameter takes the error, and throws that. */
+template <typename Function, typename... Arguments>
+void
+checked(Function function, Arguments... arguments)
+{
+    qv_error err = {};
+    check(function(arguments..., &err), err);
+}
+
+/* ---- dicts ----------------------------------------------------------------------------------- */
+
+inline void
+put_into(nb::dict &)
+{
+}
+
+template <typename Value, typename... More>
+void
+put_into(nb::dict &d, const char *name, const Value &value, const More &...more)
+{
+    d[name] = value;
+    put_into(d, more...);
+}
+
+/* Returns a dict of names and values in turn. */
+template <typename... Pairs>
+nb::dict
+dict_of(const Pairs &...pairs)
+{
+    nb::dict d;
+    put_into(d, pairs...);
+    return d;
+}
+/* A member with its name, for dict_of. */
+#define QVPY_MEMBER(of, member) #member, (of).member
+
 /* ---- the interpreter, which other threads may end (interpreter.cpp) -------------------------- */
 
 /* CPython, before 3.14, ends a thread that wants the interpreter after the interpreter has ended:
@@ -70,8 +106,7 @@ void with_interpreter(const std::function<void()> &call, qv_job *job = nullptr);
 
 /* Jobs that are open when the process ends are closed then. */
 struct Job; /* results.h */
-void job_opened(Job *job);
-void job_closed(Job *job);
+void job_is_open(Job *job, bool is_open);
 void wait_at_end(); /* called once, by the module */
 
 /* Returns words as a Python text: paths in them may have bytes that are not UTF-8. */
@@ -215,7 +250,6 @@ void take_clip_options(nb::dict options, qv_clip_options *o, std::string *path =
 void bind_model(nb::module_ &m);
 void bind_frames(nb::module_ &m);
 void bind_tokens(nb::module_ &m);
-void bind_decoder(nb::module_ &m);
 void bind_job(nb::module_ &m);
 void bind_options(nb::module_ &m);
 void bind_cache(nb::module_ &m);

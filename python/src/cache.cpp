@@ -75,11 +75,10 @@ make_row(nb::dict fields, nb::object data)
         fail(QV_EINVAL, "no key; what is in memory has no path to be found by");
     made.path = data.is_none() ? path : given;
     char key[QV_CACHE_MAX_KEY + 1];
-    qv_error err = {};
-    check(qvm_check_row(&made.own, &err), err);
+    checked(qvm_check_row, &made.own);
     if (made.path.empty())
         fail(QV_EINVAL, "no \"path\"");
-    check(qv_cache_key((given.empty() ? path : given).c_str(), key, &err), err);
+    checked(qv_cache_key, (given.empty() ? path : given).c_str(), key);
     made.key = key;
     if (!data.is_none())
         made.memory = memory_of(data, made.key);
@@ -122,11 +121,10 @@ class CacheFill
         const auto on = model->tower();
         {
             const Released released;
-            qv_error err = {};
             qv_cache_fill *opened = nullptr;
-            check(qv_cache_fill_open(dir.c_str(), &o, &opened, &err), err);
+            checked(qv_cache_fill_open, dir.c_str(), &o, &opened);
             fill.reset(opened);
-            check(qv_cache_fill_begin(opened, on->model, &err), err);
+            checked(qv_cache_fill_begin, opened, on->model);
         }
         for (const Told &t : told)
             if (PyErr_WarnEx(PyExc_UserWarning, t.words.c_str(), 1))
@@ -176,16 +174,15 @@ class CacheFill
         if (std::exception_ptr thrown = std::exchange(raised, nullptr))
             std::rethrow_exception(thrown);
         check(status, err);
-        nb::dict counts, failed;
-        counts["done"] = now.done - before.done;
-        counts["tokens"] = now.tokens - before.tokens;
-        counts["failed"] = now.failed - before.failed;
-        counts["there"] = now.there - before.there;
-        counts["failed_before"] = now.failed_before - before.failed_before;
+        nb::dict failed;
         for (const Told &t : told)
             failed[t.key.c_str()] =
                 nb::make_tuple(qv_status_name(t.status), as_text(t.words.c_str()));
-        return nb::make_tuple(counts, failed);
+        return nb::make_tuple(dict_of("done", now.done - before.done, "tokens",
+                                      now.tokens - before.tokens, "failed",
+                                      now.failed - before.failed, "there", now.there - before.there,
+                                      "failed_before", now.failed_before - before.failed_before),
+                              failed);
     }
 
     void

@@ -20,9 +20,6 @@ namespace qvpy
 {
 
 using Names = std::vector<nb::bytes>; /* file names, of any bytes */
-/* Where an item's tensors lie: part, offset of its tokens, step to the next, offset of grid_thw,
- * rows, frames. */
-using Place = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t>;
 
 /* A folder's parts as they were when it was opened. Calls keep the GIL, so that no fork can happen
  * between a lock and its release. */
@@ -38,7 +35,6 @@ struct CacheReader {
     {
         std::vector<const char *> pointers;
         qv_cache_reading how = {};
-        qv_error err = {};
         how.most_maps = maps;
         how.most_idle = idle;
         how.before = before ? before->cache : nullptr;
@@ -51,7 +47,7 @@ struct CacheReader {
             how.n_parts = names->size();
         }
         const Released released;
-        check(qv_cache_open_as(dir.c_str(), &how, &cache, &err), err);
+        checked(qv_cache_open_as, dir.c_str(), &how, &cache);
         qv_cache_get_info(cache, &facts);
     }
 
@@ -84,20 +80,17 @@ struct CacheReader {
         return std::pair(item.index, item.status == QV_OK);
     }
 
-    Place
-    place(int64_t i) const
+    /* Returns what the index has of an item, as _cache.py's Item: None is what its record does not
+     * say. */
+    nb::tuple
+    item(int64_t i) const
     {
         const qv_cache_item t = at(i);
-        return { t.part_index, t.tokens_at, t.deepstack_step, t.grid_at, t.rows, t.n_timestamps };
-    }
-
-    /* Returns (is_image, sampled_fps), with None for what the record does not say. */
-    std::pair<std::optional<bool>, std::optional<double>>
-    kind(int64_t i) const
-    {
-        const qv_cache_item t = at(i);
-        return { t.is_image < 0 ? std::nullopt : std::optional(t.is_image > 0),
-                 t.sampled_fps > 0 ? std::optional(t.sampled_fps) : std::nullopt };
+        return nb::make_tuple(t.part_index, t.tokens_at, t.deepstack_step, t.grid_at, t.rows,
+                              t.n_timestamps,
+                              t.is_image < 0 ? std::nullopt : std::optional(t.is_image > 0),
+                              t.sampled_fps > 0 ? std::optional(t.sampled_fps) : std::nullopt,
+                              t.key, qv_status_name(t.status));
     }
 
     /* Returns (key, index) of the items in [from, from + n) that are ok. */
@@ -131,20 +124,11 @@ struct CacheReader {
         return indices;
     }
 
-    /* Returns (key, code) of an item that failed, as the index has them. */
-    nb::tuple
-    failure(int64_t i) const
-    {
-        const qv_cache_item t = at(i);
-        return nb::make_tuple(t.key, qv_status_name(t.status));
-    }
-
     std::string
     record(int64_t i) const
     {
         char *text = nullptr;
-        qv_error err = {};
-        check(qv_cache_record(cache, i, &text, &err), err);
+        checked(qv_cache_record, cache, i, &text);
         std::unique_ptr<char, decltype(&free)> owned(text, free);
         return text;
     }
@@ -152,9 +136,8 @@ struct CacheReader {
     void
     verify(int64_t i) const
     {
-        qv_error err = {};
         const Released released;
-        check(qv_cache_verify(cache, i, &err), err);
+        checked(qv_cache_verify, cache, i);
     }
 
     /* Returns a list of (part, words). */
@@ -171,16 +154,11 @@ struct CacheReader {
     nb::dict
     info() const
     {
-        nb::dict d;
-        d["dtype"] = qv_dtype_name(facts.layout.dtype);
-        d["width"] = facts.layout.width;
-        d["n_deepstack"] = facts.layout.n_deepstack;
-        d["packed"] = facts.layout.packed;
-        d["made_by"] = nb::str(facts.made_by);
-        d["n_ok"] = facts.n_ok;
-        d["n_failed"] = facts.n_failed;
-        d["index_bytes"] = facts.index_bytes;
-        return d;
+        const qv_cache_layout &l = facts.layout;
+        return dict_of("dtype", qv_dtype_name(l.dtype), QVPY_MEMBER(l, width),
+                       QVPY_MEMBER(l, n_deepstack), QVPY_MEMBER(l, packed),
+                       QVPY_MEMBER(facts, made_by), QVPY_MEMBER(facts, n_ok),
+                       QVPY_MEMBER(facts, n_failed));
     }
 
     Names
@@ -205,8 +183,7 @@ struct CacheReader {
     at(int64_t i) const
     {
         qv_cache_item item = {};
-        qv_error err = {};
-        check(qv_cache_at(cache, i, &item, &err), err);
+        checked(qv_cache_at, cache, i, &item);
         return item;
     }
 };
@@ -231,9 +208,8 @@ view(nb::handle self, int64_t index, int i, bool writable)
 {
     const CacheReader &r = nb::cast<const CacheReader &>(self);
     const qv_cache_layout &l = r.facts.layout;
-    qv_error err = {};
     std::unique_ptr<Held> held(new Held{ nb::borrow(self), r.cache, r.at(index) });
-    check(qv_cache_hold(r.cache, &held->item, &err), err);
+    checked(qv_cache_hold, r.cache, &held->item);
     const qv_cache_item &t = held->item;
     if (!t.tokens || i < -2 || i > (l.packed ? 0 : l.n_deepstack))
         fail(QV_EINVAL, "item %lld has no tensor %d", (long long)index, i);
@@ -267,7 +243,6 @@ write_part(nb::bytes folder, std::optional<nb::bytes> name_, int64_t sealed,
     const std::string dir = text_of(folder, "folder"), name = name_ ? text_of(*name_, "name") : "";
     std::vector<std::pair<size_t, std::string>> left_out;
     std::vector<qv_cache_copied> copied;
-    qv_error err = {};
     for (const auto &[key, record, tensors, n_rows, grid, times] : keys) {
         qv_cache_copied k = {};
         k.key = key.c_str();
@@ -282,13 +257,13 @@ write_part(nb::bytes folder, std::optional<nb::bytes> name_, int64_t sealed,
     }
     {
         const Released released;
-        check(qv_cache_write_part(
-                  dir.c_str(), name_ ? name.c_str() : nullptr, sealed, copied.data(), copied.size(),
-                  [](void *user, size_t i, const char *words) {
-                      static_cast<decltype(left_out) *>(user)->emplace_back(i, words);
-                  },
-                  &left_out, &err),
-              err);
+        checked(
+            qv_cache_write_part, dir.c_str(), name_ ? name.c_str() : nullptr, sealed, copied.data(),
+            copied.size(),
+            [](void *user, size_t i, const char *words) {
+                static_cast<decltype(left_out) *>(user)->emplace_back(i, words);
+            },
+            &left_out);
     }
     nb::list list;
     for (const auto &[i, words] : left_out)
@@ -306,11 +281,9 @@ bind_cache_reader(nb::module_ &m)
              nb::arg("folder"), nb::arg("parts") = nb::none(), nb::arg("most_maps") = 0,
              nb::arg("most_idle") = 0, nb::arg("before") = nb::none())
         .def("find", &CacheReader::find, nb::arg("key").none())
-        .def("place", &CacheReader::place)
-        .def("kind", &CacheReader::kind)
+        .def("item", &CacheReader::item)
         .def("keys", &CacheReader::keys)
         .def("indices", &CacheReader::indices)
-        .def("failure", &CacheReader::failure)
         .def("record", &CacheReader::record)
         .def("verify", &CacheReader::verify)
         .def("damaged", &CacheReader::damaged)

@@ -156,10 +156,9 @@ Frames::to_host()
 {
     if (!there)
         return;
-    qv_error err = {};
     data.resize(there_bytes);
     const Released released;
-    check(qv_frames_read(tower->context, data.data(), there.get(), data.size(), &err), err);
+    checked(qv_frames_read, tower->context, data.data(), there.get(), data.size());
     there.reset();
     tower.reset();
 }
@@ -251,9 +250,8 @@ prepare(const Model &model, nb::list arrays, bool is_image, nb::dict options,
     std::vector<uint8_t> room;
     for (const View &v : views)
         for (int64_t i = 0; i < v.size[View::N]; i++, done++)
-            check(qv_resize_bicubic(rgb_of(v, i, room), h, w, w * 3,
-                                    frames->data.data() + done * to_h * to_w * 3, to_h, to_w, &err),
-                  err);
+            checked(qv_resize_bicubic, rgb_of(v, i, room), h, w, w * 3,
+                    frames->data.data() + done * to_h * to_w * 3, to_h, to_w);
     return frames.release();
 }
 
@@ -268,12 +266,10 @@ read_clip(qv_clip *clip, Frames &frames)
     frames.timestamps.resize((size_t)frames.n_frames);
     frames.data.resize((size_t)frames.n_frames * frame);
     for (int64_t got, i = 0; i < frames.n_frames; i += got) {
-        qv_error err = {};
         {
             const Released released;
-            check(qv_clip_read(clip, frames.data.data() + (size_t)i * frame, 1, &got,
-                               &frames.timestamps[(size_t)i], &err),
-                  err);
+            checked(qv_clip_read, clip, frames.data.data() + (size_t)i * frame, 1, &got,
+                    &frames.timestamps[(size_t)i]);
         }
         if (!got)
             fail(QV_EFORMAT, "the clip ended before its last sampled frame");
@@ -291,7 +287,6 @@ open_and_read(const qv_preprocess &image, const qv_preprocess &video, nb::handle
     const std::string path = is_path ? text_of(source, "path") : name;
     qv_clip_options o = {};
     qv_clip *clip = nullptr;
-    qv_error err = {};
     take_clip_options(options, &o);
     o.decoder = decoder_of(decoder).get();
     if (!is_path) {
@@ -300,7 +295,7 @@ open_and_read(const qv_preprocess &image, const qv_preprocess &video, nb::handle
     }
     {
         const Released released;
-        check(qv_clip_open(path.c_str(), &image, &video, &o, &clip, &err), err);
+        checked(qv_clip_open, path.c_str(), &image, &video, &o, &clip);
     }
     const std::unique_ptr<qv_clip, void (*)(qv_clip *)> owned(clip, [](qv_clip *c) {
         qv_clip_close(&c);
@@ -392,15 +387,6 @@ read_frames(nb::handle decoder, nb::bytes source, bool over_all, int patch_size,
     return frames.release();
 }
 
-static nb::object
-frames_array(nb::handle self)
-{
-    Frames &f = nb::cast<Frames &>(self);
-    return array_of(f.data.data(),
-                    { (size_t)f.n_frames, (size_t)f.height, (size_t)f.width, (size_t)3 },
-                    nb::dtype<uint8_t>(), self);
-}
-
 void
 bind_frames(nb::module_ &m)
 {
@@ -411,7 +397,13 @@ bind_frames(nb::module_ &m)
                      })
         .def_prop_ro("is_image", [](const Frames &f) { return f.is_image; })
         .def_prop_ro("timestamps", [](const Frames &f) { return f.timestamps; })
-        .def("array", [](nb::handle self) { return frames_array(self); })
+        .def("array",
+             [](nb::handle self) {
+                 Frames &f = nb::cast<Frames &>(self);
+                 return array_of(f.data.data(),
+                                 { (size_t)f.n_frames, (size_t)f.height, (size_t)f.width, 3 },
+                                 nb::dtype<uint8_t>(), self);
+             })
         /* frames in the file, their rate, width and height */
         .def("source", [](const Frames &f) {
             return nb::make_tuple(f.source_frames, f.source_fps, f.source_width, f.source_height);

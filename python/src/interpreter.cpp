@@ -84,17 +84,13 @@ with_interpreter(const std::function<void()> &call, qv_job *job)
 }
 
 void
-job_opened(Job *job)
+job_is_open(Job *job, bool is_open)
 {
     const std::lock_guard<std::mutex> hold(left_lock);
-    open_jobs.insert(job);
-}
-
-void
-job_closed(Job *job)
-{
-    const std::lock_guard<std::mutex> hold(left_lock);
-    open_jobs.erase(job);
+    if (is_open)
+        open_jobs.insert(job);
+    else
+        open_jobs.erase(job);
 }
 
 /* Called when the interpreter is gone, before exit(). */

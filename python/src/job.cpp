@@ -14,17 +14,9 @@ namespace qvpy
 nb::dict
 progress_of(const qv_job_progress &p)
 {
-    nb::dict d;
-    d["added"] = p.added;
-    d["done"] = p.done;
-    d["failed"] = p.failed;
-    d["tokens"] = p.tokens;
-    d["chunks"] = p.chunks;
-    d["rows"] = p.rows;
-    d["capacity_rows"] = p.capacity_rows;
-    d["seconds"] = p.elapsed_s;
-    d["limit"] = p.limit;
-    return d;
+    return dict_of(QVPY_MEMBER(p, added), QVPY_MEMBER(p, done), QVPY_MEMBER(p, failed),
+                   QVPY_MEMBER(p, tokens), QVPY_MEMBER(p, chunks), QVPY_MEMBER(p, rows),
+                   QVPY_MEMBER(p, capacity_rows), "seconds", p.elapsed_s, QVPY_MEMBER(p, limit));
 }
 
 /* A job that Python holds open. */
@@ -70,15 +62,12 @@ class Client
      * ahead. queue: how many sources wait; 0: few, and adding waits for room. */
     Client(OpenJob &job, bool ordered, int64_t most, int64_t queue) : owns(true)
     {
-        qv_error err = {};
         must_be_ours(owner = job.job->owner);
         must_not_compute();
         results->ordered = ordered;
         const Released released;
         const auto seat = std::make_shared<Seat>(job.job);
-        check(qv_job_client_open(seat->job->job, queue ? queue : 64, queue, most, &seat->client,
-                                 &err),
-              err);
+        checked(qv_job_client_open, seat->job->job, queue ? queue : 64, queue, most, &seat->client);
         qv_job_get_progress(seat->job->job, &before);
         results->seat = seat;
         const std::lock_guard<std::mutex> hold(seat->job->lock);

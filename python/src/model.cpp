@@ -54,7 +54,6 @@ Model::Model(nb::bytes dir_, const std::string &backend, int device, const std::
                       kernel_folder = text_of(kernel_folder_, "path");
     qv_context_options c = {};
     qv_model_options o = {};
-    qv_error err = {};
     c.backend = backend.c_str();
     c.device = device;
     c.threads = threads;
@@ -66,8 +65,8 @@ Model::Model(nb::bytes dir_, const std::string &backend, int device, const std::
     o.image_std = image_std.size() == 3 ? image_std.data() : nullptr;
     o.weights = stored ? QV_WEIGHTS_STORED : QV_WEIGHTS_WIDENED;
     const Released released;
-    check(qv_context_open(&c, &made->context, &err), err);
-    check(qv_model_load(made->context, dir.c_str(), &o, &made->model, &err), err);
+    checked(qv_context_open, &c, &made->context);
+    checked(qv_model_load, made->context, dir.c_str(), &o, &made->model);
     qv_model_get_info(made->model, &facts);
     note = facts.note;
     warning = facts.warning;
@@ -140,13 +139,9 @@ Model::close()
 static nb::dict
 device_dict(const qv_context_info &info)
 {
-    nb::dict d;
-    d["backend"] = info.backend;
-    d["device"] = info.device;
-    d["dtype"] = qv_dtype_name(info.dtype);
-    d["dtype_reason"] = info.dtype_reason;
-    d["warning"] = info.warning;
-    return d;
+    return dict_of(QVPY_MEMBER(info, backend), QVPY_MEMBER(info, device), "dtype",
+                   qv_dtype_name(info.dtype), QVPY_MEMBER(info, dtype_reason),
+                   QVPY_MEMBER(info, warning));
 }
 
 /* Returns a description of a device; throws if it cannot be opened. */
@@ -160,8 +155,7 @@ look_at_device(const std::string &backend, int index)
     {
         const Released released;
         qv_context *context = nullptr;
-        qv_error err = {};
-        check(qv_context_open(&o, &context, &err), err);
+        checked(qv_context_open, &o, &context);
         qv_context_get_info(context, &info);
         qv_context_close(&context);
     }
@@ -171,47 +165,26 @@ look_at_device(const std::string &backend, int index)
 static nb::dict
 preprocess_dict(const qv_preprocess &p)
 {
-    nb::dict d;
-    d["min_pixels"] = p.min_pixels;
-    d["max_pixels"] = p.max_pixels;
-    d["fps"] = p.fps;
-    d["min_frames"] = p.min_frames;
-    d["max_frames"] = p.max_frames;
-    d["max_duration"] = p.max_duration;
-    d["mean"] = nb::make_tuple(p.mean[0], p.mean[1], p.mean[2]);
-    d["std"] = nb::make_tuple(p.std[0], p.std[1], p.std[2]);
-    return d;
+    return dict_of(QVPY_MEMBER(p, min_pixels), QVPY_MEMBER(p, max_pixels), QVPY_MEMBER(p, fps),
+                   QVPY_MEMBER(p, min_frames), QVPY_MEMBER(p, max_frames),
+                   QVPY_MEMBER(p, max_duration), "mean",
+                   nb::make_tuple(p.mean[0], p.mean[1], p.mean[2]), "std",
+                   nb::make_tuple(p.std[0], p.std[1], p.std[2]));
 }
 
 nb::dict
 Model::info()
 {
     nb::dict d = device_dict(device_facts);
-    d["model_type"] = facts.model_type;
-    d["passed_over"] = device_facts.passed_over;
-    d["dtype"] = qv_dtype_name(facts.dtype);
-    const struct {
-        const char *name;
-        int64_t value;
-    } numbers[] = { { "depth", facts.depth },
-                    { "hidden", facts.hidden },
-                    { "heads", facts.heads },
-                    { "out_hidden", facts.out_hidden },
-                    { "patch_size", facts.patch_size },
-                    { "temporal_patch_size", facts.temporal_patch_size },
-                    { "merge_size", facts.merge_size },
-                    { "row_dim", facts.row_dim },
-                    { "n_deepstack", facts.n_deepstack },
-                    { "n_parameters", facts.n_parameters },
-                    { "weight_bytes", (int64_t)facts.weight_bytes },
-                    { "stored_matrices", facts.stored_matrices } };
-    for (const auto &number : numbers)
-        d[number.name] = number.value;
-    d["digest"] = facts.digest;
-    d["note"] = note;
-    d["model_warning"] = warning;
-    d["image"] = preprocess_dict(facts.image);
-    d["video"] = preprocess_dict(facts.video);
+    const qv_model_info &m = facts;
+    put_into(d, QVPY_MEMBER(m, model_type), QVPY_MEMBER(device_facts, passed_over), "dtype",
+             qv_dtype_name(m.dtype), QVPY_MEMBER(m, depth), QVPY_MEMBER(m, hidden),
+             QVPY_MEMBER(m, heads), QVPY_MEMBER(m, out_hidden), QVPY_MEMBER(m, patch_size),
+             QVPY_MEMBER(m, temporal_patch_size), QVPY_MEMBER(m, merge_size),
+             QVPY_MEMBER(m, row_dim), QVPY_MEMBER(m, n_deepstack), QVPY_MEMBER(m, n_parameters),
+             QVPY_MEMBER(m, weight_bytes), QVPY_MEMBER(m, stored_matrices), QVPY_MEMBER(m, digest),
+             "note", note, "model_warning", warning, "image", preprocess_dict(m.image), "video",
+             preprocess_dict(m.video));
     return d;
 }
 
@@ -313,25 +286,6 @@ struct Listener {
     }
 };
 
-/* A turn at the device, without the interpreter. */
-class Turn
-{
-  public:
-    explicit Turn(qv_context *ctx) : of(ctx)
-    {
-        qv_turn_take(of);
-    }
-    ~Turn()
-    {
-        qv_turn_end(of);
-    }
-    Turn(const Turn &) = delete;
-    Turn &operator=(const Turn &) = delete;
-
-  private:
-    qv_context *of;
-};
-
 /* Encodes patches. allocate(n, output) returns memory for the tokens, with room for each DeepStack
  * output behind them, and is called while the device is at work if possible. */
 void
@@ -373,7 +327,8 @@ Model::encode(const Patches &x, const std::string &dtype,
     const int64_t *g = x.items[0].grid_thw;
     std::copy(g, g + 3, bucket.grid_thw);
     if (x.items.size() == 1) {
-        const Turn turn(on->context);
+        qv_turn_take(on->context);
+        const std::unique_ptr<qv_context, void (*)(qv_context *)> turn(on->context, qv_turn_end);
         qv_plan *plan = nullptr;
         qv_plan_info info = {};
         if (!qv_plan_create(on->model, &bucket, &plan, &err))

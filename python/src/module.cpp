@@ -37,7 +37,6 @@ NB_MODULE(core, m)
     bind_tokens(m);
     bind_model(m);
     bind_frames(m);
-    bind_decoder(m);
     bind_job(m);
     bind_options(m);
     bind_cache(m);

@@ -74,22 +74,21 @@ void
 Job::open(qv_job_options o)
 {
     std::vector<qv_model *> models;
-    qv_error err = {};
     for (const auto &tower : towers)
         models.push_back(tower->model);
     o.sink = { begin, put_rows, end, this };
     o.lost = [](void *self, qv_status status, const char *words) {
         static_cast<Job *>(self)->lose(status, words);
     };
-    check(qv_job_open(models.data(), models.size(), &o, &job, &err), err);
-    job_opened(this);
+    checked(qv_job_open, models.data(), models.size(), &o, &job);
+    job_is_open(this, true);
 }
 
 Job::~Job()
 {
     if (owner != getpid())
         return;
-    job_closed(this);
+    job_is_open(this, false);
     qv_job_close(&job);
 }
 

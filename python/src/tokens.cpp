@@ -158,7 +158,6 @@ save(const Tokens &t, nb::bytes path_, const Pairs &more, const std::string &dty
     options.n_grids = (int64_t)t.grid_thw.size() / 3;
     options.n_timestamps = (int64_t)t.timestamps.size();
     options.n_deepstack = t.n_deepstack;
-    qv_error err = {};
     const Released released;
     std::unique_ptr<char[]> room;
     const char *first = converted(t, options.dtype, room);
@@ -171,10 +170,8 @@ save(const Tokens &t, nb::bytes path_, const Pairs &more, const std::string &dty
     std::vector<const char *> texts;
     for (const auto &pair : metadata)
         texts.insert(texts.end(), { pair.first.c_str(), pair.second.c_str() });
-    check(qv_token_file_save(&options, &data,
-                             reinterpret_cast<const char *const(*)[2]>(texts.data()),
-                             metadata.size(), &err),
-          err);
+    checked(qv_token_file_save, &options, &data,
+            reinterpret_cast<const char *const(*)[2]>(texts.data()), metadata.size());
 }
 
 /* ---- what became of the clip ----------------------------------------------------------------- */

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Tests the wheel in a bare environment: no numpy, no torch, no variables, and no FFmpeg, which is hidden
 from the programs that are installed. Usage: bare.py MODEL"""
+import re
 import subprocess
 import sys
-from importlib.metadata import files
+from importlib.metadata import files, metadata
 
 import qwenvit
 
@@ -18,6 +19,10 @@ licenses = {f.name for f in installed if "licenses" in f.parts}
 assert licenses >= {"LICENSE", "jansson", "libgomp", "libjpeg-turbo", "libseccomp", "nanobind", "oneDNN"}, licenses
 others = [f.name for f in installed if f.name.startswith(("libav", "libsw", "libcu", "libdnnl", "libgomp."))]
 assert not others, f"these are the system's, or have no name of their own: {others}"
+about = metadata("qwenvit")
+page = about.get_payload() or about["Description"]
+relative = [target for target in re.findall(r"\]\(([^)\s]+)\)", page) if not re.match("https?:|#", target)]
+assert "# qwenvit for Python" in page and not relative, relative
 hidden = (b"libavformat.so", b"libavmissing.o")  # a name that no library has
 for file in installed:
     if file.name.startswith("qwenvit") and file.locate().is_file():

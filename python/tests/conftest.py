@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+import concurrent.futures
 import functools
 import glob
 import json
@@ -6,13 +7,18 @@ import os
 import struct
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
 
 import qwenvit
 
+# every process that a test starts has this wheel too, wherever it runs
+SITE = os.path.dirname(os.path.dirname(os.path.abspath(qwenvit.__file__)))
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [SITE, os.environ.get("PYTHONPATH")]))
 COMMAND = [sys.executable, "-m", "qwenvit"]
+ON_CPU = ["--backend", "cpu", "--dtype", "f32", "--threads", "2"]  # as the fixture `model` is
 GOLDEN = os.path.join(os.path.dirname(__file__), "..", "..", "tests", "golden")
 NUMPY = {"F32": np.float32, "I64": np.int64, "U8": np.uint8, "F64": np.float64, "BF16": np.uint16,
          "F16": np.float16}
@@ -63,25 +69,93 @@ def clip(tmp_path_factory, frames):
     return path
 
 
+@pytest.fixture
+def own(golden):
+    """A model that a test may close."""
+    return qwenvit.load(golden, backend="cpu", dtype="f32", threads=1)
+
+
+@pytest.fixture
+def one_item(own, expected):
+    """Returns the rows and the grid of an item, and room for its tokens, as forward_at takes them."""
+    grid = [int(v) for v in expected["grid_thw"][0]]
+    rows = expected["pixel_values"][: grid[0] * grid[1] * grid[2]]
+    return rows, grid, np.empty((1 + own.info["n_deepstack"], len(rows) // 4, own.info["out_hidden"]), np.float32)
+
+
 @pytest.fixture(scope="session")
-def torn(tmp_path_factory):
+def movie(tmp_path_factory):
+    """Returns a clip with 100 frames of 320x240."""
+    path = tmp_path_factory.mktemp("movie") / "whole.mp4"
+    command("synth", "--clip", path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def torn(movie):
     """Returns a clip, and the same clip with damaged frames."""
-    folder = tmp_path_factory.mktemp("torn")
-    whole, path = folder / "whole.mp4", folder / "torn.mp4"
-    subprocess.run([*COMMAND, "synth", "--clip", whole], check=True)
-    data = bytearray(whole.read_bytes())
+    path, data = movie.with_name("torn.mp4"), bytearray(movie.read_bytes())
     first = data.index(b"mdat")
     data[first + len(data) // 3 : first + len(data) // 3 + 3000] = bytes(3000)
     path.write_bytes(data)
-    return str(whole), str(path)
+    return str(movie), str(path)
 
 
 def refused(call, words="", status=None):
     """Checks that a call raises qwenvit.Error with such words, and returns that."""
-    with pytest.raises(qwenvit.Error, match=words) as e:
+    with pytest.raises(qwenvit.Error, match=words or None) as e:
         call()
     assert status in (None, e.value.status)
     return e.value
+
+
+def python(code, *arguments, cwd=None, **env):
+    """Runs code in a process of its own."""
+    return subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, timeout=120, cwd=cwd,
+                          env={**os.environ, **env})
+
+
+def command(*arguments, code=0, **env):
+    """Runs the command, which must end with that code."""
+    run = subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=120, env={**os.environ, **env})
+    assert run.returncode == code, run
+    return run
+
+
+def added(model, folder, rows, **options):
+    """Adds rows to a cache, and returns the counts."""
+    with qwenvit.CacheWriter(model, folder, **options) as cache:
+        return cache.add(rows)
+
+
+def in_a_fork(call):
+    """Calls it in a forked process, where it must not raise."""
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            call()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def together(*calls):
+    """Calls each in a thread of its own, and returns what they return."""
+    with concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:
+        return [future.result(120) for future in [pool.submit(call) for call in calls]]
+
+
+def wait_until(holds):
+    until = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < until, "it never happens"
+        time.sleep(0.01)
+
+
+def threads():
+    return set(os.listdir("/proc/self/task"))
 
 
 def distances(x, truth):
@@ -93,8 +167,7 @@ def distances(x, truth):
 def bits_depend_on_place():
     """Whether `info` says that this CPU (without AVX-512) gives other bits at another place of a
     chunk."""
-    command = [*COMMAND, "info", os.path.join(GOLDEN, "qwen3_vl"), "--backend", "cpu"]
-    return "at other places" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return "at other places" in command("info", os.path.join(GOLDEN, "qwen3_vl"), "--backend", "cpu").stdout
 
 
 class Values:

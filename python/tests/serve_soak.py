@@ -4,6 +4,7 @@
 They leave, send rubbish, stall in headers and in bodies, ask twice, exceed each limit, and bring
 decoders that die. Every answer must be a status with a message, the good ones must have the bits
 that `encode` gives, and memory, descriptors, processes and the queue must be as before."""
+import concurrent.futures
 import json
 import os
 import random
@@ -44,10 +45,8 @@ class Soak:
 
     def twice(self, chance):
         i = chance.randrange(len(self.expected))
-        both = [self.server.later(image(i)) for _ in range(2)]
-        for _, thread in both:
-            thread.join()
-        return both[0][0][0][0], all(a and a[0][2] == self.expected[i] or a[0][0] in OUT_OF_PLACE for a, _ in both), "an image, twice"
+        both = [future.result() for future in [self.server.later(image(i)) for _ in range(2)]]
+        return both[0][0], all(a[2] == self.expected[i] or a[0] in OUT_OF_PLACE for a in both), "an image, twice"
 
     def rubbish(self, chance):
         status, _, body = self.server.ask(chance.randbytes(chance.randrange(1, 5000)))
@@ -68,11 +67,7 @@ class Soak:
         return status, status == 413 and message(body), "a large body"
 
     def raw(self, data, wanted):
-        with socket.create_connection(("127.0.0.1", self.server.port), timeout=20) as s:
-            s.sendall(data)
-            got = b""
-            while piece := s.recv(65536):
-                got += piece
+        got = self.server.raw(data)
         status = int(got.split(b" ", 2)[1]) if got else 0
         return status, status == wanted and b'"message"' in got, data[:20]
 
@@ -106,21 +101,8 @@ class Soak:
             self.faults += [fault] if fault else []
 
     def run(self, n, clients):
-        left = iter(range(n))
-
-        def client(seed):
-            chance = random.Random(seed)
-            while True:
-                with self.lock:
-                    if next(left, None) is None:
-                        return
-                self.one(chance)
-
-        threads = [threading.Thread(target=client, args=(seed,)) for seed in range(clients)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with concurrent.futures.ThreadPoolExecutor(clients) as pool:
+            list(pool.map(self.one, map(random.Random, range(n))))
 
 
 def state(server):
@@ -132,9 +114,7 @@ def state(server):
     for task in os.listdir(f"/proc/{pid}/task"):
         with open(f"/proc/{pid}/task/{task}/children") as f:
             processes += len(f.read().split())
-    with open(f"/proc/{pid}/statm") as f:
-        memory = int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
-    return memory, len(os.listdir(f"/proc/{pid}/fd")), processes
+    return server.memory(), len(os.listdir(f"/proc/{pid}/fd")), processes
 
 
 def main(n=10000, clients=16):

@@ -4,11 +4,13 @@
 Run as a program, it is the server with an encoder that takes its time where max_frames is above
 700: a tenth of a second for each more. At 699 it cannot go on; at 698 it is full at first."""
 import base64
+import concurrent.futures
 import contextlib
 import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +24,7 @@ class Server:
 
     def __init__(self, model, log, *arguments, slow=False, key="", program="", **environment):
         self.key = key  # given with each request
+        self.clients = concurrent.futures.ThreadPoolExecutor(64)
         program = [program or __file__] if slow or program else ["-m", "qwenvit", "serve"]
         self.log = str(log)
         with open(self.log, "w", encoding="utf-8") as out:
@@ -54,11 +57,22 @@ class Server:
             c.close()
 
     def later(self, *arguments, **headers):
-        """Asks in a thread. Returns a list that gets the answer, and the thread."""
-        answers = []
-        thread = threading.Thread(target=lambda: answers.append(self.ask(*arguments, **headers)))
-        thread.start()
-        return answers, thread
+        """Asks in a thread. Returns the future of the answer."""
+        return self.clients.submit(self.ask, *arguments, **headers)
+
+    def raw(self, data, timeout=20.0):
+        """Sends bytes and returns all that comes until the server closes."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout) as s:
+            s.sendall(data)
+            got = b""
+            while piece := s.recv(65536):
+                got += piece
+            return got
+
+    def memory(self):
+        """Returns its resident memory in MB."""
+        with open(f"/proc/{self.process.pid}/statm", encoding="utf-8") as f:
+            return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
 
     def metric(self, name):
         text = self.ask("", method="GET", path="/metrics")[2].decode()
@@ -112,8 +126,6 @@ def message(body):
 
 
 def main():
-    import concurrent.futures
-
     from qwenvit import _async
     from qwenvit.serve import command, sglang
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import qwenvit
+from conftest import added
 from qwenvit.adapters import engines
 
 NAN = float("nan")
@@ -26,8 +27,7 @@ OPTIONS = ["fps", "start", "end", "num_frames", "min_frames", "max_frames", "min
 def there(model, golden, expected, clip, frames, tmp_path, monkeypatch):
     """The names that the calls below begin with."""
     monkeypatch.chdir(tmp_path)
-    with qwenvit.CacheWriter(model, "cache") as writer:
-        writer.add([clip])
+    added(model, "cache", [clip])
     (tmp_path / "ids").mkdir()
     (tmp_path / "ids" / "config.json").write_text('{"image_token_id": 5, "video_token_id": 6}')
     tokens, cache = model.encode(frames, fps=2), qwenvit.Cache("cache")

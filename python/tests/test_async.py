@@ -4,7 +4,6 @@ import asyncio
 import concurrent.futures
 import gc
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -13,8 +12,8 @@ import numpy as np
 import pytest
 
 import qwenvit
-from conftest import refused
-from qwenvit import _async, _decoder
+from conftest import python, refused
+from qwenvit import _async
 
 
 def images(n):
@@ -239,6 +238,5 @@ futures[0].result()
 
 
 def test_the_interpreter_ends_while_requests_wait(golden):
-    env = {**os.environ, "PYTHONPATH": os.path.dirname(_decoder.FOLDER)}
-    ended = subprocess.run([sys.executable, "-c", END, golden], capture_output=True, text=True, env=env, timeout=60)
+    ended = python(END, golden)
     assert ended.returncode == 0 and not ended.stderr, ended

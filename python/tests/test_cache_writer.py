@@ -9,8 +9,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 import types
@@ -19,15 +17,11 @@ import numpy as np
 import pytest
 
 import qwenvit
-from conftest import contents, read_safetensors, refused, Values
+from conftest import ON_CPU, Values, added, command, contents, in_a_fork, python, read_safetensors, refused
 
 
-def command(golden, listed, out, *options):
-    run = subprocess.run(
-        [sys.executable, "-m", "qwenvit", "cache", "fill", "--model", golden, "--backend", "cpu", "--threads", "2", "--dtype",
-         "f32", "--quiet", "--list", str(listed), "-o", str(out), *options], capture_output=True, text=True)
-    assert run.returncode in (0, 1), run.stderr
-    return run.stdout
+def fill(golden, listed, out, *options):
+    return command("cache", "fill", "--model", golden, *ON_CPU, "--quiet", "--list", listed, "-o", out, *options, code=1).stdout
 
 
 OPTIONS = [
@@ -40,7 +34,7 @@ OPTIONS = [
 
 @pytest.mark.parametrize("ours, theirs", OPTIONS)
 def test_it_is_what_the_command_makes(model, golden, rows, listed, tmp_path, ours, theirs):
-    command(golden, listed, tmp_path / "theirs", *theirs)
+    fill(golden, listed, tmp_path / "theirs", *theirs)
     with qwenvit.CacheWriter(model, tmp_path / "ours", **ours) as cache:
         counts = cache.add(rows)
         assert not cache.damaged
@@ -57,17 +51,13 @@ def test_it_is_what_the_command_makes(model, golden, rows, listed, tmp_path, our
 def test_a_forked_child_leaves_its_parents_writer_alone(model, rows, tmp_path):
     cache = qwenvit.CacheWriter(model, tmp_path / "cache")
     cache.add(rows[:1])
-    pid = os.fork()
-    if not pid:
-        code = 1
-        try:
-            for call in (cache.close, lambda: cache.add(rows[1:2])):
-                refused(call, "another process", "QV_ESTATE")
-            del cache
-            code = 0
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+    def child():
+        for call in (cache.close, lambda: cache.add(rows[1:2])):
+            refused(call, "another process", "QV_ESTATE")
+        cache.__dict__.clear()
+
+    in_a_fork(child)
     assert cache.add(rows[1:2])["done"] == 1
     cache.close()
     assert len(qwenvit.Cache(tmp_path / "cache")) == 2
@@ -76,8 +66,7 @@ def test_a_forked_child_leaves_its_parents_writer_alone(model, rows, tmp_path):
 def test_a_record_says_what_encode_says(model, golden, rows, tmp_path):
     """An entry tells what Tokens tell, with the same bits, and what qwenvit encode writes as
     metadata."""
-    with qwenvit.CacheWriter(model, tmp_path / "cache", fps=3) as cache:
-        cache.add(rows[:-2])
+    added(model, tmp_path / "cache", rows[:-2], fps=3)
     cache = qwenvit.Cache(tmp_path / "cache")
     keys = {row.get("key", row["path"]) for row in rows[:-2]}
     assert set(cache) == keys and {e.is_image for e in cache.values()} == {False, True}
@@ -88,10 +77,7 @@ def test_a_record_says_what_encode_says(model, golden, rows, tmp_path):
             assert getattr(entry, name) == getattr(tokens, name), (entry.key, name)
         assert entry.is_image == (entry.sampled_fps is None)
     clip = str(rows[6]["path"])
-    run = subprocess.run(
-        [sys.executable, "-m", "qwenvit", "encode", "--model", golden, "--backend", "cpu", "--dtype", "f32", "--fps",
-         "3", clip, "-o", str(tmp_path / "k.safetensors")], capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
+    command("encode", "--model", golden, *ON_CPU, "--fps", "3", clip, "-o", tmp_path / "k.safetensors")
     about = json.loads(read_safetensors(tmp_path / "k.safetensors")[1]["preprocessing"])
     for name in ("sampled_fps", "second_per_grid_ts"):
         assert getattr(cache[clip], name) == about[name] > 0
@@ -101,19 +87,16 @@ def test_a_model_at_work_fills_a_cache_and_one_that_was_closed_none(golden, clip
     model = qwenvit.load(golden, backend="cpu", dtype="f32", threads=2)
     results = model.encode([clip, clip])
     next(results)
-    with qwenvit.CacheWriter(model, tmp_path) as cache:
-        assert cache.add([clip])["done"] == 1
+    assert added(model, tmp_path, [clip])["done"] == 1
     assert len(list(results)) == 1
     model.close()
     refused(lambda: qwenvit.CacheWriter(model, tmp_path), "was closed")
 
 
 def test_either_goes_on_where_the_other_ended(model, golden, rows, listed, tmp_path):
-    with qwenvit.CacheWriter(model, tmp_path) as cache:
-        assert cache.add(rows[3:])["done"] == 8
-    assert "3 done" in command(golden, listed, tmp_path) and len(os.listdir(tmp_path)) == 3
-    with qwenvit.CacheWriter(model, tmp_path) as cache:
-        assert cache.add(rows) == {"done": 0, "tokens": 0, "failed": 0, "there": 11, "failed_before": 2}
+    assert added(model, tmp_path, rows[3:])["done"] == 8
+    assert "3 done" in fill(golden, listed, tmp_path) and len(os.listdir(tmp_path)) == 3
+    assert added(model, tmp_path, rows) == {"done": 0, "tokens": 0, "failed": 0, "there": 11, "failed_before": 2}
     assert len(os.listdir(tmp_path)) == 3, "nothing to do, and a part was added"
     with qwenvit.CacheWriter(model, tmp_path, retry_failed=True) as cache:
         assert cache.add(rows)["failed"] == 2
@@ -130,13 +113,11 @@ cache = qwenvit.CacheWriter(qwenvit.load(sys.argv[1], backend="cpu", dtype="f32"
 cache.add(json.loads(sys.argv[3]))
 os._exit(9)
 """
-    run = subprocess.run([sys.executable, "-c", code, golden, str(tmp_path), json.dumps(rows[:3])])
-    assert run.returncode == 9 and len(qwenvit.Cache(tmp_path)) == 3
+    assert python(code, golden, tmp_path, json.dumps(rows[:3])).returncode == 9 and len(qwenvit.Cache(tmp_path)) == 3
 
 
 def test_another_cache_is_refused_and_nothing_of_it_is_lost(model, golden, rows, tmp_path):
-    with qwenvit.CacheWriter(model, tmp_path) as cache:
-        cache.add(rows[:2])
+    added(model, tmp_path, rows[:2])
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     other = qwenvit.load(os.path.join(golden, "..", "qwen3_5"), backend="cpu", dtype="f32", threads=2)
     for writer, options, words in [(other, {}, "model_type"), (model, {"fps": 1}, "preprocessing.options.fps"),
@@ -272,8 +253,7 @@ def test_what_is_in_memory_has_the_tokens_of_encode(model, clip, frames, tmp_pat
                "one image": {"image": frames[0]}, "pil": {"image": Image.fromarray(frames[1])},
                "small": {"frames": frames, "fps": 4, "max_pixels": 8192}}
     rows = [{"key": key, **source} for key, source in sources.items()]
-    with qwenvit.CacheWriter(model, tmp_path, tokens="f32") as cache:
-        assert cache.add(rows)["done"] == 7
+    assert added(model, tmp_path, rows, tokens="f32")["done"] == 7
     cache = qwenvit.Cache(tmp_path)
     assert len(cache["small"]) < len(cache["frames"])
     for key, source in sources.items():
@@ -283,8 +263,7 @@ def test_what_is_in_memory_has_the_tokens_of_encode(model, clip, frames, tmp_pat
         assert re.fullmatch("xxh3:[0-9a-f]{16}", contents(tmp_path)[0][key][0]["path"])
         entry.verify()
     assert (cache["one frame"].is_image, cache["one image"].is_image) == (False, True)
-    check = subprocess.run([sys.executable, "-m", "qwenvit", "cache", "check", tmp_path], capture_output=True)
-    assert check.returncode == 0, check.stdout
+    command("cache", "check", tmp_path)
 
 
 def test_the_same_bytes_are_there_and_others_are_done_again(model, clip, frames, tmp_path):
@@ -304,16 +283,14 @@ def test_frames_of_another_shape_are_another_clip(model, tmp_path):
     wide = np.full((4, 64, 128, 3), 90, np.uint8)  # all of one colour, so that each of these has the same bytes
     shapes = {"wide": wide, "tall": wide.reshape(4, 128, 64, 3), "one": wide.reshape(1, 256, 128, 3)}
     for before, after in (("wide", "tall"), ("tall", "one"), ("one", "wide")):
-        with qwenvit.CacheWriter(model, tmp_path, tokens="f32") as cache:
-            cache.add([{"key": "clip", "frames": shapes[before]}])
+        added(model, tmp_path, [{"key": "clip", "frames": shapes[before]}], tokens="f32")
         with qwenvit.CacheWriter(model, tmp_path, tokens="f32") as cache:
             assert cache.add([{"key": "clip", "frames": shapes[before]}])["there"] == 1
             assert cache.add([{"key": "clip", "frames": shapes[after]}])["done"] == 1
         grid = model.encode({"frames": shapes[after]}).grid_thw
         assert (qwenvit.Cache(tmp_path)["clip"].grid_thw == grid).all()
     for other in ({"frames": wide, "fps": 4}, {"frames": wide, "fps": 8}, {"image": wide[0]}):
-        with qwenvit.CacheWriter(model, tmp_path, tokens="f32") as cache:
-            assert cache.add([{"key": "clip", **other}])["done"] == 1
+        assert added(model, tmp_path, [{"key": "clip", **other}], tokens="f32")["done"] == 1
 
 
 def test_progress_is_told_and_what_it_raises_ends_the_run(model, clip, tmp_path):
@@ -358,8 +335,7 @@ def xxh3(data):
 
 
 def test_a_part_sealed_at_the_end_of_time_leaves_time_to_others(model, clip, tmp_path):
-    with qwenvit.CacheWriter(model, tmp_path) as cache:
-        cache.add([{"path": str(clip), "key": "a"}])
+    added(model, tmp_path, [{"path": str(clip), "key": "a"}])
     (part,) = tmp_path.glob("part-*")
     bits = bytearray(part.read_bytes())
     index = 8 + int.from_bytes(bits[:8], "little")

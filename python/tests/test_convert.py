@@ -5,14 +5,12 @@ compares record by record."""
 import json
 import resource
 import struct
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 import qwenvit
-from conftest import refused
+from conftest import command, refused
 from qwenvit import _convert
 
 WIDTH = 4
@@ -90,11 +88,9 @@ def test_what_is_wrong_is_told(old, tmp_path):
     part = next(old.glob("*00000002*"))
     part.write_bytes(part.read_bytes()[:-1])
     refused(lambda: qwenvit.Cache(old), "python -m qwenvit convert OLD NEW")
-    run = [sys.executable, "-m", "qwenvit", "convert", str(old), str(tmp_path / "new")]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1 and "1 keys; 1 parts left out" in done.stdout and "cut short" in done.stderr
-    again = subprocess.run([*run[:-2], str(tmp_path / "new"), str(tmp_path / "newer")], capture_output=True, text=True, timeout=60)
-    assert again.returncode == 3 and "it must be '1'" in again.stderr
+    done = command("convert", old, tmp_path / "new", code=1)
+    assert "1 keys; 1 parts left out" in done.stdout and "cut short" in done.stderr
+    assert "it must be '1'" in command("convert", tmp_path / "new", tmp_path / "newer", code=3).stderr
 
 
 def test_a_bad_key_costs_itself(old, tmp_path):
@@ -110,9 +106,8 @@ def test_a_bad_key_costs_itself(old, tmp_path):
         assert len(told) == len(bad) and all(part.name in words for words in told)
     cache = qwenvit.Cache(tmp_path / "new")
     assert set(cache) == {"a", "b"} and set(cache.failed) == {"c"} and not cache.damaged
-    run = [sys.executable, "-m", "qwenvit", "convert", str(old), str(tmp_path / "newer")]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1 and f"3 keys; {len(bad)} keys left out" in done.stdout and "lost" in done.stderr
+    done = command("convert", old, tmp_path / "newer", code=1)
+    assert f"3 keys; {len(bad)} keys left out" in done.stdout and "lost" in done.stderr
 
 
 def test_more_parts_than_files_may_be_open(old, tmp_path):

@@ -4,12 +4,12 @@ devices()."""
 import os
 import shutil
 import subprocess
-import sys
+import types
 
 import pytest
 
 import qwenvit
-from conftest import refused
+from conftest import python, refused
 from qwenvit import _decoder
 
 NAMES = {"libcublasLt.so.99": "nvidia-cublas", "libfake_cudnn.so.9": "nvidia-cudnn-cu99"}
@@ -29,8 +29,7 @@ print([line.split()[-1] for line in open("/proc/self/maps") if any(n in line for
 def prepare(paths, before="", cwd="/"):
     """Returns (text, files mapped) of a process of its own."""
     code = CODE.format(names=NAMES, paths=[str(p) for p in paths], before=before)
-    env = {**os.environ, "PYTHONPATH": os.path.dirname(_decoder.FOLDER)}
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=cwd, env=env)
+    run = python(code, cwd=cwd)
     assert run.returncode == 0, run.stderr
     words, files = run.stdout.splitlines()
     return words, set(eval(files))
@@ -83,13 +82,9 @@ def test_each_that_is_missing_or_broken_is_named(tmp_path):
 def test_a_cudnn_that_is_too_old_is_named(golden, monkeypatch):
     from qwenvit import _cuda
 
-    class Old:
-        class cudnnGetVersion:
-            def __new__(cls):
-                return 91002
-
+    old = types.SimpleNamespace(cudnnGetVersion=lambda: 91002)
     monkeypatch.setattr(_cuda, "_needed", lambda: {"libcudnn.so.9": "nvidia-cudnn-cu13"})
-    monkeypatch.setattr(_cuda, "_open", lambda name, places: Old)
+    monkeypatch.setattr(_cuda, "_open", lambda name, places: old)
     monkeypatch.setattr(_cuda, "_where", lambda name: "/opt/libcudnn.so.9")
     words = _cuda.prepare()
     assert "cuDNN is 9.10.2 in /opt/libcudnn.so.9; 9.15 or newer" in words

@@ -2,31 +2,12 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 import qwenvit
-from conftest import COMMAND, read_safetensors, refused
-
-
-def test_a_clip_is_what_the_command_makes_of_it(model, golden, clip, tmp_path):
-    out = tmp_path / "command.safetensors"
-    command = [sys.executable, "-m", "qwenvit", "encode", "--model", golden, "--backend", "cpu", "--dtype",
-               "f32", "--threads", "2", "--fps", "5", str(clip), "-o", str(out)]
-    run = subprocess.run(command, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    theirs, about = read_safetensors(out)
-    tokens = model.encode(clip, fps=5)
-    tokens.save(tmp_path / "ours.safetensors", {"note": "é"})
-    ours, meta = read_safetensors(tmp_path / "ours.safetensors")
-    assert list(ours) == list(theirs) and all((ours[k] == theirs[k]).all() for k in ours)
-    assert meta["note"] == "é" and meta["source"] == str(clip)
-    assert len(tokens.timestamps) == 4 and tokens.key == str(clip) and not tokens.is_image
-    assert json.loads(about["preprocessing"])["second_per_grid_ts"] == tokens.second_per_grid_ts
-    assert (model.encode(clip.read_bytes(), fps=5).tokens == tokens.tokens).all()
+from conftest import ON_CPU, command, python, read_safetensors, refused
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
@@ -39,10 +20,8 @@ def test_a_saved_clip_is_the_commands_file(golden, clip, frames, tmp_path, dtype
     model = qwenvit.load(golden, backend="cpu", dtype=dtype, threads=2)
     ours, theirs = tmp_path / "ours.safetensors", tmp_path / "theirs.safetensors"
     for path in (clip, image, os.fsdecode(odd)):
-        command = [sys.executable, "-m", "qwenvit", "encode", "--model", golden, "--backend", "cpu", "--dtype", dtype,
-                   "--threads", "2", "--max-frames", "4", path, "-o", theirs]
-        run = subprocess.run(command + (["--output-dtype", given] if given else []), capture_output=True)
-        assert run.returncode == 0, run.stderr
+        asked = ["--dtype", dtype, "--max-frames", 4, *(["--output-dtype", given] if given else [])]
+        command("encode", "--model", golden, "--backend", "cpu", "--threads", 2, *asked, path, "-o", theirs)
         tokens = model.encode(path, max_frames=4)
         tokens.save(ours, dtype=given)
         assert ours.read_bytes() == theirs.read_bytes()
@@ -70,9 +49,7 @@ def test_what_is_no_file_is_saved_with_its_model(golden, frames, expected, tmp_p
 
 def test_damage_is_told_as_the_command_tells_it(model, golden, torn, tmp_path):
     (whole, path), out = torn, str(tmp_path / "torn.safetensors")
-    run = subprocess.run([*COMMAND, "encode", "--model", golden, "--backend", "cpu", "--dtype", "f32", "--threads", "2",
-                          path, "-o", out],
-                         capture_output=True, text=True)
+    run = command("encode", "--model", golden, *ON_CPU, path, "-o", out)
     tokens, pixels = model.encode(path), model.preprocess(path)
     theirs = json.loads(read_safetensors(out)[1]["preprocessing"])["damaged_frames"]
     assert tokens.damaged_frames == pixels.damaged_frames == theirs > 0
@@ -94,49 +71,6 @@ def test_a_clip_is_cut_by_seconds(model, clip):
     assert (model.encode(clip, fps=100, start=times[4]).timestamps == times[4:]).all()
 
 
-def test_frames_are_what_patches_are(model, expected):
-    """Frames that have the tower's size are not resized, so the golden frames give the golden
-    tokens."""
-    frames = expected["frames"]
-    n, h, w, _ = frames.shape
-    tokens = model.encode(frames, min_pixels=1, max_pixels=n * h * w)
-    assert tokens.grid_thw.tolist() == [[n // 2, h // 16, w // 16]] and tokens.timestamps is None
-
-
-def test_a_pil_image_is_the_file_of_it(model, frames, tmp_path):
-    image = pytest.importorskip("PIL.Image")
-    made = image.fromarray(frames[0])
-    made.save(tmp_path / "p.png")
-    tokens = model.encode(made)
-    assert tokens.is_image and (tokens.tokens == model.encode(tmp_path / "p.png").tokens).all()
-    assert (tokens.tokens == model.encode(frames[0]).tokens).all()
-    assert (tokens.tokens == model.encode({"image": frames[:1]}).tokens).all()
-
-
-def test_many_come_with_their_keys_and_one_bad_one_costs_itself(model, clip, frames, tmp_path):
-    (tmp_path / "bad.mp4").write_bytes(b"nonsense" * 100)
-    seen = []
-    sources = [{"frames": frames, "key": f"f{i}"} for i in range(30)]
-    sources += [clip, tmp_path / "bad.mp4", tmp_path / "none.mp4", 3, {"path": clip, "key": "own", "fps": 2}]
-    results = list(model.encode(iter(sources), errors="yield", progress=seen.append, min_pixels=1024))
-    failed = {r.key: r.status for r in results if isinstance(r, qwenvit.Error)}
-    good = {r.key: r for r in results if not isinstance(r, qwenvit.Error)}
-    assert failed == {str(tmp_path / "bad.mp4"): "QV_EFORMAT", str(tmp_path / "none.mp4"): "QV_EIO",
-                      "33": "QV_EINVAL"}
-    assert set(good) == {*(f"f{i}" for i in range(30)), str(clip), "own"}
-    assert all((good[f"f{i}"].tokens == good["f0"].tokens).all() for i in range(30))
-    assert seen[-1]["done"] > 0
-    refused(lambda: list(model.encode([tmp_path / "none.mp4"])), "none.mp4")
-
-
-def test_a_generator_may_be_left(model, clip):
-    many = model.encode([clip] * 100)
-    next(many)
-    assert len(model.encode(clip)) == len(next(many))
-    many.close()
-    assert len(model.encode(clip)) and not list(many)
-
-
 def test_what_a_source_raises_comes_out(model, frames):
     def sources():
         yield frames
@@ -147,30 +81,23 @@ def test_what_a_source_raises_comes_out(model, frames):
     assert len(model.encode(frames))
 
 
-def test_ctrl_c_ends_a_generator(golden, clip):
-    code = f"""
-import itertools, os, signal, threading, qwenvit
+CTRL_C = """
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background ignores it
-m = qwenvit.load({golden!r}, backend="cpu")
-many = m.encode(itertools.repeat({str(clip)!r}))
-next(many)
 threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
 for _ in many:
     pass
 """
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert run.returncode == -signal.SIGINT and "KeyboardInterrupt" in run.stderr
 
 
-@pytest.mark.parametrize("end, code", [("", 0), ("raise KeyboardInterrupt", -signal.SIGINT), ("1 / 0", 1)])
+@pytest.mark.parametrize("end, code", [("", 0), ("raise KeyboardInterrupt", -signal.SIGINT), (CTRL_C, -signal.SIGINT), ("1 / 0", 1)])
 def test_the_interpreter_ends_with_a_generator_open(golden, clip, end, code):
     program = f"""
-import itertools, qwenvit
+import itertools, os, signal, threading, qwenvit
 many = qwenvit.load({golden!r}, backend="cpu").encode(itertools.repeat({str(clip)!r}))
 next(many)
 {end}
 """
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    run = python(program)
     assert run.returncode == code, run.stderr
 
 
@@ -197,14 +124,13 @@ print("done", flush=True)
         ("many.close(); m.encode({clip!r}); m.close()", 0, "done"),
         ("del many; m.encode({clip!r})", 0, "done"),
         ("", 0, "done"),
-        ("threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
-         "signal.signal(signal.SIGINT, signal.default_int_handler)\nnext(many)", -signal.SIGINT, ""),
+        (CTRL_C, -signal.SIGINT, ""),
     ],
     ids=["close", "dropped", "interpreter's end", "Ctrl-C"],
 )
 def test_a_source_that_never_comes_holds_nobody(golden, clip, end, code, said):
     program = BLOCKED.format(golden=golden, clip=str(clip), end=end.format(clip=str(clip)))
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    run = python(program)
     assert (run.returncode, run.stdout.strip()) == (code, said), run.stderr
 
 
@@ -253,7 +179,7 @@ def test_a_forked_child_leaves_its_parents_generator_alone(golden, clip, child):
     child = child.format(golden=golden, clip=str(clip))
     program = FORKED.format(golden=golden, clip=str(clip), child=child)
     for _ in range(3):  # at each fork, the parent's threads are somewhere else
-        run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+        run = python(program)
         assert (run.returncode, run.stderr) == (0, ""), run
 
 
@@ -348,15 +274,11 @@ def test_without_ffmpeg_the_command_does_what_needs_no_clip(golden, clip, progra
     from qwenvit import _decoder
 
     programs(9, NOT_HERE)
-    env = {**os.environ, "QWENVIT_DECODER": programs(59, NOT_HERE)}
-    assert _decoder.find_any() == env["QWENVIT_DECODER"]
-
-    def run(*words):
-        return subprocess.run([*COMMAND, *words], env=env, capture_output=True, text=True)
-
-    assert "vision tower" in run("info", golden).stdout
-    done = run("info", clip)
-    assert done.returncode == 4 and "perhaps the FFmpeg libraries are missing" in done.stderr
+    program = programs(59, NOT_HERE)
+    assert _decoder.find_any() == program
+    assert "vision tower" in command("info", golden, QWENVIT_DECODER=program).stdout
+    done = command("info", clip, code=4, QWENVIT_DECODER=program)
+    assert "perhaps the FFmpeg libraries are missing" in done.stderr
 
 
 def test_without_decoders_too(model, clip, programs):

@@ -85,9 +85,7 @@ def test_results_of_encode_and_forward_alike(torch, model, expected, clip, frame
 
 def test_the_seconds_of_qwen2_5(torch, tmp_path):
     cache = cache_of(tmp_path, "qwen2_5_vl", 1)
-    with pytest.raises(qwenvit.Error, match="a: .*second_per_grid_ts=") as e:
-        cache["a"].to_vllm()
-    assert e.value.key == "a"
+    assert refused(cache["a"].to_vllm, "a: .*second_per_grid_ts=").key == "a"
     for call in ("to_vllm", "to_sglang", "to_transformers"):
         data = plain(getattr(cache["a"], call)(second_per_grid_ts=0.5))
         flat = {**data, **data.get("video", {}), **data.get("video_data", [{}])[0]}
@@ -167,9 +165,8 @@ def test_without_deepstack_nothing_goes_out(torch, tmp_path):
 def test_versions(torch, tmp_path, monkeypatch, call):
     entry = cache_of(tmp_path)["a"]
     for version in ("0.4.1", "x", "", "1"):
-        with pytest.raises(qwenvit.Error, match=f"its interface is not known; {NEWEST[call]} was tried") as e:
-            getattr(entry, call)(version=version)
-        assert e.value.status == "QV_EUNSUPPORTED"
+        words = f"its interface is not known; {NEWEST[call]} was tried"
+        refused(lambda: getattr(entry, call)(version=version), words, "QV_EUNSUPPORTED")
     assert getattr(entry, call)(version=NEWEST[call] + ".7")
     with pytest.warns(UserWarning, match="7.0 has not been tried"):
         getattr(entry, call)(version="7.0")
@@ -228,8 +225,7 @@ def test_mm_token_type_ids(tmp_path):
         assert made.tolist() == wanted and made.dtype == np.int64
     assert engines.mm_token_type_ids([[5], [1, 6]], config) == [[1], [0, 2]]
     for of in (None, 3, types.SimpleNamespace(image_token_id=5), "none"):
-        with pytest.raises(qwenvit.Error):
-            engines.mm_token_type_ids(ids, of)
+        refused(lambda: engines.mm_token_type_ids(ids, of))
 
 
 def test_mm_token_type_ids_of_torch():

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: MIT
 """Tests the ends of processes: the interpreter's, while threads are in calls of the core."""
-import os
 import shutil
 import subprocess
-import sys
 import time
 
 import pytest
 
-from qwenvit import _decoder
+from conftest import python
 
 BEGIN = """
 import sys, threading, time
@@ -60,17 +58,11 @@ time.sleep({seconds})
 """
 
 
-def run(code, *arguments, **env):
-    env = {**os.environ, "PYTHONPATH": os.path.dirname(_decoder.FOLDER), **env}
-    return subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, env=env,
-                          timeout=60)
-
-
 @pytest.mark.parametrize("call", ["forward", "forward_many", "encode", "encode_many", "write", "read"])
 def test_the_interpreter_ends_while_a_daemon_thread_is_in_a_call(call, golden, tmp_path, clip):
     for i in range(2):
         code = BEGIN + END.format(call=call, seconds=0.005 * i)
-        ended = run(code, golden, tmp_path / f"cache{i}", clip)
+        ended = python(code, golden, tmp_path / f"cache{i}", clip)
         assert ended.returncode == 0, ended
 
 
@@ -89,7 +81,7 @@ print(took, time.monotonic())
 
 def test_work_under_way_ends_before_the_process(golden, tmp_path, clip):
     """exit() destroys what the libraries keep, so nobody may compute then."""
-    ended = run(BEGIN + BUSY, golden, tmp_path, clip)
+    ended = python(BEGIN + BUSY, golden, tmp_path, clip)
     took, left = map(float, ended.stdout.split())
     assert ended.returncode == 0 and took > 0.2
     assert time.monotonic() - left > min(0.6 * took, 4)  # nobody waits for longer than 5 s
@@ -110,5 +102,5 @@ def test_as_in_3_14_no_thread_that_waits_for_ever_is_waited_for(golden, tmp_path
     subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "stop.so", tmp_path / "stop.c"], check=True)
     for i in range(4):
         code = BEGIN + END.format(call="write", seconds=0.01 * i) + "print(time.monotonic())"
-        ended = run(code, golden, tmp_path / f"cache{i}", clip, LD_PRELOAD=str(tmp_path / "stop.so"))
+        ended = python(code, golden, tmp_path / f"cache{i}", clip, LD_PRELOAD=str(tmp_path / "stop.so"))
         assert ended.returncode == 0 and time.monotonic() - float(ended.stdout) < 4, ended

@@ -3,14 +3,13 @@
 installed."""
 import os
 import signal
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 
 import qwenvit
-from conftest import refused
+from conftest import command, python, refused
 from test_cache import clip_of, folder, make_format, write_part  # noqa: F401
 
 pa = pytest.importorskip("pyarrow")
@@ -78,9 +77,8 @@ def test_what_is_not_ours_is_left_alone(folder, tmp_path):  # noqa: F811
     name, other = next(out.iterdir()), out / "part-of-mine.parquet"
     parquet.write_table(pa.table({"a": [1]}), other)
     (out / "notes.txt").write_text("mine")
-    with pytest.raises(qwenvit.Error, match="part-of-mine.parquet: this file is not of an export") as e:
-        cache.to_parquet(out)
-    assert e.value.status == "QV_EFORMAT" and other.exists()
+    refused(lambda: cache.to_parquet(out), "part-of-mine.parquet: this file is not of an export", "QV_EFORMAT")
+    assert other.exists()
     other.unlink()
     name.write_bytes(b"nonsense")
     refused(lambda: cache.to_parquet(out), "this file is not of an export; move it away")
@@ -101,9 +99,8 @@ def test_a_disk_that_is_full_leaves_no_half_file(folder, tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        with pytest.raises(qwenvit.Error, match="No space left") as e:
-            cache.to_parquet(out)
-    assert e.value.status == "QV_EIO" and len(list(out.iterdir())) == 1
+        refused(lambda: cache.to_parquet(out), "No space left", "QV_EIO")
+    assert len(list(out.iterdir())) == 1
     assert cache.to_parquet(out)["written"] == 2
     expect_same(cache, out)
 
@@ -118,9 +115,8 @@ def test_wrong_arguments_are_said(folder, tmp_path, monkeypatch):  # noqa: F811
                         (lambda: cache.to_parquet_index(3), "path is 3")]:
         refused(call, words)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(qwenvit.Error, match=r"to_parquet\(\) needs pyarrow") as e:
-        cache.to_parquet(tmp_path / "out")
-    assert e.value.status == "QV_EUNSUPPORTED" and not (tmp_path / "out").exists()
+    refused(lambda: cache.to_parquet(tmp_path / "out"), r"to_parquet\(\) needs pyarrow", "QV_EUNSUPPORTED")
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_command(folder, tmp_path, capsys):  # noqa: F811
@@ -133,16 +129,14 @@ def test_the_command(folder, tmp_path, capsys):  # noqa: F811
         return code, said.out, said.err
 
     out, index = tmp_path / "out", tmp_path / "index.parquet"
-    done = subprocess.run([sys.executable, "-m", "qwenvit", "cache", "export", folder, "-o", out, "--index", index],
-                          capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0 and "4 keys; 3 files written, 0 were there, 0 removed" in done.stdout, done.stderr
+    done = command("cache", "export", folder, "-o", out, "--index", index)
+    assert "4 keys; 3 files written, 0 were there, 0 removed" in done.stdout
     expect_same(qwenvit.Cache(folder), out)
     assert set(parquet.read_table(index)["key"].to_pylist()) == {*qwenvit.Cache(folder), "bad"}
     (folder / "part-00000-of-00001-host-0004-000000.safetensors").write_bytes(b"cut")
     code, said, told = export(folder, "-o", out)
     assert code == 1 and "0 files written, 3 were there" in said and "-0004-" in told
-    old = subprocess.run([sys.executable, "-m", "qwenvit", "export", folder], capture_output=True, text=True, timeout=120)
-    assert old.returncode == 2 and "`cache export` now" in old.stderr
+    assert "`cache export` now" in command("export", folder, code=2).stderr
     for arguments, code, words in [((), 2, "usage"), ((folder,), 2, "-o FOLDER or --index FILE"),
                                    ((folder, "-o", out, "--compression", "zip"), 2, "zip"),
                                    ((tmp_path, "-o", out), 3, ": not a cache: "),
@@ -157,8 +151,7 @@ def test_one_that_is_killed_is_gone_on_with(folder, tmp_path):  # noqa: F811
     code = ("import os, signal, sys, qwenvit\n"
             "os.fsync = lambda _: os.listdir(sys.argv[2])[1:] and os.kill(os.getpid(), signal.SIGKILL)\n"
             "qwenvit.Cache(sys.argv[1]).to_parquet(sys.argv[2])")
-    killed = subprocess.run([sys.executable, "-c", code, folder, out], timeout=120)
-    assert killed.returncode == -signal.SIGKILL and len(list(out.glob("*.parquet"))) == 1
+    assert python(code, folder, out).returncode == -signal.SIGKILL and len(list(out.glob("*.parquet"))) == 1
     assert len(list(out.glob("*.tmp"))) == 1
     cache = qwenvit.Cache(folder)
     assert cache.to_parquet(out) == {"written": 2, "there": 1, "removed": 0, "keys": 4}

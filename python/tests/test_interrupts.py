@@ -2,11 +2,11 @@
 """Tests that no exception, wherever it comes, leaves a model that cannot be used again; and that
 calls from several threads run side by side."""
 import ctypes
+import functools
 import itertools
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import threading
@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import qwenvit
-from conftest import refused
+from conftest import refused, threads, together, wait_until
 
 
 # Runs in a process of its own, as an exception that comes while Python destroys something ends in a hook that pytest sets.
@@ -179,26 +179,16 @@ def test_calls_from_several_threads_run_side_by_side(small, few, expected, tmp_p
     def ask():
         assert encoder.submit(few).result().tokens.tobytes() == truth
 
-    calls = {0: compute, 1: lambda: writer.add([{"frames": few, "key": str(next(keys))}]), 2: ask}
-    truth, wrong = small.encode(few).tokens.tobytes(), []
+    calls = {1: lambda: writer.add([{"frames": few, "key": str(next(keys))}]), 2: ask}
+    truth = small.encode(few).tokens.tobytes()
 
     def work(i):
-        try:
-            for _ in range(25):
-                if small.encode(few).tokens.tobytes() != truth:
-                    wrong.append("other tokens")
-                if i in calls:
-                    calls[i]()
-        except Exception as e:
-            wrong.append(e)
+        for _ in range(25):
+            assert small.encode(few).tokens.tobytes() == truth
+            calls.get(i, compute)()
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
+    together(*(functools.partial(work, i) for i in range(8)))
     encoder.close()
-    assert wrong == []
 
 
 def test_a_call_that_stands_still_holds_nobody_up(small, few, expected):
@@ -232,25 +222,21 @@ def test_a_call_within_a_call(small, few):
     assert got and all(t.tokens.tobytes() == truth for t in got)
 
 
-def test_a_generator_and_its_model_may_be_closed_within_a_forward(golden, small, few, expected):
+def test_a_generator_and_its_model_may_be_closed_within_a_forward(own, one_item, small, few):
     """As the garbage collector may close them. Their job waits for the device, at which forward() has its turn."""
-    model = qwenvit.load(golden, backend="cpu", dtype="f32", threads=1)
-    many = model.encode(itertools.repeat(few))
+    many, (rows, grid, out), calls = own.encode(itertools.repeat(few)), one_item, []
     next(many)
-    rows, grid = expected["pixel_values"], [int(v) for v in expected["grid_thw"][0]]
-    rows, calls = rows[: grid[0] * grid[1] * grid[2]], []
-    out = np.empty((1 + small.info["n_deepstack"], len(rows) // 4, small.info["out_hidden"]), np.float32)
 
     def allocate(n):
         time.sleep(0.1)
         many.close()
         for call in (small.encode, lambda x: next(small.encode([x]))):
             refused(lambda: call(few), "this call has interrupted")
-        model.close()
+        own.close()
         calls.append(n)
         return out.ctypes.data
 
-    thread = threading.Thread(target=model._core.forward_at, args=(rows, grid, allocate, "f32"), daemon=True)
+    thread = threading.Thread(target=own._core.forward_at, args=(rows, grid, allocate, "f32"), daemon=True)
     thread.start()
     thread.join(30)
     assert calls == [len(rows) // 4] and not thread.is_alive()
@@ -260,9 +246,6 @@ def test_a_generator_and_its_model_may_be_closed_within_a_forward(golden, small,
 def test_what_is_closed_goes_with_its_last_use(golden, few):
     """A generator ends as if the model were open, and whoever drops one leaves no thread behind."""
 
-    def threads():
-        return set(os.listdir("/proc/self/task"))
-
     before, model = threads(), qwenvit.load(golden, backend="ref", dtype="f32", threads=1)
     many, dropped = model.encode([few] * 3), model.encode([few] * 3)
     truth = [next(many).tokens.tobytes()]
@@ -271,7 +254,4 @@ def test_what_is_closed_goes_with_its_last_use(golden, few):
     refused(lambda: model.encode(few), "closed")
     assert threads() - before and [t.tokens.tobytes() for t in many] == 2 * truth
     del dropped
-    until = time.monotonic() + 30
-    while threads() - before and time.monotonic() < until:
-        time.sleep(0.01)
-    assert not threads() - before
+    wait_until(lambda: not threads() - before)

@@ -3,7 +3,6 @@
 up, keep anything awake, or outlive its model."""
 import gc
 import itertools
-import os
 import threading
 import time
 import types
@@ -13,13 +12,8 @@ import numpy as np
 import pytest
 
 import qwenvit
-from conftest import refused
+from conftest import refused, threads, together, wait_until
 from qwenvit import _stream
-
-
-@pytest.fixture
-def own(golden):
-    return qwenvit.load(golden, backend="cpu", dtype="f32", threads=1)
 
 
 def images(n):
@@ -27,25 +21,12 @@ def images(n):
     return [random.integers(0, 256, (32, 32, 3), dtype=np.uint8) for _ in range(n)]
 
 
-def threads():
-    return set(os.listdir("/proc/self/task"))
-
-
-def wait_until(holds):
-    until = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < until, "it never happens"
-        time.sleep(0.01)
-
-
-def test_lists_of_two_threads_share_chunks(own, expected):
+def test_lists_of_two_threads_share_chunks(own, one_item):
     """The first image goes to the device, where a forward() has its turn. All others, of both lists, then wait for
     the next chunk."""
     sources, seen, got = images(40), {}, {}
     alone = [t.tokens.tobytes() for t in own.encode(sources, min_pixels=1)]
-    rows, grid = expected["pixel_values"], [int(v) for v in expected["grid_thw"][0]]
-    rows = rows[: grid[0] * grid[1] * grid[2]]
-    out = np.empty((1 + own.info["n_deepstack"], len(rows) // 4, own.info["out_hidden"]), np.float32)
+    rows, grid, out = one_item
 
     def work(name, part):
         def told(p):
@@ -127,8 +108,8 @@ def test_a_model_that_nobody_uses_sleeps_and_goes(golden):
     wait_until(lambda: not threads() - before)
 
 
-def test_closing_while_others_encode(golden):
-    model, ends = qwenvit.load(golden, backend="cpu", dtype="f32", threads=1), []
+def test_closing_while_others_encode(own):
+    model, ends = own, []
 
     def work():
         with pytest.raises(qwenvit.Error, match="closed") as e:
@@ -136,13 +117,7 @@ def test_closing_while_others_encode(golden):
                 list(model.encode(images(4))), model.encode(images(1)[0])
         ends.append(e.value.status)
 
-    calls = [threading.Thread(target=work) for _ in range(4)]
-    for call in calls:
-        call.start()
-    time.sleep(0.2)
-    model.close()
-    for call in calls:
-        call.join(30)
+    together(*[work] * 4, lambda: time.sleep(0.2) or model.close())
     assert ends == ["QV_ESTATE"] * 4 and not model._jobs._open
 
 

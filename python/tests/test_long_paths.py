@@ -3,6 +3,7 @@
 import pytest
 
 import qwenvit
+from conftest import added
 
 
 def path_of(folder, length):
@@ -36,7 +37,6 @@ def test_a_path_that_is_too_long_is_told(model, tmp_path):
 
 def test_a_record_has_the_reason(model, tmp_path):
     path = path_of(tmp_path, 2000)
-    with qwenvit.CacheWriter(model, tmp_path / "cache") as cache:
-        cache.add([{"path": path, "key": "long"}])
+    added(model, tmp_path / "cache", [{"path": path, "key": "long"}])
     code, text = qwenvit.Cache(tmp_path / "cache").failed["long"]
     assert code == "QV_EIO" and path[-60:] in text and text.endswith("No such file or directory")

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import qwenvit
-from conftest import COMMAND
 from qwenvit import _stream
 
 WIDE = {"min_pixels": 1, "max_pixels": 1 << 30}
@@ -26,6 +25,13 @@ def of(n, size=32):
 
 def shape(result):
     return tuple(result.grid_thw.tolist()[0])
+
+
+@pytest.fixture
+def may_wait(monkeypatch):
+    """Returns a function that sets how many bytes of sources and results may wait."""
+    monkeypatch.setattr(_stream, "FOR_A_DECODER", 0)
+    return lambda most: monkeypatch.setattr(_stream, "MOST_AHEAD", most)
 
 
 @pytest.fixture(scope="module")
@@ -82,13 +88,11 @@ def test_sources_that_all_fail_come_before_their_iterator_ends(model):
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_what_is_ahead_is_bounded_in_bytes(model, monkeypatch, ordered):
+def test_what_is_ahead_is_bounded_in_bytes(model, may_wait, ordered):
     """Adding stops when more waits than may wait: the first source is long, and its tokens alone
     are more than that."""
     token = 4 * model.info["out_hidden"] * (1 + model.info["n_deepstack"])
-    monkeypatch.setattr(_stream, "FOR_A_DECODER", 0)
-    # a result of one token, and what is kept with it
-    monkeypatch.setattr(_stream, "MOST_AHEAD", 60 * (token + 300))
+    may_wait(60 * (token + 300))  # a result of one token, and what is kept with it
     taken = []
 
     def sources():
@@ -106,12 +110,10 @@ def test_what_is_ahead_is_bounded_in_bytes(model, monkeypatch, ordered):
     assert max(len(r) for r in [first, *rest]) == 4000
 
 
-def test_a_slow_first_source_holds_nobody_up(model, tmp_path):
+def test_a_slow_first_source_holds_nobody_up(model, movie):
     """More results come before it than may wait anywhere. A sink that waited for it would wait for
     ever."""
-    path = str(tmp_path / "long.mp4")
-    subprocess.run([*COMMAND, "synth", "--clip", path], check=True)
-    first = {"path": path, "fps": 25, "min_pixels": 100 * 480 * 360, "max_pixels": 1 << 30}
+    first = {"path": movie, "fps": 25, "min_pixels": 100 * 480 * 360, "max_pixels": 1 << 30}
     sources = [first, *(of(2, 64) for _ in range(600))]  # of several chunks
     indices = []
     thread = threading.Thread(
@@ -123,12 +125,11 @@ def test_a_slow_first_source_holds_nobody_up(model, tmp_path):
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_results_of_files_are_bounded(model, clip, monkeypatch, ordered):
+def test_results_of_files_are_bounded(model, clip, may_wait, ordered):
     """How large they are is known when the files are opened: so many results wait, and those of two decoders."""
     one = model.encode(clip)
     bytes_of_one = one.tokens.nbytes * (1 + len(one.deepstack))
-    monkeypatch.setattr(_stream, "FOR_A_DECODER", 0)
-    monkeypatch.setattr(_stream, "MOST_AHEAD", 16 * bytes_of_one)
+    may_wait(16 * bytes_of_one)
     seen = []
     many = model.encode((str(clip) for _ in range(150)), progress=seen.append, decoders=2, ordered=ordered)
     next(many)
@@ -138,9 +139,8 @@ def test_results_of_files_are_bounded(model, clip, monkeypatch, ordered):
     assert len(list(many)) == 148
 
 
-def test_failures_are_bounded(model, monkeypatch):
-    monkeypatch.setattr(_stream, "FOR_A_DECODER", 0)
-    monkeypatch.setattr(_stream, "MOST_AHEAD", 1 << 16)
+def test_failures_are_bounded(model, may_wait):
+    may_wait(1 << 16)
     taken = []
     many = model.encode((taken.append(i) or 3 for i in itertools.count()), errors="yield", decoders=2)
     assert next(many).index == 0

@@ -3,13 +3,12 @@
 own clip, with an error text."""
 import os
 import signal
-import subprocess
 
 import numpy as np
 import pytest
 
 import qwenvit
-from conftest import COMMAND
+from conftest import added
 
 FAULTY = os.environ.get("QV_FAULTY_DECODER", "")
 pytestmark = pytest.mark.skipif(not os.access(FAULTY, os.X_OK), reason="QV_FAULTY_DECODER is no program")
@@ -24,13 +23,11 @@ OPTIONS = {"num_frames": 400, "min_pixels": 1, "max_pixels": 400 * 32 * 32, "dec
 
 
 @pytest.fixture
-def planted(tmp_path, monkeypatch):
+def planted(movie, tmp_path, monkeypatch):
     """Returns plant(fault), which makes a clip whose decoder has that fault. It has so many frames
     that the requests for them would fill a socket."""
     from qwenvit import _decoder
 
-    good = tmp_path / "good.mp4"
-    subprocess.run([*COMMAND, "synth", "--clip", good], check=True)
     program = tmp_path / "ffmpeg-1" / "qwenvit-decoder"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec "{FAULTY}" "$@"\n')
@@ -41,10 +38,10 @@ def planted(tmp_path, monkeypatch):
 
     def plant(fault=None):
         if fault is None:
-            return str(good)
+            return str(movie)
         path = tmp_path / f"{fault}.mp4"
         box = b"planted: " + fault.encode()
-        path.write_bytes(good.read_bytes() + b"\0\0\0\x30free" + box.ljust(40))
+        path.write_bytes(movie.read_bytes() + b"\0\0\0\x30free" + box.ljust(40))
         return str(path)
 
     return plant
@@ -77,8 +74,8 @@ def kill_decoder():
     return 0
 
 
-def test_a_killed_decoder_is_started_again(golden, planted, tmp_path):
-    model = qwenvit.load(golden, backend="cpu", dtype="f32", threads=1)
+def test_a_killed_decoder_is_started_again(golden, own, planted, tmp_path):
+    model = own
     expected = np.asarray(model.encode(planted(), **OPTIONS).tokens)
 
     def is_right(tokens):
@@ -100,8 +97,7 @@ def test_a_killed_decoder_is_started_again(golden, planted, tmp_path):
 def test_a_cache_goes_on_past_them(model, planted, tmp_path):
     rows = [{"path": planted(fault), "key": fault or "good"} for fault in ("end 7", "exit 7", None, "rate nan")]
     for run in range(2):
-        with qwenvit.CacheWriter(model, tmp_path / "cache", **OPTIONS) as cache:
-            counts = cache.add(rows)
+        counts = added(model, tmp_path / "cache", rows, **OPTIONS)
         assert (counts["done"], counts["failed"]) == ((1, 3), (0, 0))[run], counts
         assert (counts["there"], counts["failed_before"]) == ((0, 0), (1, 3))[run], counts
     assert set(qwenvit.Cache(tmp_path / "cache")) == {"good"}

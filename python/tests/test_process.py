@@ -3,11 +3,10 @@
 import os
 import shutil
 import subprocess
-import sys
 
 import pytest
 
-from qwenvit import _decoder
+from conftest import python
 
 # names that the headers declare, one of each of the libraries that the extension has in it
 NAMES = "qv_version qv_model_load qv_plan_push qv_job_open qv_job_add qv_cache_open qv_cache_fill_open qv_clip_options_set".split()
@@ -58,10 +57,7 @@ for i in range(2):
 
 
 def run(code, *arguments, preload=""):
-    loaded = " ".join(filter(None, [os.environ.get("LD_PRELOAD"), str(preload)]))
-    env = {**os.environ, "PYTHONPATH": os.path.dirname(_decoder.FOLDER), "LD_PRELOAD": loaded}
-    ended = subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, env=env,
-                           timeout=60)
+    ended = python(code, *arguments, LD_PRELOAD=" ".join(filter(None, [os.environ.get("LD_PRELOAD"), str(preload)])))
     assert ended.returncode == 0, ended
     return ended.stdout.splitlines()
 

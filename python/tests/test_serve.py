@@ -2,7 +2,9 @@
 """Tests `python -m qwenvit serve` over sockets: what it answers, refuses, keeps, and how it ends."""
 import asyncio
 import base64
+import contextlib
 import functools
+import itertools
 import json
 import os
 import shutil
@@ -12,14 +14,13 @@ import ssl
 import struct
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
 
 import qwenvit
 import serving
-from conftest import COMMAND, bits_depend_on_place, read_safetensors
+from conftest import COMMAND, bits_depend_on_place, command, read_safetensors, together, wait_until
 from serving import message, started, url
 
 pytest.importorskip("httptools")
@@ -225,30 +226,20 @@ def test_a_clip_of_too_many_seconds(start, torn):
     assert server.ask(image(1), "?store=1")[0] == 422  # it has no folder
 
 
-def raw(port, data, wait=5.0):
-    """Sends bytes and returns all that comes until the server closes."""
-    with socket.create_connection(("127.0.0.1", port), timeout=wait) as s:
-        s.sendall(data)
-        got = b""
-        while piece := s.recv(65536):
-            got += piece
-        return got
-
-
 def test_clients_that_stall(tight):
     began = time.monotonic()
-    assert b"408 Request Timeout" in raw(tight.port, b"") and b"no whole headers within 0.5 s" in raw(tight.port, b"POST /v1/en")
+    assert b"408 Request Timeout" in tight.raw(b"") and b"no whole headers within 0.5 s" in tight.raw(b"POST /v1/en")
     head = b"POST /v1/encode HTTP/1.1\r\nHost: x\r\n"
-    got = raw(tight.port, head + b"Content-Length: 5000\r\n\r\n" + bytes(100))
+    got = tight.raw(head + b"Content-Length: 5000\r\n\r\n" + bytes(100))
     assert b" 408 " in got and b"no whole body within 0.6 s" in got
     assert tight.metric('requests_total{path="none",status="408"}') == 2
     time.sleep(0.2)  # lines are written some at once
     assert [line["client"] for line in tight.lines() if line.get("status") == 408][:2] == ["127.0.0.1"] * 2
-    assert b" 400 Bad Request" in raw(tight.port, b"nonsense\r\n\r\n")
-    assert b" 400 " in raw(tight.port, head + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n")
+    assert b" 400 Bad Request" in tight.raw(b"nonsense\r\n\r\n")
+    assert b" 400 " in tight.raw(head + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n")
     # the rest of a body that was refused is read for a while, so that the answer arrives
-    assert b" 413 " in raw(tight.port, head + b"Content-Length: 999999\r\n\r\n" + bytes(200000))
-    assert b" 413 " in raw(tight.port, head + b"Connection: close\r\nContent-Length: 9000000\r\n\r\n" + bytes(9000000))
+    assert b" 413 " in tight.raw(head + b"Content-Length: 999999\r\n\r\n" + bytes(200000))
+    assert b" 413 " in tight.raw(head + b"Connection: close\r\nContent-Length: 9000000\r\n\r\n" + bytes(9000000))
     assert time.monotonic() - began < 20
 
 
@@ -266,32 +257,27 @@ def test_requests_that_http_does_not_allow(tight):
         (chunked + b"\r\n5\r\nhello\r\n0\r\nA: " + b"a" * 600000, many),  # a trailer
         (chunked + b"\r\n5;" + b"a" * 600000, many),
     ):
-        got = raw(tight.port, data)
+        got = tight.raw(data)
         assert b" 400 " in got and words in got, (data[:99], got)
     # a trailer is no header
-    assert b" 422 " in raw(tight.port, chunked + b"Connection: close\r\n\r\n5\r\nhello\r\n0\r\nContent-Encoding: x\r\n\r\n")
+    assert b" 422 " in tight.raw(chunked + b"Connection: close\r\n\r\n5\r\nhello\r\n0\r\nContent-Encoding: x\r\n\r\n")
     # requests in advance are answered in order, and so many that no connection's memory grows
     file = image(7, 32, 32)
-    got = raw(tight.port, post + b"Content-Length: %d\r\n\r\n" % len(file) + file + (get + b"\r\n") * 1000)
+    got = tight.raw(post + b"Content-Length: %d\r\n\r\n" % len(file) + file + (get + b"\r\n") * 1000)
     assert got.count(b"HTTP/1.1 200 OK") == 17 and got.index(b"octet-stream") < got.index(b'"ok"')
-    assert b" 200 " in raw(tight.port, get + b"\r\nnonsense\r\n\r\n")
-    assert raw(tight.port, b"HEAD /health HTTP/1.1\r\nConnection: close\r\n\r\n").endswith(b"\r\n\r\n")
+    assert b" 200 " in tight.raw(get + b"\r\nnonsense\r\n\r\n")
+    assert tight.raw(b"HEAD /health HTTP/1.1\r\nConnection: close\r\n\r\n").endswith(b"\r\n\r\n")
 
 
 def test_a_body_goes_with_its_request(start):
     """Garbage collection does not see that a request which failed, or whose client left, holds megabytes."""
     server = start("--max-bodies", 8 << 20, "--max-body", 4 << 20)
-
-    def memory():
-        with open(f"/proc/{server.process.pid}/statm", encoding="utf-8") as f:
-            return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
-
     before = 0
     for i in range(24):
         status = server.ask(b"nonsense" * (480 << 10) + b"%d" % i, "?timeout=0.02" if i % 2 else "")[0]
         assert status in (422, 504)
-        before = before or memory()
-    assert memory() - before < 30, (before, memory())
+        before = before or server.memory()
+    assert server.memory() - before < 30, (before, server.memory())
 
 
 def test_a_client_that_does_not_read_is_cut(start, tmp_path):
@@ -322,7 +308,7 @@ def test_bodies_and_connections_are_counted(tight):
     time.sleep(0.1)
     many = [socket.create_connection(("127.0.0.1", tight.port)) for _ in range(6)]
     try:
-        assert b" 503 " in (got := raw(tight.port, b"")) and b"6 connections are open" in got
+        assert b" 503 " in (got := tight.raw(b"")) and b"6 connections are open" in got
     finally:
         for s in many:
             s.close()
@@ -347,13 +333,12 @@ def test_keys(start):
 
 def test_equal_requests_are_computed_once(served):
     tokens = served.metric("tokens_total")
-    impatient, a = served.later(image(10), "?max_frames=706&timeout=0.2")
+    impatient = served.later(image(10), "?max_frames=706&timeout=0.2")
     served.wait_for("under_way_items", 1)
-    patient, b = served.later(image(10), "?max_frames=706")
-    a.join()
-    b.join()
-    assert impatient[0][0] == 504 and "time of this request" in message(impatient[0][2])
-    assert (patient[0][0], patient[0][1]["x-qwenvit-found"]) == (200, "flight")  # the other's deadline was not its
+    status, headers, _ = served.later(image(10), "?max_frames=706").result()
+    assert (status, headers["x-qwenvit-found"]) == (200, "flight")  # the other's deadline was not its
+    status, _, answer = impatient.result()
+    assert status == 504 and "time of this request" in message(answer)
     one = served.metric("tokens_total") - tokens
     assert served.ask(image(11), "?max_frames=700")[0] == 200 and served.metric("tokens_total") - tokens == 2 * one
 
@@ -448,16 +433,12 @@ def test_a_full_queue(start):
     status, headers, answer = server.ask(clips[2])
     assert status == 429 and 1 <= int(headers["retry-after"]) <= 60 and "queue is full" in message(answer)
     assert server.ask(image(1))[0] == 429  # of this client; an image of another has its turn
-    for _, thread in waiting:
-        thread.join()
+    assert [one.result()[0] for one in waiting] == [422, 422]
 
 
 def test_what_has_its_turn_waits_for_room(served):
-    first, a = served.later(image(20), "?max_frames=698")
-    other, b = served.later(image(21), "?max_frames=697")
-    a.join()
-    b.join()
-    assert (first[0][0], other[0][0]) == (200, 200)
+    both = [served.later(image(seed), f"?max_frames={n}") for seed, n in ((20, 698), (21, 697))]
+    assert [one.result()[0] for one in both] == [200, 200]
 
 
 # ---- what it keeps ---------------------------------------------------------------------------------
@@ -467,8 +448,7 @@ def test_the_folder_outlives_the_server_and_has_a_bound(start, golden, tmp_path)
     folder = tmp_path / "tokens"
     server = start("--cache", folder)
     size = len(server.ask(image(1))[2])
-    run = subprocess.run([*COMMAND, "serve", "--model", golden, "--port", "0", "--cache", folder], capture_output=True, text=True)
-    assert run.returncode == 3 and "another server has it" in run.stderr
+    assert "another server has it" in command("serve", "--model", golden, "--port", 0, "--cache", folder, code=3).stderr
     assert server.end() == 0
     left = folder / f"{'0' * 64}.safetensors.tmp.1.0"  # of a server that was killed
     left.write_bytes(b"x")
@@ -478,40 +458,25 @@ def test_the_folder_outlives_the_server_and_has_a_bound(start, golden, tmp_path)
     for seed in (2, 1, 3):  # 2 is the one that was not used since
         server.ask(image(seed))
     assert [server.ask(image(seed))[1]["x-qwenvit-found"] for seed in (1, 3, 2)] == ["folder", "folder", "miss"]
-    for _ in range(500):  # a thread removes files, after the answer
-        files = [f for f in os.listdir(folder) if f.endswith(".safetensors")]
-        if len(files) == 2:
-            break
-        time.sleep(0.01)
-    assert len(files) == 2 and (folder / "a stranger's").exists()
-    for f in files:
-        os.unlink(folder / f)
+    wait_until(lambda: len(list(folder.glob("*.safetensors"))) == 2)  # a thread removes files, after the answer
+    assert (folder / "a stranger's").exists()
+    for f in folder.glob("*.safetensors"):
+        f.unlink()
     assert server.ask(image(2))[1]["x-qwenvit-found"] == "miss"  # it does not miss what is gone
     status, _, answer = server.ask(image(9, 700, 700))
     assert status == 507 and "--cache-bytes is" in message(answer)
 
 
 def test_kill_9_under_load(start, tmp_path, same):
-    folder, stop = tmp_path / "tokens", threading.Event()
+    folder = tmp_path / "tokens"
     server = start("--cache", folder)
 
     def load(first):
-        seed = first
-        while not stop.is_set():
-            try:
+        with contextlib.suppress(OSError):
+            for seed in itertools.count(first, 10):
                 server.ask(image(seed), "?store=1")
-            except OSError:
-                return
-            seed += 10
 
-    threads = [threading.Thread(target=load, args=(100 + i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    time.sleep(1.0)
-    server.process.kill()
-    stop.set()
-    for thread in threads:
-        thread.join()
+    together(*(functools.partial(load, 100 + i) for i in range(4)), lambda: time.sleep(1) or server.process.kill())
     server = start("--cache", folder)
     files = {f for f in os.listdir(folder) if f.endswith(".safetensors")}
     assert len(files) > 3
@@ -528,7 +493,7 @@ def test_kill_9_under_load(start, tmp_path, same):
 
 def test_sigterm_drains(start):
     server = start("--drain-seconds", 20, slow=True)
-    under_way, thread = server.later(image(1), "?max_frames=712")
+    under_way = server.later(image(1), "?max_frames=712")
     server.wait_for("under_way_items", 1)
     server.process.send_signal(signal.SIGTERM)
     time.sleep(0.2)
@@ -536,18 +501,17 @@ def test_sigterm_drains(start):
     assert server.ask("", method="GET", path="/ready")[0] == 503
     status, headers, answer = server.ask(image(2))
     assert (status, headers["connection"]) == (503, "close") and "going to end" in message(answer)
-    thread.join()
-    assert under_way[0][0] == 200 and server.process.wait(10) == 0
+    assert under_way.result()[0] == 200 and server.process.wait(10) == 0
 
 
 def test_draining_has_a_bound(start):
     server = start("--drain-seconds", 0.3, slow=True)
-    under_way, thread = server.later(image(1), "?max_frames=768")
+    under_way = server.later(image(1), "?max_frames=768")
     server.wait_for("under_way_items", 1)
     began = time.monotonic()
     assert server.end() == 0 and time.monotonic() - began < 5
-    thread.join()
-    assert under_way[0][0] == 503 and "going to end" in message(under_way[0][2])
+    status, _, answer = under_way.result()
+    assert status == 503 and "going to end" in message(answer)
 
 
 def test_without_a_device_it_asks_to_be_started_again(start):
@@ -576,6 +540,22 @@ def test_wrong_starts(golden, tmp_path):
         assert run.returncode in codes and words in told, (arguments, run.returncode, told)
 
 
+def answers(golden, connect, *options):
+    """Returns whether a server with these options, which cannot be asked as others are, answers and ends."""
+    server = subprocess.Popen([*COMMAND, "serve", "--model", golden, *map(str, options)], stdout=subprocess.DEVNULL)
+
+    def is_right():
+        with contextlib.suppress(OSError), connect() as s:
+            s.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            return b" 200 " in s.recv(1000)
+
+    try:
+        wait_until(is_right)
+    finally:
+        server.terminate()
+    return server.wait(30) == 0
+
+
 def test_tls(golden, tmp_path):
     if not shutil.which("openssl"):
         pytest.skip("no openssl")
@@ -584,43 +564,21 @@ def test_tls(golden, tmp_path):
                     "-keyout", key, "-out", certificate], check=True, capture_output=True)
     with socket.create_server(("127.0.0.1", 0)) as s:
         port = s.getsockname()[1]
-    server = subprocess.Popen([*COMMAND, "serve", "--model", golden, "--port", str(port), "--ssl-keyfile", key,
-                               "--ssl-certfile", certificate], stdout=subprocess.DEVNULL)
-    try:
-        context = ssl.create_default_context(cafile=certificate)
-        got, until = b"", time.monotonic() + 30
-        while b" 200 " not in got and time.monotonic() < until:
-            try:
-                with socket.create_connection(("127.0.0.1", port), 5) as plain:
-                    with context.wrap_socket(plain, server_hostname="localhost") as s:
-                        s.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-                        got = s.recv(1000)
-            except OSError:
-                time.sleep(0.1)
-        assert b" 200 " in got
-    finally:
-        server.terminate()
-        assert server.wait(30) == 0
+    context = ssl.create_default_context(cafile=certificate)
+
+    def connect():
+        return context.wrap_socket(socket.create_connection(("127.0.0.1", port), 5), server_hostname="localhost")
+
+    assert answers(golden, connect, "--port", port, "--ssl-keyfile", key, "--ssl-certfile", certificate)
 
 
 def test_a_unix_socket(golden, tmp_path):
-    path = str(tmp_path / "s")
-    server = subprocess.Popen([*COMMAND, "serve", "--model", golden, "--uds", path], stdout=subprocess.DEVNULL)
-    try:
-        got, until = b"", time.monotonic() + 30
-        while b" 200 " not in got and time.monotonic() < until:
-            try:
-                with socket.socket(socket.AF_UNIX) as s:
-                    s.connect(path)
-                    s.sendall(b"GET /ready HTTP/1.1\r\nHost: x\r\n\r\n")
-                    got = s.recv(1000)
-            except OSError:
-                pass
-            time.sleep(0.05)
-        assert b" 200 " in got
-    finally:
-        server.terminate()
-        assert server.wait(30) == 0
+    def connect():
+        s = socket.socket(socket.AF_UNIX)
+        s.connect(str(tmp_path / "s"))
+        return s
+
+    assert answers(golden, connect, "--uds", tmp_path / "s")
 
 
 def test_the_clients_of_the_page(served, torn, tmp_path):

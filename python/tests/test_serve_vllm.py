@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import qwenvit
-from conftest import Values, read_safetensors
+from conftest import Values, read_safetensors, wait_until
 from serving import Server, image, message, started, url
 
 for needed in ("httptools", "uvicorn", "prometheus_client", "blake3"):
@@ -164,18 +164,13 @@ def test_a_uuid_stands_for_its_bytes(served, own):
     # also while the first is under way
     body = [json.dumps({"messages": [{"content": [part(image(seed, 96), "both")]}]}) for seed in (42, 43)]
     asked = [served.later(one, "", "POST", CHAT) for one in body]
-    for _, thread in asked:
-        thread.join()
-    assert sorted(answers[0][0] for answers, _ in asked) == [200, 409]
+    assert sorted(one.result()[0] for one in asked) == [200, 409]
 
 
-def test_a_server_without_a_folder(golden, tmp_path):
-    server = Server(golden, tmp_path / "log")
-    try:
-        status, _, answer = ask(server, part(image(1), "a"))
-        assert status == 404 and "--ec-path" in answer["error"]["message"]
-    finally:
-        server.kill()
+def test_a_server_without_a_folder(golden, tmp_path_factory):
+    with started(tmp_path_factory) as start_of:
+        status, _, answer = ask(start_of(golden), part(image(1), "a"))
+    assert status == 404 and "--ec-path" in answer["error"]["message"]
 
 
 # ---- how long files stay ---------------------------------------------------------------------------
@@ -193,11 +188,8 @@ def test_a_full_folder_is_told_until_files_may_go(start, own):
     assert files_in(server.folder) == ["u1", "u2"]  # they stay as long as nobody needs their room
     assert ask(server, part(large(1), "u1"))[0] == 200  # whose time begins anew
     assert ask(server, part(large(3), "u3"))[0] == 200
-    for _ in range(500):  # a thread removes what gives its room, after the answer
-        if not os.path.exists(server.folder / "u2"):
-            break
-        time.sleep(0.01)
-    assert files_in(server.folder) == ["u1", "u3"] and not os.path.exists(server.folder / "u2")
+    wait_until(lambda: not os.path.exists(server.folder / "u2"))  # a thread removes what gives its room, after the answer
+    assert files_in(server.folder) == ["u1", "u3"]
     assert os.listdir(server.folder / "u3") == ["encoder_cache.safetensors"]
     status, _, answer = ask(start("--ec-bytes", 1000), part(large(1), "u4"))
     assert status == 507 and "--ec-bytes" in answer["error"]["message"]

@@ -10,7 +10,7 @@ import pytest
 
 import fake_torch
 import qwenvit
-from conftest import GOLDEN, read_safetensors, refused
+from conftest import GOLDEN, added, read_safetensors, refused
 
 FAMILIES = sorted(os.listdir(GOLDEN))
 RGBA = np.random.default_rng(2).integers(0, 256, (70, 90, 4), dtype=np.uint8)
@@ -84,8 +84,7 @@ def test_an_image_in_a_dict_may_be_a_file(model, frames, tmp_path, form):
     assert [r.is_image for r in results] == [False, True, False]
     assert same_pixels(model.preprocess({"image": IMAGES[form](path)}), model.preprocess(path))
     if "ath" not in form:
-        with qwenvit.CacheWriter(model, tmp_path / "cache") as cache:
-            assert cache.add([{"image": IMAGES[form](path), "key": "k"}])["done"] == 1
+        assert added(model, tmp_path / "cache", [{"image": IMAGES[form](path), "key": "k"}])["done"] == 1
 
 
 @pytest.mark.parametrize("form", BUFFERS)
@@ -95,8 +94,7 @@ def test_a_buffer_of_several_dimensions_is_frames(model, frames, tmp_path, form)
     assert all(same(r, plain) for r in model.encode([made, {"frames": made}, frames]))
     assert all(same(r, plain) for r in model.encode(iter([made, {"frames": made}])))
     assert same_pixels(model.preprocess({"frames": made}), model.preprocess(frames))
-    with qwenvit.CacheWriter(model, tmp_path / "cache") as cache:
-        assert cache.add([{"frames": made, "key": "k"}])["done"] == 1
+    assert added(model, tmp_path / "cache", [{"frames": made, "key": "k"}])["done"] == 1
 
 
 def test_frames_in_every_form_need_no_decoder(model, frames, monkeypatch):
@@ -162,8 +160,7 @@ def test_a_path_bytes_and_an_object_have_the_same_pixels(model, tmp_path):
             assert (model.preprocess(source).pixel_values == made[name].pixel_values).all(), name
         assert bool(made[name].remark) == (name == "wide.png") and not made[name].damage
     assert "white from level 255" in made["wide.png"].remark == model.encode(tmp_path / "wide.png").remark
-    with qwenvit.CacheWriter(model, tmp_path / "cache") as writer:
-        writer.add([tmp_path / "wide.png", tmp_path / "alpha.png"])
+    added(model, tmp_path / "cache", [tmp_path / "wide.png", tmp_path / "alpha.png"])
     assert [entry.remark for entry in qwenvit.Cache(tmp_path / "cache").values()].count(made["wide.png"].remark) == 1
     for source in (table, table[..., :3]):
         assert (model.preprocess(source).pixel_values == made["alpha.png"].pixel_values).all()
@@ -174,8 +171,7 @@ def test_damage_of_an_image_is_told_everywhere(model, tmp_path):
     data = saved(image.effect_noise((256, 256), 90), "JPEG")
     path = tmp_path / "cut.jpg"
     path.write_bytes(data[: len(data) // 2])
-    with qwenvit.CacheWriter(model, tmp_path / "cache") as writer:
-        writer.add([path])
+    added(model, tmp_path / "cache", [path])
     entry = qwenvit.Cache(tmp_path / "cache")[str(path)]
     results = [model.encode(path), model.encode(path.read_bytes()), model.preprocess(path), entry]
     assert [r.damaged_frames for r in results] == [1] * 4 and entry.record["damaged_frames"] == 1
@@ -309,8 +305,7 @@ def test_urls_of_files(model, clip, tmp_path):
         assert same(model.encode(url), plain) and model.encode({"path": url}).key == url
     for url in ("file://elsewhere/a.mp4", "file://", "file:///", "file:///a%00b"):
         refused(lambda: model.encode(url), "file:///folder/clip.mp4")
-    with qwenvit.CacheWriter(model, tmp_path / "cache") as cache:
-        assert cache.add([odd.as_uri()])["done"] == 1
+    assert added(model, tmp_path / "cache", [odd.as_uri()])["done"] == 1
     assert list(qwenvit.Cache(tmp_path / "cache")) == [str(odd)]
 
 
@@ -350,12 +345,13 @@ def torchs(kind, index=None):
     return types.SimpleNamespace(type=kind, index=index)
 
 
-@pytest.mark.parametrize("device", ["cpu", "cpu:0", torchs("cpu"), 0, None, np.int64(0)])
-def test_devices_by_name(golden, device):
-    backend = {} if isinstance(device, str) or hasattr(device, "type") else {"backend": "cpu"}
-    with qwenvit.load(golden, device=device, threads=1, **backend) as model:
+@pytest.mark.parametrize("given", [
+    *({"device": device} for device in ("cpu", "cpu:0", torchs("cpu"))), {"backend": "cpu:0"}, {"backend": "cpu"},
+    *({"backend": "cpu", "device": device} for device in ("cpu", "cpu:0", torchs("cpu"), 0, None, np.int64(0))),
+], ids=str)
+def test_devices_by_name(golden, given):
+    with qwenvit.load(golden, threads=1, **given) as model:
         assert model.info["backend"] == "cpu"
-    assert qwenvit.load(golden, "cpu", device=device, threads=1).info["backend"] == "cpu"
 
 
 @pytest.mark.parametrize(
@@ -381,7 +377,9 @@ def test_what_a_name_means(device, place):
         ("auto", -1, "device is -1; must be a whole number from 0"),
         ("auto", 1.5, "device is 1.5"),
         ("auto", True, "device is True"),
-        ("cpu", "cpu:7", "device"),
+        *((backend, device, "device 7: the cpu backend has device 0 only")
+          for backend, device in (("cpu", "cpu:7"), ("auto", "cpu:7"), ("cpu:7", 0), ("cpu", 7))),
+        ("auto", 999, "no backend has a device 999: .*cpu: device 999"),
     ],
 )
 def test_devices_that_are_none(golden, backend, device, words):

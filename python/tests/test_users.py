@@ -5,7 +5,6 @@ import copy
 import json
 import os
 import pickle
-import subprocess
 import sys
 import tarfile
 import urllib.parse
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 
 import qwenvit
-from conftest import COMMAND, GOLDEN, read_safetensors, refused
+from conftest import GOLDEN, added, command, read_safetensors, refused
 from qwenvit._options import ClipOptions
 
 
@@ -26,10 +25,8 @@ def image(tmp_path_factory, frames):
 
 
 @pytest.fixture(scope="module")
-def clip(tmp_path_factory):
-    path = str(tmp_path_factory.mktemp("users") / "clip.mp4")
-    subprocess.run([*COMMAND, "synth", "--clip", path], check=True)
-    return path
+def clip(movie):
+    return str(movie)
 
 
 def test_errors_are_of_the_kind_that_python_has(model, tmp_path):
@@ -46,13 +43,10 @@ def test_errors_are_of_the_kind_that_python_has(model, tmp_path):
         assert isinstance(raised.value, qwenvit.Error) and raised.value.status == status
         again = pickle.loads(pickle.dumps(raised.value))
         assert type(again) is type(raised.value) and str(again) == str(raised.value) and again.status == status
+    refused(lambda: next(model.encode([1])), "source 0: an int; must be", "QV_EINVAL")
     memory = qwenvit._error.error("QV_ENOMEM", "none")
     assert isinstance(memory, MemoryError) and memory.status == "QV_ENOMEM"
     assert type(qwenvit._error.error("QV_EBACKEND", "x")) is qwenvit.Error
-
-
-def test_wordings(model):
-    refused(lambda: next(model.encode([1])), "source 0: an int; must be")
 
 
 def test_tokens_are_an_array(model, clip):
@@ -142,20 +136,10 @@ def test_a_patched_tower_shows_it():
     assert repr(whole) == before and not qwenvit.is_patched(whole)
 
 
-def test_a_device_by_its_name_and_index(golden):
-    for given in ({"device": "cpu:0"}, {"device": "cpu"}, {"backend": "cpu:0"}, {"backend": "cpu"}):
-        with qwenvit.load(golden, threads=1, **given) as model:
-            assert model.info["backend"] == "cpu"
-    for given in ({"device": "cpu:7"}, {"backend": "cpu:7"}, {"backend": "cpu", "device": 7}):
-        refused(lambda: qwenvit.load(golden, **given), "device 7: the cpu backend has device 0 only")
-    refused(lambda: qwenvit.load(golden, device=999), "no backend has a device 999: .*cpu: device 999")
-
-
 def test_webdataset(model, clip, image, tmp_path):
     from qwenvit.adapters.parquet import main
 
-    with qwenvit.CacheWriter(model, tmp_path / "cache") as writer:
-        writer.add([{"path": clip, "key": "a/clip.mp4"}, {"path": image, "key": "a/clip_mp4"}])
+    added(model, tmp_path / "cache", [{"path": clip, "key": "a/clip.mp4"}, {"path": image, "key": "a/clip_mp4"}])
     assert main([str(tmp_path / "cache"), "-o", str(tmp_path / "shards"), "--webdataset"]) == 0
     (shard,) = (tmp_path / "shards").glob("*.tar")
     cache = qwenvit.Cache(tmp_path / "cache")
@@ -175,6 +159,5 @@ def test_webdataset(model, clip, image, tmp_path):
     assert shard.stat().st_mtime_ns == before
 
 
-def test_export_says_what_it_needs(tmp_path):
-    run = subprocess.run([sys.executable, "-m", "qwenvit", "cache", "--help"], capture_output=True, text=True)
-    assert "pip install 'qwenvit[export]'" in run.stdout
+def test_export_says_what_it_needs():
+    assert "pip install 'qwenvit[export]'" in command("cache", "--help").stdout

@@ -12,12 +12,10 @@ import types
 import numpy as np
 import pytest
 
-import qwenvit
-from conftest import GOLDEN
+from conftest import GOLDEN, SITE, python
 from qwenvit.adapters import vllm as plugin
 
 REFERENCE = os.path.join(GOLDEN, "..", "..", "tools", "reference")
-SITE = os.path.dirname(os.path.dirname(qwenvit.__file__))
 
 
 def smart_resize(num_frames, height, width, temporal_factor, factor, min_pixels, max_pixels):
@@ -83,17 +81,19 @@ def loader(monkeypatch):
     plugin._processor_of.cache_clear()
 
 
+@pytest.fixture(scope="module")
+def data(movie):
+    return movie.read_bytes()
+
+
 def test_installing_the_wheel_changes_nothing_in_vllm():
     [entry] = [e for e in importlib.metadata.entry_points(group="vllm.general_plugins") if e.name == "qwenvit"]
     assert entry.value == "qwenvit.adapters.vllm:register"
     heavy = "import sys, qwenvit.adapters.vllm; print([m for m in ('vllm', 'torch', 'numpy', 'transformers') if m in sys.modules])"
-    run = subprocess.run([sys.executable, "-c", heavy], env={**os.environ, "PYTHONPATH": SITE}, capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "[]"
+    assert python(heavy).stdout.strip() == "[]"
 
 
-def test_frames_come_at_the_processors_size(loader, torn):
-    with open(torn[0], "rb") as f:
-        data = f.read()
+def test_frames_come_at_the_processors_size(loader, data):
     whole, about = loader.load(data, fps=3, resize=False)
     small, same = loader.load(data, fps=3)
     assert about == same and about["do_sample_frames"] is False and about["video_backend"] == "qwenvit"
@@ -107,9 +107,7 @@ def test_frames_come_at_the_processors_size(loader, torn):
     assert loader.load(data, fps=2.75)[0].shape == (11, 240, 320, 3)
 
 
-def test_frames_are_those_that_vllm_samples(loader, torn, monkeypatch):
-    with open(torn[0], "rb") as f:
-        data = f.read()
+def test_frames_are_those_that_vllm_samples(loader, data, monkeypatch):
     every, about = loader.load(data, fps=1000, min_frames=4, resize=False)  # vLLM takes at most 30 of a second
     assert about["frames_indices"] == list(range(about["total_num_frames"])) and about["total_num_frames"] == 100
     for how in ({}, {"fps": 7.5}, {"fps": 0.1}, {"fps": 2, "max_frames": 5}, {"fps": 45, "max_frames": 31}):
@@ -124,9 +122,7 @@ def test_frames_are_those_that_vllm_samples(loader, torn, monkeypatch):
     assert known["frames_indices"] == seven and (some == every[seven]).all()
 
 
-def test_what_the_loader_refuses(loader, torn, monkeypatch):
-    with open(torn[0], "rb") as f:
-        data = f.read()
+def test_what_the_loader_refuses(loader, data, monkeypatch):
     for given, words in ((b"nonsense" * 50, "not a clip or image"), (b"P6\n64 64\n255\n" + bytes(3 * 64 * 64), "an image, where a clip"),
                          (data[:1000], "the clip")):
         with pytest.raises(ValueError, match=words):

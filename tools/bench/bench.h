@@ -161,12 +161,10 @@ void bench_fill(void *data, qv_dtype dtype, size_t bytes);
 qv_status bench_gemm_open(qv_context *ctx, const struct qv_op_gemm *gemm, qv_dtype dtype,
                           struct bench_ops *out, struct qv_memory **weight, qv_error *err);
 
-/* ---- roofline.c ------------------------------------------------------------------------------ */
+/* ---- limit.c: the roofline, and the bounds of a plan's work on chunks ------------------------ */
 
 /* Measures the roofline of a dtype and the copy rate, unless they were measured in this run. */
 qv_status bench_measure_roofline(struct bench *b, qv_dtype dtype, qv_error *err);
-
-/* ---- limit.c: the bounds of a plan's work on chunks ------------------------------------------ */
 
 struct bench_chunk {
     const qv_item *items;

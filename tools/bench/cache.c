@@ -3,7 +3,6 @@
  * qwenvit bench cache: makes a cache of many keys of one token each, and the list of its clips. It
  * times a `qwenvit cache` run that has nothing to do, opening the cache, and finding a key.
  */
-#define _GNU_SOURCE /* for open_memstream */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +14,7 @@
 #include "error.h"
 #include "files/atomic_file.h"
 #include "files/json.h"
+#include "files/text.h"
 
 enum { KEY_BYTES = 32, FINDS = 20000 };
 
@@ -111,17 +111,15 @@ put_keys(struct cache_bench *c, const qv_cache_info *info, qv_error *err)
 static qv_status
 write_list(const struct cache_bench *c, qv_error *err)
 {
-    char *text = NULL, key[KEY_BYTES];
-    size_t bytes = 0;
-    FILE *list = open_memstream(&text, &bytes);
-    for (int64_t i = 0; list && i < c->b->o->keys; i++) {
+    char key[KEY_BYTES];
+    struct qv_text list = { 0 };
+    for (int64_t i = 0; i < c->b->o->keys; i++) {
         key_name(i, key);
-        fprintf(list, "%s\n", key);
+        qv_text_say(&list, "%s\n", key);
     }
-    const qv_status s = !list || ferror(list) | fclose(list)
-                            ? qv_fail(err, QV_ENOMEM, "%s: no memory for a list", c->list)
-                            : qv_atomic_file_put(c->list, text, bytes, err);
-    free(text);
+    const qv_status s = list.lost ? qv_fail(err, QV_ENOMEM, "%s: no memory for a list", c->list)
+                                  : qv_atomic_file_put(c->list, list.at, list.n, err);
+    free(list.at);
     return s;
 }
 

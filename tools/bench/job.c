@@ -14,6 +14,7 @@
 #include "error.h"
 #include "files/atomic_file.h"
 #include "files/json.h"
+#include "files/text.h"
 #include "job_stages.h"
 
 /* ---- clips ----------------------------------------------------------------------------------- */
@@ -32,7 +33,7 @@ clip_shape(const struct tool_options *o)
 
 /* Makes clip number i unless it exists, and adds a line for it to the list. */
 static qv_status
-make_clip(const struct job_bench *j, int64_t i, FILE *list, qv_error *err)
+make_clip(const struct job_bench *j, int64_t i, struct qv_text *list, qv_error *err)
 {
     struct qvm_clip_shape shape = clip_shape(j->b->o);
     char name[80], key[32];
@@ -46,7 +47,9 @@ make_clip(const struct job_bench *j, int64_t i, FILE *list, qv_error *err)
         s = tool_make_clip(path, &shape, err);
     json_t *entry = s ? NULL : tool_json("path:t key:s", path, key);
     char *line = entry ? tool_json_line(entry) : NULL;
-    if (!s && (!line || fprintf(list, "%s\n", line) < 0))
+    if (!s)
+        qv_text_say(list, "%s\n", line ? line : "");
+    if (!s && (!line || list->lost))
         s = qv_fail(err, QV_ENOMEM, "no memory for a list");
     json_decref(entry);
     free(line);
@@ -58,17 +61,13 @@ make_clip(const struct job_bench *j, int64_t i, FILE *list, qv_error *err)
 static qv_status
 make_clips(const struct job_bench *j, qv_error *err)
 {
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *list = open_memstream(&text, &bytes);
-    qv_status s = list ? QV_OK : qv_fail(err, QV_ENOMEM, "no memory for a list");
+    struct qv_text list = { 0 };
+    qv_status s = QV_OK;
     for (int64_t i = 0; i < j->b->o->clips && !s; i++)
-        s = make_clip(j, i, list, err);
-    if (list && fclose(list) && !s)
-        s = qv_fail(err, QV_ENOMEM, "no memory for a list");
+        s = make_clip(j, i, &list, err);
     if (!s)
-        s = qv_atomic_file_put(j->o.list, text, bytes, err);
-    free(text);
+        s = qv_atomic_file_put(j->o.list, list.at, list.n, err);
+    free(list.at);
     return s;
 }
 

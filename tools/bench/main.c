@@ -4,36 +4,6 @@
 
 #include "bench.h"
 
-static int
-run(const struct tool_options *o, const char *name, bench_function *bench)
-{
-    struct bench b = { .o = o, .name = name, .began_s = qv_seconds() };
-    qv_error err = { 0 };
-    if (o->n_arguments > 1) {
-        tool_complain("%s: one clip at most", name);
-        return TOOL_USAGE;
-    }
-    const qv_status status = bench(&b, &err);
-    bench_close(&b);
-    const int code = status ? tool_fail(status, &err) : TOOL_DONE;
-    return status == QV_ESTATE ? TOOL_FAILED : code;
-}
-
-#define BENCH(id, name)                                                                            \
-    static int run_##id(const struct tool_options *o)                                              \
-    {                                                                                              \
-        return run(o, name, bench_##id);                                                           \
-    }
-BENCH(tower, "tower")
-BENCH(patch_embed, "patch-embed")
-BENCH(conv3d, "conv3d")
-BENCH(gemm, "gemm")
-BENCH(preprocess, "preprocess")
-BENCH(job, "job")
-BENCH(cache, "cache")
-BENCH(start, "start")
-BENCH(profile, "profile")
-
 #define LEGEND                                                                                     \
     "A table has a line per way in which a work is done; --json writes each line as a record.\n\n" \
     "  median, p90       of --repeats runs or more, after one to warm up, by the device's clock\n" \
@@ -67,6 +37,38 @@ BENCH(profile, "profile")
     "  resume            a run that finds all keys there; list_s, look_s: parts of it\n"           \
     "  open, find        opening the cache, finding a key\n"                                       \
     "  first_ms          the first run, with an empty folder for kept kernels\n"
+
+static int
+run(const struct tool_options *o, const char *name, bench_function *bench)
+{
+    struct bench b = { .o = o, .name = name, .began_s = qv_seconds() };
+    qv_error err = { 0 };
+    if (o->n_arguments > 1) {
+        tool_complain("%s: one clip at most", name);
+        return TOOL_USAGE;
+    }
+    const qv_status status = bench(&b, &err);
+    bench_close(&b);
+    const int code = status ? tool_fail(status, &err) : TOOL_DONE;
+    if (o->legend && !code)
+        tool_print("\n" LEGEND);
+    return status == QV_ESTATE ? TOOL_FAILED : code;
+}
+
+#define BENCH(id, name)                                                                            \
+    static int run_##id(const struct tool_options *o)                                              \
+    {                                                                                              \
+        return run(o, name, bench_##id);                                                           \
+    }
+BENCH(tower, "tower")
+BENCH(patch_embed, "patch-embed")
+BENCH(conv3d, "conv3d")
+BENCH(gemm, "gemm")
+BENCH(preprocess, "preprocess")
+BENCH(job, "job")
+BENCH(cache, "cache")
+BENCH(start, "start")
+BENCH(profile, "profile")
 
 enum { DEVICE = GROUP_DEVICE | GROUP_JSON | GROUP_BENCH };
 static const struct tool benches[] = {
@@ -156,9 +158,5 @@ main(int argc, char **argv)
         tool_print(LEGEND);
         return TOOL_DONE;
     }
-    const int code = tool_main(&program, argc, argv);
-    for (int i = 0; i < argc && !code; i++)
-        if (!strcmp(argv[i], "--legend"))
-            tool_print("\n" LEGEND);
-    return code;
+    return tool_main(&program, argc, argv);
 }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "dtype.h"
 #include "error.h"
 #include "numbers.h"
 #include "tool.h"
@@ -68,7 +69,7 @@ tool_drawing_close(struct tool_drawing **p)
 
 void
 tool_drawing_add(struct tool_drawing *p, const uint8_t *frames, int64_t n_frames,
-                 const float *tokens)
+                 const void *tokens, qv_dtype dtype)
 {
     size_t frame = (size_t)p->width * (size_t)p->height * 3;
     int64_t per_pair = p->rows * p->cols * p->dim;
@@ -78,8 +79,8 @@ tool_drawing_add(struct tool_drawing *p, const uint8_t *frames, int64_t n_frames
             if (p->pairs[s] == p->n_pairs_seen) {
                 memcpy(p->frames + (size_t)s * frame,
                        frames + (size_t)(i * p->frames_per_pair) * frame, frame);
-                memcpy(p->tokens + s * per_pair, tokens + i * per_pair,
-                       (size_t)per_pair * sizeof *tokens);
+                for (int64_t j = 0; j < per_pair; j++)
+                    p->tokens[s * per_pair + j] = (float)qv_load(tokens, dtype, i * per_pair + j);
             }
 }
 

@@ -17,7 +17,6 @@ struct tool_output {
     /* for the sink alone */
     struct qv_token_file *file;
     struct tool_drawing *drawing;
-    float *tokens_f32; /* tokens for the drawing, if the file has bf16 */
     double write_s;
 };
 
@@ -72,8 +71,6 @@ qv_dtype tool_output_dtype(const struct tool_encoder *e); /* dtype of the writte
 qv_job_sink tool_sink(struct tool_encoder *e);
 void tool_output_close(struct tool_output *output);
 
-qv_status tool_report(struct tool_encoder *e, const struct tool_output *output,
-                      const qv_job_result *result, qv_error *err);
 /* Returns sampled frames and tokens per second of the whole time, from the first clip until all are
  * written, and how long loading took before that; for tool_show, with TOOL_RATES_TEXT. */
 void tool_json_add_rates(json_t **object, const char *of, int64_t frames, int64_t tokens,

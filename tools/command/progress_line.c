@@ -99,6 +99,17 @@ tool_job_progress_show(struct tool_job_progress *p, qv_job *job)
     tool_bar_show(p->terminal, "%s", text);
 }
 
+void
+tool_json_add_rates(json_t **object, const char *of, int64_t frames, int64_t tokens, double seconds,
+                    double load_s)
+{
+    const double s = seconds > 0 ? seconds : 1e-9;
+    char fields[80];
+    snprintf(fields, sizeof fields, "%ssampled_frames_per_s:f %stokens_per_s:f %sload_s:f", of, of,
+             of);
+    tool_json_add(object, fields, (double)frames / s, (double)tokens / s, load_s);
+}
+
 /* The text is of what was done, and of the packed chunks. */
 static const char job_text[] =
     "[text.several?{text.done} clips, {job.frames} frames, {text.tokens} tokens in "

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "error.h"
+#include "files/outcome_json.h"
 #include "tool.h"
 
 struct unit {
@@ -188,6 +189,15 @@ tool_json(const char *fields, ...)
     add_fields(&object, fields, &ap);
     va_end(ap);
     return object;
+}
+
+void
+tool_json_add_outcome(json_t **object, const qv_outcome *o, unsigned readers, int from, int to)
+{
+    if (!*object || !qv_outcome_json(*object, o, readers, from, to))
+        return;
+    json_decref(*object);
+    *object = NULL;
 }
 
 json_t *

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* The job's sink: writes each clip's tokens to its file, and a drawing of them. */
+/* The job's sink: writes each clip's tokens to its file, and a drawing of them, and reports the
+ * clip. */
+#define _DEFAULT_SOURCE
 #include <stdlib.h>
-#include <string.h>
+#include <unistd.h>
 
-#include "dtype.h"
+#include "commit.h"
 #include "encode.h"
 #include "error.h"
 #include "files/atomic_file.h"
+#include "files/outcome_json.h"
 #include "files/text.h"
 
 qv_dtype
@@ -69,29 +72,81 @@ tool_output_close(struct tool_output *output)
 {
     qv_token_file_close(&output->file);
     tool_drawing_close(&output->drawing);
-    free(output->tokens_f32);
-    output->tokens_f32 = NULL;
 }
 
-/* ---- the drawing ----------------------------------------------------------------------------- */
+/* ---- the report ------------------------------------------------------------------------------ */
+
+/* Returns the time of the slowest of the three stages that run at once: decoding, the device,
+ * writing. The device's own time shows in how long the other stages wait for it. */
+static double
+slowest_stage_s(const struct tool_output *output, const qv_job_result *r)
+{
+    double most = r->outcome.decode_s;
+    most = r->wait_device_s > most ? r->wait_device_s : most;
+    return output->write_s > most ? output->write_s : most;
+}
+
+/* Fields of outcome.inc that follow fields of the line's own. */
+enum { AT_FRAMES = 3, AT_DAMAGE = 4, AT_TIMES = 7 };
+
+/* The stages of a clip are printed if it took a second or more; the rates of several clips are the
+ * job's. */
+static const char text[] =
+    "{clip}: {frames} frame{frames|s} of {text.width}x{text.height} -> {tokens} tokens of {width} "
+    "in {seconds|2f} s ({precision}) -> {output}\n"
+    "[text.alone?  " TOOL_RATES_TEXT "\n]"
+    "[text.long?  waited {wait_decode_s|2f} s for frames, {wait_device_s|2f} s for the device, "
+    "{wait_write_s|2f} s for writing; {decoded_frames} of {source_frames} frames were decoded; "
+    "{over_slowest_stage|2f} times the slowest stage\n]";
 
 static qv_status
-add_to_drawing(const struct tool_encoder *e, struct tool_output *output, qv_dtype dtype,
-               const qv_job_rows *rows, qv_error *err)
+show(const struct tool_encoder *e, const struct tool_output *output, const qv_job_result *r,
+     qv_error *err)
 {
-    const qv_tokens *t = &rows->tokens;
-    const float *tokens = t->tokens;
-    if (dtype != QV_F32) {
-        const int64_t n = t->n * e->model.out_hidden;
-        free(output->tokens_f32);
-        output->tokens_f32 = malloc((size_t)n * sizeof(float));
-        if (!output->tokens_f32)
-            return qv_fail(err, QV_ENOMEM, "%s: no memory for a chunk of tokens", output->clip);
-        for (int64_t i = 0; i < n; i++)
-            output->tokens_f32[i] = (float)qv_load(t->tokens, dtype, i);
-        tokens = output->tokens_f32;
-    }
-    tool_drawing_add(output->drawing, rows->frames, rows->n_frames, tokens);
+    const qv_outcome *o = &r->outcome;
+    const bool is_long = !o->is_image && r->seconds >= 1;
+    json_t *j = tool_json("clip:t", output->clip);
+    if (output->key)
+        tool_json_add(&j, "key:t", output->key);
+    tool_json_add(&j, "status:s output:t", "ok", output->path);
+    tool_json_add_outcome(&j, o, QV_FOR_ENCODE, 0, AT_FRAMES);
+    tool_json_add(&j, "tokens:I width:I", r->n_tokens, e->model.out_hidden);
+    tool_json_add_outcome(&j, o, QV_FOR_ENCODE, AT_FRAMES, AT_DAMAGE);
+    tool_json_add(&j, "seconds:f precision:s", r->seconds, qv_dtype_name(e->model.dtype));
+    tool_json_add_outcome(&j, o, QV_FOR_ENCODE, AT_DAMAGE, AT_TIMES);
+    tool_json_add(&j, "lowering:s peak_rss_bytes:I", e->model.lowering, tool_peak_bytes());
+    tool_json_add_outcome(&j, o, QV_FOR_ENCODE, AT_TIMES, QV_LAST_PLACE);
+    tool_json_add(&j,
+                  "write_s:f wait_decode_s:f wait_device_s:f wait_write_s:f over_slowest_stage:f "
+                  "cores:I",
+                  output->write_s, r->wait_decode_s, r->wait_device_s, r->wait_sink_s,
+                  r->seconds / (slowest_stage_s(output, r) + 1e-9), sysconf(_SC_NPROCESSORS_ONLN));
+    tool_json_add_rates(&j, "", o->n_frames, r->n_tokens, r->seconds, e->load_s);
+    tool_json_add(&j,
+                  "machine.backend:s machine.device:s machine.threads:i version:s commit:s "
+                  "text.width:i text.height:i text.long:b text.alone:b",
+                  e->context.backend, e->context.device, e->context.threads, qv_version(),
+                  QV_COMMIT, o->width, o->height, is_long, is_long && e->n == 1);
+    return tool_show(e->o, j, text, err);
+}
+
+static qv_status
+report(struct tool_encoder *e, const struct tool_output *output, const qv_job_result *r,
+       qv_error *err)
+{
+    const qv_outcome *c = &r->outcome;
+    const qv_status s = show(e, output, r, err);
+    if (s || e->o->json)
+        return s;
+    char words[80];
+    snprintf(words, sizeof words, "%lld damaged frame%s replaced by the one before",
+             (long long)c->damaged_frames, c->damaged_frames == 1 ? " was" : "s were");
+    if (c->remark)
+        tool_reasons_add(&e->notes, output->clip, qv_remark_text(c->remark));
+    if (c->damaged_frames)
+        tool_reasons_add(&e->notes, output->clip,
+                         c->is_image ? "the image is damaged: what could not be decoded is a guess"
+                                     : words);
     return QV_OK;
 }
 
@@ -130,10 +185,11 @@ put(void *user, void *entry, const qv_job_result *r, const qv_job_rows *rows, qv
     struct tool_output *output = entry;
     const qv_tokens *t = &rows->tokens;
     const double began_s = qv_seconds();
-    qv_status status = output->drawing ? add_to_drawing(e, output, r->dtype, rows, err) : QV_OK;
-    if (!status)
-        status = qv_token_file_put(output->file, t->tokens, (const void *const *)t->deepstack,
-                                   rows->first, t->n, err);
+    if (output->drawing)
+        tool_drawing_add(output->drawing, rows->frames, rows->n_frames, t->tokens, r->dtype);
+    const qv_status status =
+        qv_token_file_put(output->file, t->tokens, (const void *const *)t->deepstack, rows->first,
+                          t->n, err);
     output->write_s += qv_seconds() - began_s;
     show_progress(e, output, r, rows->first + t->n);
     return status;
@@ -176,7 +232,7 @@ end(void *user, void *entry, const qv_job_result *r, qv_error *err)
     if (e->bar.label)
         tool_bar_end();
     if (!status)
-        status = tool_report(e, output, r, err);
+        status = report(e, output, r, err);
     if (status && !r->cancelled)
         lose(e, output, status, err);
     if (!status) {

@@ -347,9 +347,9 @@ qv_status tool_make_clip(const char *path, const struct qvm_clip_shape *shape, q
 struct tool_drawing;
 qv_status tool_drawing_open(const qv_outcome *clip, const qv_model_info *model,
                             struct tool_drawing **out, qv_error *err);
-/* Adds a chunk: frames[n_frames, height, width, 3] and its tokens[., out_hidden] in f32. */
+/* Adds a chunk: frames[n_frames, height, width, 3] and its tokens[., out_hidden]. */
 void tool_drawing_add(struct tool_drawing *p, const uint8_t *frames, int64_t n_frames,
-                      const float *tokens);
+                      const void *tokens, qv_dtype dtype);
 qv_status tool_drawing_write(struct tool_drawing *p, const char *path, qv_error *err);
 void tool_drawing_close(struct tool_drawing **p);
 /* Computes colours[n, 3] of tokens[n, dim], which are centred in place: red, green and blue are the

@@ -11,17 +11,14 @@
 #include "files/atomic_file.h"
 #include "files/json.h"
 
-enum { BUFFER_BYTES = 1 << 16, SHOWN_KEY = 256 };
+enum { SHOWN_KEY = 256 };
 
 struct tool_trace {
     pthread_mutex_t lock;
     struct qv_atomic_file file;
     double opened_s;
-    uint64_t written;
-    size_t n;
     qv_status status; /* status of the first write that failed */
     qv_error error;
-    char buffer[BUFFER_BYTES];
 };
 
 /* Rows of the diagram: each is a process, with a thread for each lane. */
@@ -35,24 +32,10 @@ static const struct {
 enum { N_STAGES = sizeof stages / sizeof *stages };
 
 static void
-flush(struct tool_trace *t)
-{
-    if (!t->status)
-        t->status = qv_atomic_file_write(&t->file, t->written, t->buffer, t->n, &t->error);
-    t->written += t->n;
-    t->n = 0;
-}
-
-static void
 put_text(struct tool_trace *t, const char *text)
 {
-    for (size_t n = strlen(text), now; n; n -= now, text += now) {
-        now = sizeof t->buffer - t->n < n ? sizeof t->buffer - t->n : n;
-        memcpy(t->buffer + t->n, text, now);
-        t->n += now;
-        if (t->n == sizeof t->buffer)
-            flush(t);
-    }
+    if (!t->status)
+        t->status = qv_atomic_file_write(&t->file, t->file.end, text, strlen(text), &t->error);
 }
 
 qv_status
@@ -65,7 +48,11 @@ tool_trace_open(const char *path, struct tool_trace **out, qv_error *err)
         free(t);
         return qv_fail(err, QV_ENOMEM, "%s: no lock can be made", path);
     }
-    qv_status status = qv_atomic_file_open(path, &t->file, err);
+    const qv_status status = qv_atomic_file_open(path, &t->file, err);
+    if (status) {
+        tool_trace_close(&t);
+        return status;
+    }
     t->opened_s = qv_seconds();
     put_text(t, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
     for (int i = 0; i < N_STAGES; i++) {
@@ -76,10 +63,8 @@ tool_trace_open(const char *path, struct tool_trace **out, qv_error *err)
             stages[i].process, stages[i].name);
         put_text(t, text);
     }
-    if (status)
-        tool_trace_close(&t);
     *out = t;
-    return status;
+    return QV_OK;
 }
 
 void
@@ -118,7 +103,6 @@ qv_status
 tool_trace_finish(struct tool_trace *t, qv_error *err)
 {
     put_text(t, "{\"name\":\"end\",\"ph\":\"i\",\"pid\":1,\"tid\":0,\"ts\":0,\"s\":\"g\"}]}\n");
-    flush(t);
     if (t->status)
         return qv_fail(err, t->status, "%s", t->error.text);
     return qv_atomic_file_commit(&t->file, err);

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Times torch's Conv3d, for a checkpoint's patch embedding and for a list of shapes."""
 import os
+import re
 
 # first, as common must be imported before torch
 from torch_times import common, left_out, measure, reason, report
@@ -33,56 +34,43 @@ def bench_patch_embed(args):
 
 # ---- conv3d ------------------------------------------------------------------------------------
 
-TRIPLES = ("kernel", "stride", "dilation", "pad_front", "pad_back")
-NUMBERS = ("n", "d", "h", "w", "c", "o", "groups", "bias", "merge", "residual_rows", "frames_equal")
-NAMES = {"layout": ("channels_first", "channels_last", "patch_rows", "frames_u8"),
-         "causal": ("none", "zeros", "first"), "act": ("none", "gelu_tanh", "gelu_erf"),
-         "dtype": ("auto", "f32", "bf16")}
-# fields that do not change the convolution's time
-IGNORED = ("alpha", "pixel_scale", "pixel_shift")
+INTEGER, TRIPLE, ANY = "an integer", "three integers with commas between them", "a value"
+FORMS = {INTEGER: r"-?\d+", TRIPLE: r"-?\d+,-?\d+,-?\d+", ANY: ".+"}
+FIELDS = {  # a field's form, and its value where a line leaves it out; None: it must be given
+    "n": (INTEGER, "1"), **dict.fromkeys("dhwco", (INTEGER, None)), "kernel": (TRIPLE, None),
+    "stride": (TRIPLE, "1,1,1"), "dilation": (TRIPLE, "1,1,1"), "pad_front": (TRIPLE, "0,0,0"),
+    "pad_back": (TRIPLE, "0,0,0"), "groups": (INTEGER, "1"), "bias": (INTEGER, "0"),
+    "residual_rows": (INTEGER, "0"), "causal": ("none|zeros|first", "none"),
+    "layout": ("channels_first|channels_last|patch_rows|frames_u8", "channels_first"),
+    "act": ("none|gelu_tanh|gelu_erf", "none"), "dtype": ("auto|f32|bf16", "auto"),
+    # these do not change the convolution's time
+    **dict.fromkeys(("merge", "frames_equal", "alpha", "pixel_scale", "pixel_shift"), (ANY, ""))}
 
 
 def parse_shape(line, where):
     """Returns a shapes line as a dict with all defaults filled in, and its name and text."""
     name, colon, text = line.partition(":")
-    text = text if colon else line
-    d = dict(n=1, groups=1, bias=0, stride=(1, 1, 1), dilation=(1, 1, 1), pad_front=(0, 0, 0),
-             pad_back=(0, 0, 0), layout="channels_first", causal="none", act="none", dtype="auto",
-             merge=1, residual_rows=0, frames_equal=0)
-    seen = set()
-    for word in text.split():
-        field, equals, value = word.partition("=")
-        if not equals:
-            raise SystemExit(f'{where}: "{word}" is not of the form field=value')
-        if field in seen:
-            raise SystemExit(f"{where}: {field} is given twice")
-        seen.add(field)
-        try:
-            if field in TRIPLES:
-                numbers = tuple(int(x) for x in value.split(","))
-                if len(numbers) != 3:
-                    raise ValueError
-                d[field] = numbers
-            elif field in NUMBERS:
-                d[field] = int(value)
-            elif field in NAMES:
-                if value not in NAMES[field]:
-                    raise ValueError
-                d[field] = value
-            elif field not in IGNORED:
-                raise SystemExit(f'{where}: unknown field "{field}"')
-        except ValueError:
-            want = ("three numbers with commas between them" if field in TRIPLES else
-                    "a number" if field in NUMBERS else "one of " + ", ".join(NAMES[field]))
-            raise SystemExit(f"{where}: {field}={value} is not {want}") from None
-    missing = [f for f in ("d", "h", "w", "c", "o", "kernel") if f not in d]
+    words = (text if colon else line).split()
+    given = dict(word.partition("=")[::2] for word in words)
+    for word in words:
+        field, _, value = word.partition("=")
+        if field not in FIELDS:
+            raise SystemExit(f'{where}: unknown field "{field}"; fields are {", ".join(FIELDS)}')
+        if given[field] != value or not re.fullmatch(FORMS.get(FIELDS[field][0], FIELDS[field][0]), value):
+            raise SystemExit(f"{where}: {word} must be given once, with {FIELDS[field][0]}")
+    d = {field: given.get(field, default) for field, (_, default) in FIELDS.items()}
+    missing = [field for field, value in d.items() if value is None]
     if missing:
         raise SystemExit(f"{where}: {', '.join(missing)} must be given")
+    for field, (form, _) in FIELDS.items():
+        if form in (INTEGER, TRIPLE):
+            numbers = tuple(map(int, d[field].split(",")))
+            d[field] = numbers if form == TRIPLE else numbers[0]
     if d["c"] % d["groups"] or d["o"] % d["groups"]:
         raise SystemExit(f"{where}: groups {d['groups']} must divide c {d['c']} and o {d['o']}")
     if d["causal"] != "none" and d["pad_back"][0]:
         raise SystemExit(f"{where}: causal padding has no pad_back on the depth axis")
-    d["desc"] = " ".join(text.split())
+    d["desc"] = " ".join(words)
     d["case"] = name.strip() if colon else d["desc"]
     return d
 
@@ -93,15 +81,22 @@ def read_shapes(path):
     return [parse_shape(line, f"{path}:{i}") for i, line in lines if line and line[0] != "#"]
 
 
+def split_padding(d, axes, first=0):
+    """Returns the padding that must be copied in front and behind, without `first` frames, and the
+    padding that the convolution does itself: on these axes, where it is the same on both sides."""
+    front, back, same = list(d["pad_front"]), list(d["pad_back"]), [0, 0, 0]
+    front[0] -= first
+    for axis in axes:
+        if front[axis] == back[axis]:
+            same[axis], front[axis], back[axis] = front[axis], 0, 0
+    return front, back, same
+
+
 def make_conv(d, x, weight, bias):
     """Returns the call that a user of torch would write. Padding that conv3d cannot do (more on one
     side, the first frame again) is a copy before it, and is timed with it."""
-    front, back, same = list(d["pad_front"]), list(d["pad_back"]), [0, 0, 0]
-    first = front[0] if d["causal"] == "first" else 0
-    front[0] -= first
-    for axis in range(3):
-        if front[axis] == back[axis]:
-            same[axis], front[axis], back[axis] = front[axis], 0, 0
+    first = d["pad_front"][0] if d["causal"] == "first" else 0
+    front, back, same = split_padding(d, (0, 1, 2), first)
     pads = [p for axis in (2, 1, 0) for p in (front[axis], back[axis])]
 
     def run():
@@ -117,10 +112,7 @@ def make_conv(d, x, weight, bias):
 def make_conv_by_depth(d, x, weight, bias):
     """Returns a 2D convolution for each depth tap, over all frames at once, and their sum; channels
     last. Padding in depth is a copy before it, and is timed with it."""
-    front, back, same = list(d["pad_front"]), list(d["pad_back"]), [0, 0, 0]
-    for axis in (1, 2):
-        if front[axis] == back[axis]:
-            same[axis], front[axis], back[axis] = front[axis], 0, 0
+    front, back, same = split_padding(d, (1, 2))
     x = x.permute(0, 2, 3, 4, 1).contiguous()  # [n, d, h, w, c]
     taps = [weight[:, :, i].contiguous(memory_format=torch.channels_last)
             for i in range(d["kernel"][0])]

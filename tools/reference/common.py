@@ -229,16 +229,21 @@ def is_glm(folder):
     return read_json(folder, "config.json")["model_type"].startswith("glm4v")
 
 
+def image_values(folder, name="preprocessor_config.json"):
+    """Returns what a processor of images, or of clips, is made of."""
+    values = read_json(folder, name)
+    return {k: v for k, v in values.items() if k not in ("image_processor_type", "video_processor_type")}
+
+
+def video_values(folder):
+    own = "video_preprocessor_config.json"  # older checkpoints have one file for images and clips
+    return image_values(folder, *[own] * os.path.exists(os.path.join(folder, own)))
+
+
 def video_processor(folder):
     from transformers.models.glm4v.video_processing_glm4v import Glm4vVideoProcessor
     from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
-    name = os.path.join(folder, "video_preprocessor_config.json")
-    if not os.path.exists(name):  # older checkpoints have one file for images and clips
-        name = os.path.join(folder, "preprocessor_config.json")
-    values = read_json(name)
-    values.pop("video_processor_type", None)
-    values.pop("image_processor_type", None)
-    return (Glm4vVideoProcessor if is_glm(folder) else Qwen3VLVideoProcessor)(**values)
+    return (Glm4vVideoProcessor if is_glm(folder) else Qwen3VLVideoProcessor)(**video_values(folder))
 
 
 def clip_size(processor, min_pixels=None, max_pixels=None):
@@ -305,12 +310,21 @@ def image_pixels(folder, path, min_pixels=None, max_pixels=None):
     from PIL import Image
     from transformers.models.glm4v.image_processing_glm4v import Glm4vImageProcessor
     from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
-    values = read_json(folder, "preprocessor_config.json")
-    values.pop("image_processor_type", None)
-    processor = (Glm4vImageProcessor if is_glm(folder) else Qwen2VLImageProcessor)(**values)
+    processor = (Glm4vImageProcessor if is_glm(folder) else Qwen2VLImageProcessor)(**image_values(folder))
     out = processor(images=[Image.open(path).convert("RGB")], return_tensors="pt",
                     size=clip_size(processor, min_pixels, max_pixels))
     return out["pixel_values"], out["image_grid_thw"].reshape(-1, 3)
+
+
+def add_sampling(parser):
+    """Adds the options that clip_pixels and image_pixels take; images ignore the first two."""
+    parser.add_argument("--num-frames", type=int, metavar="N")
+    parser.add_argument("--fps", type=float)
+    parser.add_argument("--min-pixels", type=int, metavar="N")
+    parser.add_argument("--max-pixels", type=int, metavar="N")
+    parser.add_argument("--cap-pixels", action="store_true")
+    parser.add_argument("--device", default="cpu", help="where transformers runs: cpu or cuda")
+    parser.add_argument("--threads", type=int, metavar="N", help="of transformers")
 
 
 # ---- distances -----------------------------------------------------------------------------------

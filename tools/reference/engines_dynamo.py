@@ -8,7 +8,6 @@ cache through AsyncVisionEncoder's threads and batches, into the TokensPrompt th
 ai-dynamo, vllm and the wheel must be installed. Exit 1: something differs.
 """
 import asyncio
-import base64
 import importlib.metadata
 import os
 import sys
@@ -51,7 +50,7 @@ def main():
 
         with open(path, "rb") as f:
             raw = f.read()
-        url = "data:image/png;base64," + base64.b64encode(raw).decode()
+        url = engine_models.data_url(raw, "image/png")
         backend = QwenvitBackend()
         artifacts = asyncio.run(encode(backend, args.golden, [raw, path, url]))
         vision = types.SimpleNamespace(spatial_merge_size=2)

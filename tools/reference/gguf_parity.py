@@ -68,16 +68,6 @@ def make_file(args, kind):
     return path
 
 
-def tower_runs(folder, dtype, runs, rounded=False):
-    """What callers of one loaded tower get, for each (pixels, grids, attention)."""
-    model, outputs = common.load_tower(folder, dtype, round_weights=rounded), []
-    for pixels, grids, attention in runs:
-        model.set_attn_implementation(attention)
-        layers = common.run_tower(model, pixels, grids)
-        outputs.append({name: layers[name].float() for name in common.output_names(layers)})
-    return outputs
-
-
 def encode(args, model, grids, dtype):
     args.model = model
     return parity.encode(args, [args.image], grids, dtype)[0]
@@ -94,11 +84,10 @@ def check(args, kind):
     pixels, grids = common.image_pixels(args.folder, args.image)
     with tempfile.TemporaryDirectory(dir=args.work) as values:
         gguf_folder.write_folder(file, args.folder, values)
-        truth, = tower_runs(values, "f32", [(pixels, grids, "sdpa")])
-        exact, rounded = tower_runs(values, "f32", [(x, grids, "sdpa") for x in (pixels, pixels.bfloat16().float())],
-                                    rounded=True)
-        paths = ("sdpa", "eager")
-        peers = dict(zip(paths, tower_runs(values, "bf16", [(pixels, grids, path) for path in paths])))
+        truth = parity.Towers(values, round_weights=False).run(pixels, grids, "f32")
+        towers = parity.Towers(values)
+        exact, rounded = (towers.run(x, grids, "f32") for x in (pixels, pixels.bfloat16().float()))
+        peers = {path: towers.run(pixels, grids, "bf16", path) for path in ("sdpa", "eager")}
         same = encode(args, args.folder if kind in ALIKE else values, grids, "f32")
     ours = {dtype: encode(args, file, grids, dtype) for dtype in ("f32", "bf16")}
     version = run([args.qwenvit, "--version"]).split()[1]

@@ -30,15 +30,9 @@ def main():
     parser.add_argument("--yardstick", action="store_true",
                         help="f32 on bf16-rounded weights and pixels, and bf16 beside it")
     parser.add_argument("--attention", choices=("sdpa", "eager"), default="sdpa")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--num-frames", type=int, metavar="N")
-    parser.add_argument("--fps", type=float)
-    parser.add_argument("--min-pixels", type=int, metavar="N")
-    parser.add_argument("--max-pixels", type=int, metavar="N")
-    parser.add_argument("--cap-pixels", action="store_true")
+    common.add_sampling(parser)
     parser.add_argument("--no-rotate", action="store_true",
                         help="ignore the display rotation, as transformers alone does")
-    parser.add_argument("--threads", type=int, metavar="N")
     args = parser.parse_args()
     if args.yardstick and args.dtype != "f32":
         parser.error("--yardstick has f32 and bf16 in one file: --dtype does not go with it")

@@ -79,14 +79,14 @@ def encode(args, clips, grids, dtype):
 class Towers:
     """transformers' towers, each loaded when it is first needed."""
 
-    def __init__(self, folder, device):
-        self.folder, self.device, self.loaded = folder, device, {}
+    def __init__(self, folder, device="cpu", round_weights=True):
+        self.folder, self.device, self.round_weights, self.loaded = folder, device, round_weights, {}
 
     def run(self, pixels, grids, dtype, attention="sdpa"):
         key = dtype, attention
         if key not in self.loaded:
-            self.loaded[key] = common.load_tower(self.folder, dtype, attention, round_weights=True,
-                                                 device=self.device)
+            self.loaded[key] = common.load_tower(self.folder, dtype, attention, self.round_weights,
+                                                 self.device)
         layers = common.run_tower(self.loaded[key], pixels, grids)
         return {name: layers[name].float() for name in common.output_names(layers)}
 
@@ -209,13 +209,7 @@ def main():
                              "against one call")
     parser.add_argument("--dtype", type=lambda s: s.split(","), default=["f32", "bf16"],
                         metavar="LIST", help="default: f32,bf16")
-    parser.add_argument("--num-frames", type=int, metavar="N")
-    parser.add_argument("--fps", type=float)
-    parser.add_argument("--min-pixels", type=int, metavar="N")
-    parser.add_argument("--max-pixels", type=int, metavar="N")
-    parser.add_argument("--cap-pixels", action="store_true")
-    parser.add_argument("--device", default="cpu", help="where transformers runs: cpu or cuda")
-    parser.add_argument("--threads", type=int, metavar="N", help="of transformers")
+    common.add_sampling(parser)
     parser.add_argument("--timeout", type=float, default=600, metavar="S", help="of one encode")
     parser.add_argument("--commit", help="of the qwenvit checked; default: that of this folder")
     parser.add_argument("--json", metavar="FILE", help="write all numbers there")

@@ -11,7 +11,6 @@ Exit 1: a text, a grid or a time differs.
 """
 import argparse
 import json
-import os
 import re
 import sys
 import types
@@ -53,13 +52,9 @@ def make_processor(folder):
     name = PROCESSORS.get(family, "Qwen3VL")
     video_class = getattr(transformers, f"{'Qwen3' if name == 'Qwen3VL' else 'Qwen2'}VLVideoProcessor")
     image_class = transformers.Qwen2VLImageProcessor if new else transformers.Qwen2VLImageProcessorFast
-    values = common.read_json(folder, "preprocessor_config.json")
-    values.pop("image_processor_type", None)
-    clips = os.path.join(folder, "video_preprocessor_config.json")
-    video_values = common.read_json(clips) if os.path.exists(clips) else dict(values)
-    video_values.pop("video_processor_type", None)
     processor_class = getattr(transformers, f"{name}Processor")
-    return family, processor_class(image_class(**values), tokenizer, video_class(**video_values))
+    return family, processor_class(image_class(**common.image_values(folder)), tokenizer,
+                                   video_class(**common.video_values(folder)))
 
 
 def theirs(processor, kind, media, metadata=None):

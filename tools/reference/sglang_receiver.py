@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """SGLang's own decode side, unmodified and without a GPU, with `qwenvit serve --sglang-peers` as its encoder: its receiver asks for
-tokens and reads them from its socket, and its processor of Qwen-VL places them in the prompt.
+tokens and reads them from its socket, and its processor of Qwen-VL places them in the prompt. The processor also gets what
+`engines.to_sglang` makes of the same tokens.
 
     sglang_receiver.py CLIP [--write FILE]
 
@@ -16,6 +17,7 @@ import os
 import sys
 import tempfile
 import time
+import types
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "..", "python", "tests"))
@@ -38,6 +40,7 @@ import engine_models  # noqa: E402
 import qwenvit  # noqa: E402
 from engine_models import data_url, encoded, pixels  # noqa: E402
 from qwenvit._prompt import items_of  # noqa: E402
+from qwenvit.adapters import engines  # noqa: E402
 from serving import Server  # noqa: E402
 
 
@@ -72,6 +75,12 @@ class Side:
         request = GenerateReqInput(text=text, image_data=images, video_data=clips)
         return asyncio.run(self.receiver.recv_mm_data(request, self.processor, text))
 
+    def given(self, ids, tokens):
+        """Returns the processor's result for a request that brings the tokens itself."""
+        data = engines.to_sglang(tokens)
+        request = types.SimpleNamespace(video_data=data.get("video_data"), audio_data=None)
+        return asyncio.run(self.processor._process_mm_data_uncached(data.get("image_data"), ids, request))
+
 
 def own_form(asked, tokens):
     """Returns the fields that SGLang's own encoder would send for these tokens."""
@@ -87,6 +96,18 @@ def own_form(asked, tokens):
 
 def rows_of(tokens):
     return torch.cat([torch.cat([m for m in (t.torch()[0], *t.torch()[1])], 1) for t in tokens])
+
+
+def check_placed(config, ids, tokens, out):
+    """Checks that items lie at their placeholders in the prompt, and have the rows of tokens."""
+    assert out.input_ids == ids and out.mrope_positions.shape == (3, len(ids))
+    for kind, found in tokens.items():
+        items = [item for item in out.mm_items if item.modality == Modality.from_str(kind)]
+        token = config.image_token_id if kind == "IMAGE" else config.video_token_id
+        for item in items:
+            places = [i for first, last in item.offsets for i in range(first, last + 1)]
+            assert all(ids[i] == token for i in places) and len(places) == len(item.feature), kind
+        assert same(torch.cat([item.feature for item in items]), rows_of(found)), kind
 
 
 def same(one, other):
@@ -110,10 +131,11 @@ def check(golden, clip, folder):
         for name, images, clips in (("two images", png[:2], []), ("a clip", [], [gif]), ("images and clips", png, [gif, clip])):
             tokens = {kind: [encoder.submit({"bytes": one}).result() for one in found] for kind, found in
                       (("IMAGE", images), ("VIDEO", clips)) if found}
-            text = engine_models.chat([one for found in tokens.values() for one in found])
+            every = [one for found in tokens.values() for one in found]
+            text = engine_models.chat(every)
             out = side(text, *([data_url(one, kind) for one in found] for kind, found in (("image/png", images), ("video/mp4", clips))))
             assert out is not None, f"{name}: SGLang's receiver has refused what it was sent"
-            ids = processor.tokenizer(qwenvit.prompt([one for found in tokens.values() for one in found], text))["input_ids"]
+            ids = processor.tokenizer(qwenvit.prompt(every, text))["input_ids"]
             assert list(out.input_ids) == ids, f"{name}: ids"
             for kind, found in tokens.items():
                 got = torch.cat([item.precomputed_embeddings for item in out.mm_items if item.modality == Modality.from_str(kind)])
@@ -123,7 +145,9 @@ def check(golden, clip, folder):
                 wanted = own_form(asked, tokens[asked["modality"]])
                 assert list(fields) == list(wanted) and all(same(fields[k], wanted[k]) for k in wanted), (name, fields, wanted)
                 requests.append((asked, frame))
-            print(f"{config.model_type}: {name}: {len(ids)} ids, {len(out.mm_items)} items, the fields of SGLang's own EmbeddingData")
+            check_placed(config, ids, tokens, side.given(ids, every))
+            print(f"{config.model_type}: {name}: {len(ids)} ids, {len(out.mm_items)} items, the fields of SGLang's own EmbeddingData; "
+                  "to_sglang: each item at its placeholders")
         for wrong, why in ((data_url(b"nonsense" * 50, "image/png"), "not a clip or image"), (f"http://{HOST}:9/a.png", "no other URL is fetched")):
             assert side("say <|vision_start|><|image_pad|><|vision_end|>", [wrong], []) is None and not side.sent, why
         assert healthy == [url], "/health"

@@ -225,21 +225,10 @@ round_once(double sum, double position, double error, double truth)
 /* The description of a few outputs alone, with their weights and biases. */
 struct columns {
     qv_conv3d_desc desc;
-    void *weight;
+    double *truth, *kept; /* kept: computed from kept pixels; truth begins the memory of all */
     float *bias, *found, *rounded;
-    double *truth, *kept; /* kept: computed from kept pixels */
+    void *weight;
 };
-
-static void
-free_columns(struct columns *c)
-{
-    free(c->weight);
-    free(c->bias);
-    free(c->found);
-    free(c->rounded);
-    free(c->truth);
-    free(c->kept);
-}
 
 static qv_status
 take_columns(const struct definition *d, const struct part *part, struct columns *c, qv_error *err)
@@ -247,14 +236,14 @@ take_columns(const struct definition *d, const struct part *part, struct columns
     size_t row = (size_t)d->k * qv_dtype_bytes(d->dtype), n = (size_t)part->cols;
     c->desc = d->desc;
     c->desc.o = part->cols;
-    c->weight = malloc(n * row);
-    c->bias = malloc(n * sizeof *c->bias);
-    c->found = malloc(n * sizeof *c->found);
-    c->rounded = malloc(n * sizeof *c->rounded);
-    c->truth = malloc(n * sizeof *c->truth);
-    c->kept = malloc(n * sizeof *c->kept);
-    if (!c->weight || !c->bias || !c->found || !c->rounded || !c->truth || !c->kept)
+    c->truth = malloc(n * (2 * sizeof *c->truth + 3 * sizeof *c->bias + row));
+    if (!c->truth)
         return qv_fail(err, QV_ENOMEM, "no memory for %zu outputs", n);
+    c->kept = c->truth + n;
+    c->bias = (float *)(c->kept + n);
+    c->found = c->bias + n;
+    c->rounded = c->found + n;
+    c->weight = c->rounded + n;
     for (size_t i = 0; i < n; i++) {
         size_t from = (size_t)spread((int64_t)i, part->cols, d->desc.o);
         memcpy((char *)c->weight + i * row, (char *)d->weight + from * row, row);
@@ -339,7 +328,7 @@ check_part(const struct definition *d, const struct part *part, struct verify_ta
         status = QV_ENOMEM;
     free(found.pooled);
     free(rounded.pooled);
-    free_columns(&c);
+    free(c.truth);
     return status;
 }
 

@@ -292,9 +292,7 @@ report_json(const struct report *r)
         judged = judged || verify_is_judged(&r->table.rows[i]);
     }
     for (size_t i = 0; i < r->input.n; i++)
-        json_array_append_new(grids, json_pack("[I,I,I]", (json_int_t)r->input.thw[i][0],
-                                               (json_int_t)r->input.thw[i][1],
-                                               (json_int_t)r->input.thw[i][2]));
+        json_array_append_new(grids, tool_json_grid(r->input.thw[i]));
     json_t *machine = tool_json("backend:s device:s threads:i", r->context.backend,
                                 r->context.device, r->context.threads);
     return tool_json("verify:t compared:t version:s commit:s machine:o model_type:s pixels:t "

@@ -10,20 +10,16 @@ if TYPE_CHECKING:
     from .._check import Path
 
 
-def damage_of(n: int, is_image: bool | None) -> str:
-    """Returns what is damaged, as the command prints it; "" if nothing is."""
-    if n and is_image:
-        return "the image is damaged: what could not be decoded is a guess"
-    return f"{n} damaged frame{' was' if n == 1 else 's were'} replaced by the one before" if n else ""
-
-
 class Adapters:
     """The functions of engines.py as methods of one result."""
 
     @property
     def damage(self: Any) -> str:
-        """What is damaged, as a text; "" for nothing."""
-        return damage_of(self.damaged_frames, self.is_image)
+        """What is damaged, as the command prints it; "" for nothing."""
+        n: int = self.damaged_frames
+        if n and self.is_image:
+            return "the image is damaged: what could not be decoded is a guess"
+        return f"{n} damaged frame{' was' if n == 1 else 's were'} replaced by the one before" if n else ""
 
     def to_vllm(self, **about: Any) -> dict[str, Any]:
         """Returns engines.to_vllm() of this result."""

@@ -24,6 +24,7 @@ from .._files import whole
 ROWS_AT_ONCE = 4096  # rows of an index that are written at once
 NEEDS = ": pip install 'qwenvit[export]'"
 COMPRESSIONS = ("zstd", "snappy", "gzip")
+COUNTS = ("written", "there", "removed", "keys")
 KEYS = b"qwenvit_keys"  # a file's metadata has this key, which tells whose tokens it holds
 # ends the name of a file that is being written; {} is the process
 OURS = f".{socket.gethostname()}-{{}}.tmp"
@@ -77,20 +78,15 @@ def export(
     _pyarrow("to_parquet()")
     if compression is not None:
         _check.one_of(compression, "compression", COMPRESSIONS)
-    if progress is not None and not callable(progress):
-        raise _check.wrong("progress", progress, "a function, or None")
+    _check.function(progress, "progress")
     folder = os.fsdecode(_check.path(folder, "folder"))
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as e:
         raise error("QV_EIO", f"{folder}: {e.strerror}") from None
     _sweep(folder)
-    reader, counts = cache._reader, dict.fromkeys(("written", "there", "removed", "keys"), 0)
-    files: set[str] = set()
-    parts = [os.fsdecode(part) for part in reader.parts()]
-    for part, indices in itertools.groupby(reader.indices(False), lambda i: reader.place(i)[0]):
-        entries = [Entry(cache, reader, i, reader.keys(i, 1)[0][0]) for i in indices]
-        path = os.path.join(folder, parts[part].removesuffix(".safetensors") + ".parquet")
+    counts, files = dict.fromkeys(COUNTS, 0), set[str]()
+    for path, entries in cache._by_part(folder, ".parquet"):
         counts["written" if _write_part(cache, path, entries, compression) else "there"] += 1
         counts["keys"] += len(entries)
         files.add(path)

@@ -231,8 +231,8 @@ class CacheDatasource(Datasource):
         for key in wanted:
             if key not in self.cache:
                 raise error("QV_EINVAL", f"{key!r} is not in the cache {self.cache.folder}", key)
-        places = {key: self.cache[key]._place for key in wanted}
-        self.keys = sorted(wanted, key=places.__getitem__)  # in the order of the parts
+        items = {key: self.cache[key]._item for key in wanted}
+        self.keys = sorted(wanted, key=items.__getitem__)  # in the order of the parts
 
     def get_name(self) -> str:
         return "QwenvitCache"

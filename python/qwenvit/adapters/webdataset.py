@@ -5,7 +5,6 @@ a safetensors file with its tensors, and a JSON file with its record. `cache exp
 from __future__ import annotations
 
 import io
-import itertools
 import json
 import os
 import tarfile
@@ -14,6 +13,7 @@ from .. import _check
 from .._cache import Cache, Entry
 from .._error import error
 from .._files import DTYPES, header, whole
+from .parquet import COUNTS
 
 
 def _name_of(key: str) -> str:
@@ -43,13 +43,10 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 def export(cache: Cache, folder: _check.Path) -> dict[str, int]:
     """Writes the files that are not there yet. Returns how many keys, and how many files were written and there."""
     folder = os.fsdecode(_check.path(folder, "folder"))
-    reader, counts = cache._reader, dict.fromkeys(("written", "there", "removed", "keys"), 0)
-    parts = [os.fsdecode(part) for part in reader.parts()]
+    counts = dict.fromkeys(COUNTS, 0)
     try:
         os.makedirs(folder, exist_ok=True)
-        for part, indices in itertools.groupby(reader.indices(False), lambda i: reader.place(i)[0]):
-            entries = [Entry(cache, reader, i, reader.keys(i, 1)[0][0]) for i in indices]
-            path = os.path.join(folder, parts[part].removesuffix(".safetensors") + ".tar")
+        for path, entries in cache._by_part(folder, ".tar"):
             counts["keys"] += len(entries)
             counts["there" if os.path.exists(path) else "written"] += 1
             if os.path.exists(path):

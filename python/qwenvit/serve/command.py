@@ -12,6 +12,7 @@ import math
 import os
 import sys
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -41,35 +42,24 @@ ONE_PROCESS = (
 )
 
 
-def _count(text: str) -> int:
-    """Reads a number from 0 up, with an ending K, M, G or T if wanted."""
+def _bytes(text: str) -> int:
+    """Reads a number with an ending K, M, G or T if wanted."""
     power = " KMGT".find(text[-1:].upper())
-    value = int(text[:-1]) << 10 * power if power > 0 else int(text)
-    if not 0 <= value < 1 << 63:
-        raise ValueError
-    return value
+    return int(text[:-1]) << 10 * power if power > 0 else int(text)
 
 
-def _from_1(text: str) -> int:
-    if (value := _count(text)) < 1:
-        raise ValueError
-    return value
+def _number(kind: str, convert: Callable[[str], Any], least: float, below: float) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        if not least <= (value := convert(text)) < below:
+            raise ValueError
+        return value
+
+    read.__name__ = kind  # in argparse's messages
+    return read
 
 
-def _seconds(text: str) -> float:
-    if not 0 < (value := float(text)) < math.inf:
-        raise ValueError
-    return value
-
-
-def _port(text: str) -> int:
-    if not 0 <= (value := int(text)) < 1 << 16:
-        raise ValueError
-    return value
-
-
-_count.__name__, _from_1.__name__ = "number", "number from 1 up"  # in argparse's messages
-_seconds.__name__, _port.__name__ = "number of seconds", "port"
+_count, _from_1 = _number("number", _bytes, 0, 1 << 63), _number("number from 1 up", _bytes, 1, 1 << 63)
+_seconds, _port = _number("number of seconds", float, math.ulp(0), math.inf), _number("port", int, 0, 1 << 16)
 
 
 def parser() -> argparse.ArgumentParser:

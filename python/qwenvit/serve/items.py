@@ -97,15 +97,16 @@ def take_options(given: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
 # ---- what kind of file it is ---------------------------------------------------------------------
 
 
-def _jpeg_size(data: bytes) -> tuple[int, int]:
+def jpeg_frame(data: bytes) -> tuple[int, int, int]:
+    """Returns the height, width and channels of a JPEG."""
     at = 2
     while data[at] == 0xFF:
         marker = data[at + 1]
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            height, width = struct.unpack_from(">HH", data, at + 5)
-            return width, height
+            height, width, channels = struct.unpack_from(">HHB", data, at + 5)
+            return height, width, channels
         at += 1 if marker == 0xFF else 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    return 0, 0
+    raise IndexError  # a file that is cut, or no JPEG
 
 
 def _webp_size(data: bytes) -> tuple[int, int]:
@@ -146,7 +147,7 @@ def look_at(data: bytes) -> tuple[bool, int]:
     as its first bytes tell; what they leave open, the decoder limits."""
     try:
         if data.startswith(b"\xff\xd8\xff"):
-            return True, math.prod(_jpeg_size(data))
+            return True, math.prod(jpeg_frame(data)[:2])
         if data.startswith(b"\x89PNG\r\n\x1a\n"):
             frames = _apng_frames(data)
             return frames < 2, frames * math.prod(struct.unpack_from(">II", data, 16))

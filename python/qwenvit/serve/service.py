@@ -7,13 +7,14 @@ import asyncio
 import contextlib
 import hashlib
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from .._async import AsyncEncoder
 from .._error import Error, error
 from .._model import Tokens
+from .._stream import OF_A_SOURCE
 from .cache import Added, Finish, Kept, TokenCache
 from .items import Item, Limits, Refused
 from .loop import Writers, forgotten, within
@@ -22,7 +23,6 @@ from .sglang import Peers
 from .turns import Turns
 from .vllm import EcFolder
 
-OF_A_SOURCE = ("QV_EINVAL", "QV_EUNSUPPORTED", "QV_EIO", "QV_EFORMAT")
 DRAINING = "this server is going to end; ask another one"
 
 

@@ -11,7 +11,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .._arrays import numpy
+from .._arrays import needed_numpy, numpy
 from .._error import error
 from .._prompt import FAMILIES, _pair_seconds
 from ..adapters.engines import _installed
@@ -146,8 +146,7 @@ class Peers:
 
     def __init__(self, hosts: str, model_type: str) -> None:
         self.hosts, self.places = frozenset(host.strip() for host in hosts.split(",")), asyncio.Semaphore(CONNECTIONS)
-        if numpy() is None:
-            raise error("QV_EUNSUPPORTED", "--sglang-peers needs numpy")
+        needed_numpy("--sglang-peers")
         if model_type not in FAMILIES:
             raise error("QV_EUNSUPPORTED", f"--sglang-peers: SGLang takes no tokens of {model_type} from elsewhere")
         if _installed("sglang") not in (None, VERSION):

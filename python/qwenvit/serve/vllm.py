@@ -9,6 +9,7 @@ import contextlib
 import json
 import math
 import os
+import struct
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
@@ -21,7 +22,7 @@ from .._model import Tokens
 from .._prompt import FAMILIES, items_of
 from ..adapters.engines import EC_FILE, save_ec
 from .cache import Compute, Kept, TokenCache
-from .items import Item, Limits, Refused, media_item, object_of, shown
+from .items import Item, Limits, Refused, jpeg_frame, media_item, object_of, shown
 from .loop import Writers
 
 KINDS = {"image_url": "image", "video_url": "video"}
@@ -48,13 +49,6 @@ def _png_is_rgb(data: bytes) -> bool:
     return data[25] == 2 and b"tRNS" not in data[: data.find(b"IDAT")]
 
 
-def _jpeg_is_rgb(data: bytes) -> bool:
-    at = 2
-    while not (0xC0 <= data[at + 1] <= 0xCF and data[at + 1] not in (0xC4, 0xC8, 0xCC)):
-        at += 1 if data[at + 1] == 0xFF else 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    return data[at + 9] == 3
-
-
 def _webp_is_rgb(data: bytes) -> bool:
     kind = data[12:16]
     return not (data[20] & 0x10 if kind == b"VP8X" else data[24] & 0x10 if kind == b"VP8L" else 0)
@@ -62,7 +56,7 @@ def _webp_is_rgb(data: bytes) -> bool:
 
 # by a file's first bytes: whether Pillow opens it as RGB without transparency
 IS_RGB: dict[bytes, Callable[[bytes], bool]] = {
-    b"\x89PNG": _png_is_rgb, b"\xff\xd8\xff": _jpeg_is_rgb, b"RIFF": _webp_is_rgb, b"GIF8": lambda data: False,
+    b"\x89PNG": _png_is_rgb, b"\xff\xd8\xff": lambda data: jpeg_frame(data)[2] == 3, b"RIFF": _webp_is_rgb, b"GIF8": lambda data: False,
 }
 
 
@@ -89,7 +83,7 @@ def image_key(data: bytes, model_id: str) -> str:
     is_rgb = next((call for first, call in IS_RGB.items() if data.startswith(first)), None)
     try:
         plain = is_rgb(data) if is_rgb else None
-    except IndexError:
+    except (IndexError, struct.error):
         plain = None
     if plain is None:
         raise Refused(400, "QV_EUNSUPPORTED", "an image without a uuid must be a whole JPEG, PNG, WebP or GIF, whose "

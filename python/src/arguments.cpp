@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: MIT */
+/* What goes between Python and C: arrays, by DLPack and buffers; options of clips, whose rules are
+ * those of clips/options.inc; and the decoder program, which obeys them. */
+#include <nanobind/stl/string.h>
+
+#include "binding.h"
+
+namespace qvpy
+{
+
+/* ---- arrays ---------------------------------------------------------------------------------- */
+
+nb::object
+array_of(void *data, std::vector<size_t> shape, nb::dlpack::dtype dtype, nb::handle owner)
+{
+    nb::ndarray<nb::array_api> array(data, shape.size(), shape.data(), owner, nullptr, dtype);
+    return nb::cast(array);
+}
+
+nb::dlpack::dtype
+array_dtype(qv_dtype dtype, bool bits)
+{
+    using nb::dlpack::dtype_code;
+    switch (dtype) {
+    case QV_F32: return nb::dtype<float>();
+    case QV_F16: return { (uint8_t)dtype_code::Float, 16, 1 };
+    case QV_BF16:
+        return bits ? nb::dtype<uint16_t>()
+                    : nb::dlpack::dtype{ (uint8_t)dtype_code::Bfloat, 16, 1 };
+    case QV_U8:
+    case QV_I32:
+    case QV_DTYPE_AUTO:
+    case QV_DTYPE_MAX: break;
+    }
+    fail(QV_EINVAL, "no tokens are in %s", qv_dtype_name(dtype));
+}
+
+nb::ndarray<>
+take_array(nb::handle object, const char *what)
+{
+    nb::ndarray<nb::ro> seen;
+    if (!nb::ndarray_check(object))
+        fail(QV_EINVAL, "%s: a %s is no array; give one with DLPack or a buffer (numpy, torch)",
+             what, nb::type_name(object.type()).c_str());
+    /* read-only arrays are accepted too: nothing here writes to its input */
+    if (!nb::try_cast(object, seen))
+        fail(QV_EINVAL, "%s: this array cannot be shared (%s); is it of a dtype that DLPack lacks?",
+             what, nb::type_name(object.type()).c_str());
+    return nb::ndarray<>(seen);
+}
+
+void
+must_be_contiguous(const nb::ndarray<> &array, const char *what)
+{
+    int64_t expected = 1;
+    for (size_t i = array.size() ? array.ndim() : 0; i-- > 0;) {
+        if (array.shape(i) != 1 && array.stride(i) != expected)
+            fail(QV_EINVAL,
+                 "%s: not contiguous: axis %zu has stride %lld and not %lld; make a "
+                 "contiguous copy",
+                 what, i, (long long)array.stride(i), (long long)expected);
+        expected *= (int64_t)array.shape(i);
+    }
+}
+
+/* ---- options of clips ------------------------------------------------------------------------ */
+
+/* Returns a value for the rules of options; `text` keeps its text. Texts and paths are bytes of a
+ * file's name. */
+static qv_value
+value_of(nb::handle value, const std::string &name, std::string *text)
+{
+    qv_value v = {};
+    PyObject *o = value.ptr();
+    if (PyBool_Check(o)) {
+        v.type = QV_VALUE_FLAG;
+        v.integer = o == Py_True;
+        return v;
+    }
+    if (PyIndex_Check(o)) {
+        int overflow = 0;
+        const nb::object whole = nb::steal(PyNumber_Index(o));
+        v.integer = whole.is_valid() ? PyLong_AsLongLongAndOverflow(whole.ptr(), &overflow) : 0;
+        v.type = !whole.is_valid() || overflow ? QV_VALUE_OTHER : QV_VALUE_INTEGER;
+    } else if (PyNumber_Check(o)) {
+        v.real = PyFloat_AsDouble(o);
+        v.type = PyErr_Occurred() ? QV_VALUE_OTHER : QV_VALUE_REAL;
+    } else if (nb::object bytes = nb::steal(PyOS_FSPath(o)); bytes.is_valid()) {
+        if (PyUnicode_Check(bytes.ptr()))
+            bytes = nb::steal(PyUnicode_EncodeFSDefault(bytes.ptr()));
+        if (bytes.is_valid()) {
+            *text = text_of(nb::cast<nb::bytes>(bytes), name.c_str());
+            v.type = QV_VALUE_TEXT;
+            v.text = text->c_str();
+        }
+    }
+    PyErr_Clear();
+    return v;
+}
+
+/* Returns the repr of a value; one without a repr (such as a number of 5000 digits) is named by its
+ * type. */
+static std::string
+shown(nb::handle value)
+{
+    const nb::object text = nb::steal(PyObject_Repr(value.ptr()));
+    PyErr_Clear();
+    const std::string type = nb::type_name(value.type()).c_str();
+    return text.is_valid() ? nb::cast<std::string>(text)
+                           : (std::strchr("aeiou", type[0]) ? "an " : "a ") + type;
+}
+
+void
+take_clip_options(nb::dict options, qv_clip_options *o, std::string *path, std::string *key)
+{
+    for (auto [field, value] : options) {
+        std::string other;
+        const std::string name = nb::cast<std::string>(nb::str(field));
+        std::string *own = path && name == "path" ? path : key && name == "key" ? key : nullptr;
+        const qv_value v = value_of(value, name, own ? own : &other);
+        const char *wanted = !own ? qv_clip_options_set(o, name.c_str(), path != nullptr, &v)
+                             : own->empty() ? "a text that is not empty"
+                                            : nullptr;
+        if (wanted && !*wanted)
+            fail(QV_EINVAL, "there is no %s %.80s", path ? "field" : "option",
+                 path ? shown(field).c_str() : name.c_str());
+        if (wanted)
+            fail(QV_EINVAL, "%s is %.80s; must be %s", name.c_str(), shown(value).c_str(), wanted);
+    }
+}
+
+/* ---- the decoder program --------------------------------------------------------------------- */
+
+/* One decoder serves a process, whose jobs may outlive this object. */
+class Decoder
+{
+  public:
+    explicit Decoder(nb::bytes program) : owner(getpid())
+    {
+        qv_decoder *made = nullptr;
+        checked(qv_decoder_start, text_of(program, "path").c_str(), &made);
+        decoder.reset(made, [of = owner](qv_decoder *d) {
+            if (of == getpid())
+                qv_decoder_stop(&d);
+        });
+    }
+    std::shared_ptr<qv_decoder>
+    get() const
+    {
+        if (owner != getpid())
+            fail(QV_ESTATE, "the decoder was started by another process than this one");
+        return decoder;
+    }
+
+  private:
+    std::shared_ptr<qv_decoder> decoder;
+    pid_t owner;
+};
+
+std::shared_ptr<qv_decoder>
+decoder_of(nb::handle decoder)
+{
+    return decoder.is_none() ? nullptr : nb::cast<Decoder *>(decoder)->get();
+}
+
+void
+bind_options(nb::module_ &m)
+{
+    nb::dict names; /* of a row's fields, as options of encode() */
+    QVM_EACH_OPTION (p)
+        if (p->row)
+            names[p->row] = p->name;
+    m.attr("ROW_OPTIONS") = names;
+    m.def("check_options", [](nb::dict options) {
+        qv_clip_options o = {};
+        take_clip_options(options, &o);
+    });
+    nb::class_<Decoder>(m, "Decoder").def(nb::init<nb::bytes>());
+}
+
+} // namespace qvpy
