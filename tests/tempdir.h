@@ -85,6 +85,16 @@ read_file(const char *path)
     return file;
 }
 
+/* A copy of a file of tests/golden in the folder. */
+static inline void
+temp_copy(const char *golden, const char *as)
+{
+    char from[600];
+    snprintf(from, sizeof from, QV_GOLDEN "/%s", golden);
+    struct file f = read_file(from);
+    temp_file(as, f.data, f.bytes);
+}
+
 static inline int
 temp_count(void)
 {

@@ -72,6 +72,24 @@ void test_end(void *what);
 #define EACH(one, array)                                                                           \
     for (const __typeof__(*(array)) *one = (array); one < (array) + LENGTH(array); one++)
 
+/* FNV-1a over some bytes, or over more of them. */
+#define TEST_HASH UINT64_C(0xcbf29ce484222325)
+static inline uint64_t
+test_hash(uint64_t hash, const void *bytes, size_t n)
+{
+    const unsigned char *p = bytes;
+    for (size_t i = 0; i < n; i++)
+        hash = (hash ^ p[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+static inline void
+expect_words(const char *text, const char *words)
+{
+    if (!strstr(text, words))
+        fail_msg("\"%s\" does not say \"%s\"", text, words);
+}
+
 /* The next number of a sequence that *seed begins, of which the upper bits look random. */
 static inline uint32_t
 test_random(uint32_t *seed)

@@ -63,13 +63,6 @@ pointwise(void)
 }
 
 static void
-expect_words(const char *text, const char *words)
-{
-    if (!strstr(text, words))
-        fail_msg("\"%s\" does not say \"%s\"", text, words);
-}
-
-static void
 expect(const qv_conv3d_desc *d, qv_lowering lowering, bool legal, const char *words)
 {
     char text[QV_REASON_BYTES];

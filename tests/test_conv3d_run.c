@@ -42,13 +42,6 @@ open_context(const char *tune_file, bool tune)
 }
 
 static void
-expect_words(const char *text, const char *words)
-{
-    if (!strstr(text, words))
-        fail_msg("\"%s\" does not say \"%s\"", text, words);
-}
-
-static void
 refused(qv_context *ctx, const qv_conv3d_desc *d, const qv_conv3d_options *o, const char *words)
 {
     qv_conv3d *conv = NULL;

@@ -123,12 +123,8 @@ clip_of(const void *frames, int64_t n)
 static struct tiny
 open_on(cudaStream_t stream)
 {
-    struct tiny t = { 0 };
     qv_context_options o = { .backend = "cuda", .stream = stream };
-    assert_ok(qv_context_open(&o, &t.ctx, ERR) ||
-              qv_model_load(t.ctx, QV_GOLDEN "/qwen3_vl", NULL, &t.model, ERR));
-    qv_model_get_info(t.model, &t.info);
-    return t;
+    return tiny_open_on(&o, QV_GOLDEN "/qwen3_vl", NULL);
 }
 
 /* ---- the caller's context -------------------------------------------------------------------- */
@@ -612,16 +608,13 @@ TEST(kept_kernels_give_the_same_bits)
     float *tokens[4];
     size_t bytes = 0;
     for (int i = 0; i < 4; i++) { /* In turn: without files, kept, found, damaged. */
-        struct tiny t = { 0 };
         qv_context_info info;
         const qv_context_options o = { .backend = "cuda",
                                        .kernel_folder = i ? temp_path("") : NULL };
         if (i == 3)
             damage_all(temp_path(""));
-        assert_ok(qv_context_open(&o, &t.ctx, ERR) ||
-                  qv_model_load(t.ctx, QV_GOLDEN "/qwen3_vl",
-                                &(qv_model_options){ .dtype = QV_BF16 }, &t.model, ERR));
-        qv_model_get_info(t.model, &t.info);
+        const qv_model_options bf16 = { .dtype = QV_BF16 };
+        struct tiny t = tiny_open_on(&o, QV_GOLDEN "/qwen3_vl", &bf16);
         uint8_t *frames = tiny_frames(&t, FRAMES, GRID_H, GRID_W, 8);
         const qv_item clip = clip_of(frames, FRAMES);
         tokens[i] = tiny_encode(&t, QV_INPUT_FRAMES, &clip, 1, NULL, &bytes);

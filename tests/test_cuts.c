@@ -115,15 +115,6 @@ count(void *user)
     ++*(int64_t *)user;
 }
 
-static uint64_t
-hash_of(const uint8_t *rgb, size_t bytes)
-{
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (size_t i = 0; i < bytes; i++)
-        hash = (hash ^ rgb[i]) * 0x100000001b3u;
-    return hash;
-}
-
 struct sampled {
     qv_outcome info;
     int64_t n_read;    /* packets that were read, */
@@ -164,7 +155,7 @@ read_frames(const char *name, const int64_t *frames, int64_t n, int threads, qvm
         status = qvm_reader_start(&reader, frames, n, 1, 1, &err);
     for (int64_t i = 0; !status && i < n; i++) {
         status = qvm_reader_read(&reader, frames[i], height, width, rgb, &err);
-        f->hash[i] = hash_of(rgb, bytes);
+        f->hash[i] = test_hash(TEST_HASH, rgb, bytes);
     }
     if (status)
         fail_msg("%s: %s", name, err.text);

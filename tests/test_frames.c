@@ -728,85 +728,55 @@ TEST(nothing_shown)
 
 TEST(concatenations)
 {
+    /* The second of two kinds has the other options and format, and may be smaller. */
     static const struct {
-        const char *name, *endings;
-        stream_recipe parts[2];
+        const char *name, *endings, *encoder, *options[2];
+        enum AVPixelFormat formats[2];
+        bool smaller;
     } joins[] = {
-        { "mpeg4-matrix",
-          "mkv avi mp4",
-          { { .encoder = "mpeg4", .options = "mpeg_quant=1" }, { .encoder = "mpeg4" } } },
-        { "mpeg4-delays",
-          "mkv mp4",
-          { { .encoder = "mpeg4", .options = "bf=2" }, { .encoder = "mpeg4" } } },
-        { "mpeg4-qpel",
-          "mkv avi mp4",
-          { { .encoder = "mpeg4", .options = "flags=+qpel" }, { .encoder = "mpeg4" } } },
-        { "mpeg4-sizes",
-          "mkv avi",
-          { { .encoder = "mpeg4" }, { .encoder = "mpeg4", .width = 64, .height = 64 } } },
-        { "mpeg2",
-          "mkv ts avi",
-          { { .encoder = "mpeg2video",
-              .options = "bf=2:intra_matrix=8,16,19,22,26,27,29,34,16,16,22,24,27,29,34,37,19,22,"
-                         "26,27,29,34,34,38,22,22,26,27,29,34,37,40,22,26,27,29,32,35,40,48,26,27,"
-                         "29,32,35,40,48,58,26,27,29,34,38,46,56,69,27,29,35,38,46,56,69,83" },
-            { .encoder = "mpeg2video" } } },
-        { "h264",
-          "mkv mp4 ts avi",
-          { { .encoder = "libx264", .options = "threads=1:bf=2:qp=20" },
-            { .encoder = "libx264", .options = "threads=1:bf=0:x264-params=ref=4\\:cabac=0" } } },
-        { "h264-sizes",
-          "mkv mp4 ts",
-          { { .encoder = "libx264", .options = "threads=1:bf=2" },
-            { .encoder = "libx264", .options = "threads=1:bf=2", .width = 64, .height = 64 } } },
-        { "h264-pyramids",
-          "mkv mp4 ts",
-          { { .encoder = "libx264", .options = "threads=1:bf=0" },
-            { .encoder = "libx264",
-              .options = "threads=1:x264-params=bframes=5\\:b-pyramid=normal\\:b-adapt=0" } } },
-        { "hevc",
-          "mkv mp4 ts",
-          { { .encoder = "libx265", .options = X265 "cbqpoffs=6" },
-            { .encoder = "libx265", .options = X265 "signhide=0" } } },
-        { "hevc-sizes",
-          "mkv mp4 ts",
-          { { .encoder = "libx265", .options = X265 "ref=2" },
-            { .encoder = "libx265", .options = X265 "ref=1", .width = 64, .height = 64 } } },
-        { "vp8",
-          "mkv",
-          { { .encoder = "libvpx", .options = "cpu-used=8" },
-            { .encoder = "libvpx", .options = "cpu-used=8", .width = 64, .height = 64 } } },
-        { "vp9",
-          "mkv mp4",
-          { { .encoder = "libvpx-vp9", .options = "cpu-used=8" },
-            { .encoder = "libvpx-vp9", .options = "cpu-used=8", .width = 64, .height = 64 } } },
-        { "av1",
-          "mkv mp4",
-          { { .encoder = "libaom-av1", .options = "cpu-used=8:crf=40" },
-            { .encoder = "libaom-av1",
-              .options = "cpu-used=8:crf=20:enable-cdef=0",
-              .width = 64,
-              .height = 64 } } },
-        { "mjpeg",
-          "mkv avi mov",
-          { { .encoder = "mjpeg", .format = AV_PIX_FMT_YUVJ420P },
-            { .encoder = "mjpeg", .format = AV_PIX_FMT_YUVJ422P } } },
-        { "prores",
-          "mov mkv",
-          { { .encoder = "prores", .format = AV_PIX_FMT_YUV422P10 },
-            { .encoder = "prores", .format = AV_PIX_FMT_YUV422P10, .width = 64, .height = 64 } } },
-        { "huffyuv",
-          "avi mkv",
-          { { .encoder = "ffvhuff", .format = AV_PIX_FMT_YUV420P },
-            { .encoder = "ffvhuff", .format = AV_PIX_FMT_YUV420P } } },
+        { "mpeg4-matrix", "mkv avi mp4", "mpeg4", .options = { "mpeg_quant=1" } },
+        { "mpeg4-delays", "mkv mp4", "mpeg4", .options = { "bf=2" } },
+        { "mpeg4-qpel", "mkv avi mp4", "mpeg4", .options = { "flags=+qpel" } },
+        { "mpeg4-sizes", "mkv avi", "mpeg4", .smaller = true },
+        { "mpeg2", "mkv ts avi", "mpeg2video",
+          .options = { "bf=2:intra_matrix=8,16,19,22,26,27,29,34,16,16,22,24,27,29,34,37,19,22,26,"
+                       "27,29,"
+                       "34,34,38,22,22,26,27,29,34,37,40,22,26,27,29,32,35,40,48,26,27,29,32,35,40,"
+                       "48,"
+                       "58,26,27,29,34,38,46,56,69,27,29,35,38,46,56,69,83" } },
+        { "h264", "mkv mp4 ts avi", "libx264",
+          .options = { "threads=1:bf=2:qp=20", "threads=1:bf=0:x264-params=ref=4\\:cabac=0" } },
+        { "h264-sizes", "mkv mp4 ts", "libx264", .options = { "threads=1:bf=2", "threads=1:bf=2" },
+          .smaller = true },
+        { "h264-pyramids", "mkv mp4 ts", "libx264",
+          .options = { "threads=1:bf=0",
+                       "threads=1:x264-params=bframes=5\\:b-pyramid=normal\\:b-adapt=0" } },
+        { "hevc", "mkv mp4 ts", "libx265", .options = { X265 "cbqpoffs=6", X265 "signhide=0" } },
+        { "hevc-sizes", "mkv mp4 ts", "libx265", .options = { X265 "ref=2", X265 "ref=1" },
+          .smaller = true },
+        { "vp8", "mkv", "libvpx", .options = { "cpu-used=8", "cpu-used=8" }, .smaller = true },
+        { "vp9", "mkv mp4", "libvpx-vp9", .options = { "cpu-used=8", "cpu-used=8" },
+          .smaller = true },
+        { "av1", "mkv mp4", "libaom-av1",
+          .options = { "cpu-used=8:crf=40", "cpu-used=8:crf=20:enable-cdef=0" }, .smaller = true },
+        { "mjpeg", "mkv avi mov", "mjpeg",
+          .formats = { AV_PIX_FMT_YUVJ420P, AV_PIX_FMT_YUVJ422P } },
+        { "prores", "mov mkv", "prores", .formats = { AV_PIX_FMT_YUV422P10, AV_PIX_FMT_YUV422P10 },
+          .smaller = true },
+        { "huffyuv", "avi mkv", "ffvhuff", .formats = { AV_PIX_FMT_YUV420P, AV_PIX_FMT_YUV420P } },
     };
     EACH (c, joins) {
         stream *all = NULL;
         for (int k = 0; k < 4; k++) {
             char name[64];
-            stream_recipe r = c->parts[k % 2];
-            r.frames = 10;
-            r.first = 10 * k;
+            const int side = k % 2 && c->smaller ? 64 : 0;
+            stream_recipe r = { .encoder = c->encoder,
+                                .options = c->options[k % 2],
+                                .frames = 10,
+                                .first = 10 * k,
+                                .width = side,
+                                .height = side,
+                                .format = c->formats[k % 2] };
             r.headers_in_packets = strncmp(c->name, "av1", 3) != 0; /* they are in both */
             stream *s = stream_encode(&r);
             if (!s)

@@ -40,23 +40,10 @@ WRAPPED(ssize_t, pread, (int fd, void *data, size_t bytes, off_t offset))
 /* ---- checkpoints ---------------------------------------------------------------------------- */
 
 static void
-copy_file(const char *golden, const char *as)
-{
-    static char buffer[1 << 20];
-    char from[600];
-    snprintf(from, sizeof from, "%s/%s", QV_GOLDEN, golden);
-    FILE *f = fopen(from, "rb");
-    assert_non_null(f);
-    temp_file(as, buffer, fread(buffer, 1, sizeof buffer, f));
-    assert_true(feof(f));
-    fclose(f);
-}
-
-static void
 copy_single(void)
 {
-    copy_file("qwen3_vl/config.json", "config.json");
-    copy_file("qwen3_vl/model.safetensors", "model.safetensors");
+    temp_copy("qwen3_vl/config.json", "config.json");
+    temp_copy("qwen3_vl/model.safetensors", "model.safetensors");
 }
 
 /* Loads the folder. The digest of the weights goes into `digest` if it is not NULL. */
@@ -153,9 +140,9 @@ static const char in_second[] = "model.visual.merger.norm.weight";
 static void
 write_sharded(const char *name, const char *shard)
 {
-    copy_file("qwen3_vl_moe/config.json", "config.json");
-    copy_file("qwen3_vl_moe/model-00001-of-00002.safetensors", "model-00001-of-00002.safetensors");
-    copy_file("qwen3_vl_moe/model-00002-of-00002.safetensors", "model-00002-of-00002.safetensors");
+    temp_copy("qwen3_vl_moe/config.json", "config.json");
+    temp_copy("qwen3_vl_moe/model-00001-of-00002.safetensors", "model-00001-of-00002.safetensors");
+    temp_copy("qwen3_vl_moe/model-00002-of-00002.safetensors", "model-00002-of-00002.safetensors");
     json_t *index = json_load_file(QV_GOLDEN "/qwen3_vl_moe/model.safetensors.index.json", 0, NULL);
     json_t *map = json_object_get(index, "weight_map");
     assert_non_null(json_object_get(map, name));
@@ -190,7 +177,7 @@ TEST(shards_are_what_the_index_says)
     qv_error err = { 0 };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         write_sharded(cases[i].name, cases[i].shard);
-        copy_file("qwen3_vl_moe/model-00002-of-00002.safetensors", "half.safetensors");
+        temp_copy("qwen3_vl_moe/model-00002-of-00002.safetensors", "half.safetensors");
         assert_int_equal(truncate(temp_path("half.safetensors"), 60000), 0);
         temp_text("lfs.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:0\n");
         expect_failure(cases[i].words, cases[i].status, cases[i].words, load(digest, &err), &err);
@@ -204,7 +191,7 @@ TEST(a_tensor_in_two_shards_is_the_one_that_the_index_names)
     write_sharded(in_second, "model-00002-of-00002.safetensors");
     load_ok(expected);
     write_sharded(in_second, "copy.safetensors");
-    copy_file("qwen3_vl_moe/model-00002-of-00002.safetensors", "copy.safetensors");
+    temp_copy("qwen3_vl_moe/model-00002-of-00002.safetensors", "copy.safetensors");
     load_ok(digest);
     assert_string_equal(digest, expected);
 }
@@ -223,7 +210,7 @@ TEST(what_config_json_sizes_otherwise_is_refused)
           "model.visual.merger.gate_proj.weight has shape [20,12]|asks for [24,12]" },
     };
     char digest[40];
-    copy_file("glm4v/model.safetensors", "model.safetensors");
+    temp_copy("glm4v/model.safetensors", "model.safetensors");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[512];
         qv_error err = { 0 };

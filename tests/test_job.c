@@ -78,6 +78,15 @@ job_end(qv_job **job)
     return p;
 }
 
+/* A key, which stays valid until the next call. */
+static const char *
+numbered(int i)
+{
+    static char key[16];
+    snprintf(key, sizeof key, "%d", i);
+    return key;
+}
+
 /* One frame pair of 4x4 patches. */
 static qv_job_source
 small_source(const char *key, const uint8_t *frames)
@@ -590,16 +599,12 @@ static struct tiny
 open_large_windows(void)
 {
     static const char *const same[] = { "model.safetensors", "preprocessor_config.json" };
-    static char config[1 << 16];
     char path[600];
-    FILE *f = fopen(QV_GOLDEN "/qwen2_5_vl/config.json", "rb");
-    assert_non_null(f);
-    config[fread(config, 1, sizeof config - 1, f)] = 0;
-    fclose(f);
-    char *side = strstr(config, "\"window_size\": 8");
+    struct file config = read_file(QV_GOLDEN "/qwen2_5_vl/config.json");
+    char *side = memmem(config.data, config.bytes, "\"window_size\": 8", 16);
     assert_non_null(side);
     memcpy(side, "\"window_size\":16", 16);
-    temp_text("config.json", config);
+    temp_file("config.json", config.data, config.bytes);
     EACH (c, same) {
         snprintf(path, sizeof path, QV_GOLDEN "/qwen2_5_vl/%s", *c);
         assert_int_equal(symlink(path, temp_path(*c)), 0);
@@ -657,10 +662,8 @@ TEST(few_pay_for_few)
             struct collector *c = collector_make(&t);
             qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = PACK }, c);
             for (int i = 0; i < n; i++) {
-                char key[16];
-                snprintf(key, sizeof key, "%d", i);
                 job_add(job, &(qv_job_source){
-                                 .key = key,
+                                 .key = numbered(i),
                                  .kind = QV_SOURCE_FRAMES,
                                  .item = { .data = frames, .grid_thw = { g[0], g[1], g[2] } } });
             }
@@ -733,9 +736,7 @@ TEST(what_is_dropped_is_not_computed)
     qv_job *job = job_open(&usual, 1, (qv_job_options){ .chunk_rows = ROWS, .queue = MANY }, kept);
     pthread_mutex_lock(&kept->lock); /* calls of the sink wait for it */
     for (int i = 0; i < MANY; i++) {
-        char key[16];
-        snprintf(key, sizeof key, "%d", i);
-        job_add(job, &(qv_job_source){ .key = key,
+        job_add(job, &(qv_job_source){ .key = numbered(i),
                                        .kind = QV_SOURCE_FRAMES,
                                        .ticket = i % 2 ? 7 : 8 + (uint64_t)i,
                                        .item = { .data = frames, .grid_thw = { 1, 4, 4 } } });
@@ -754,9 +755,7 @@ TEST(what_is_dropped_is_not_computed)
     assert_true(p.rows <= (MANY - GONE + UNDER_WAY) * 16);
     assert_int_equal(kept->n, MANY);
     for (int i = 0; i < MANY; i++) {
-        char key[16];
-        snprintf(key, sizeof key, "%d", i);
-        const struct got *g = find(kept, key);
+        const struct got *g = find(kept, numbered(i));
         assert_int_equal(g->lasts, 1);
         assert_true(i == 1 || g->cancelled == (i % 2 == 1 || i == MANY - 2));
         assert_int_equal(g->status, g->cancelled ? QV_ESTATE : QV_OK);
@@ -948,10 +947,8 @@ TEST(what_is_no_matter_of_one_source_ends_all)
     job_close(&job);
     check_ended(c, added, QV_ENOMEM, "does not want it");
     /* a device that cannot compute */
-    struct tiny described = { .info = t.info };
-    qv_model_options o = { .dtype = QV_F32, .describe = true };
-    assert_ok(qv_context_open(&(qv_context_options){ .backend = "ref" }, &described.ctx, ERR) ||
-              qv_model_load(described.ctx, QV_GOLDEN "/qwen3_vl_moe", &o, &described.model, ERR));
+    const qv_model_options o = { .dtype = QV_F32, .describe = true };
+    const struct tiny described = tiny_open_model(QV_GOLDEN "/qwen3_vl_moe", "ref", &o, 0);
     c = collector_make(&t);
     job = job_open(&described, 1, (qv_job_options){ .chunk_rows = ROWS }, c);
     for (added = 0; added < N && !qv_job_add(job, &m->sources[added], NULL); added++)
@@ -1009,9 +1006,7 @@ TEST(nothing_waits_for_ever)
     uint8_t *frames = tiny_frames(&usual, 2, 4, 4, 1);
     qv_job *job = job_open(&usual, 1, (qv_job_options){ .chunk_rows = ROWS }, kept);
     for (int i = 0; i < 20; i++) {
-        char key[16];
-        snprintf(key, sizeof key, "%d", i);
-        const qv_job_source s = small_source(key, frames);
+        const qv_job_source s = small_source(numbered(i), frames);
         job_add(job, &s);
         for (int waited = 0;; waited++) {
             qv_job_progress p;
@@ -1248,22 +1243,18 @@ TEST(a_file_in_memory)
     struct collector *alone = clips_alone(&usual);
     qv_job *job =
         job_open(&usual, 1, (qv_job_options){ .chunk_rows = ROWS, .clip.decoder = decoder }, kept);
-    char *bytes[CLIPS];
     for (int i = 0; i < CLIPS; i++) {
-        FILE *f = fopen(clip_paths[i], "rb");
-        bytes[i] = test_alloc(1 << 20);
+        const struct file f = read_file(clip_paths[i]);
         const qv_clip_options o = clip_options(i);
         job_add(job, &(qv_job_source){ .key = clips[i].name,
                                        .kind = QV_SOURCE_BYTES,
-                                       .bytes = bytes[i],
-                                       .n_bytes = fread(bytes[i], 1, 1 << 20, f),
+                                       .bytes = f.data,
+                                       .n_bytes = f.bytes,
                                        .clip = &o });
-        fclose(f);
     }
     job_end(&job);
-    for (int i = 0; i < CLIPS; i++) {
+    for (int i = 0; i < CLIPS; i++)
         expect_same(&usual, kept, alone, clips[i].name, clips[i].name);
-    }
 }
 
 TEST(a_source_that_is_wrong_costs_itself)
@@ -1357,10 +1348,8 @@ static void
 add_held(struct holder *h, int i, const uint8_t *frames)
 {
     const qv_clip_options o = clip_options(i % CLIPS);
-    char key[16];
-    snprintf(key, sizeof key, "%d", i);
     qv_job_source s = {
-        .key = key, .path = clip_paths[i % CLIPS], .clip = &o, .user = &h->bytes[i]
+        .key = numbered(i), .path = clip_paths[i % CLIPS], .clip = &o, .user = &h->bytes[i]
     };
     if (i % 4 == 1) {
         s.kind = QV_SOURCE_FRAMES;
@@ -1651,23 +1640,19 @@ TEST(decoders_are_killed_at_random)
                  kept);
     assert_int_equal(pthread_create(&thread, NULL, kill_some, &k), 0);
     for (int i = 0; i < MANY; i++) {
-        char key[16];
-        snprintf(key, sizeof key, "%d", i);
-        add_clip(job, key, i % CLIPS);
+        add_clip(job, numbered(i), i % CLIPS);
     }
     const qv_job_progress p = job_end(&job);
     atomic_store(&k.stop, true);
     pthread_join(thread, NULL);
     int failed = 0;
     for (int i = 0; i < MANY; i++) {
-        char key[16];
-        snprintf(key, sizeof key, "%d", i);
-        const struct got *g = find(kept, key);
+        const struct got *g = find(kept, numbered(i));
         failed += g->status != QV_OK;
         if (g->status)
             assert_non_null(strstr(g->error, "signal 9"));
         else
-            expect_same(&usual, kept, alone, key, clips[i % CLIPS].name);
+            expect_same(&usual, kept, alone, g->key, clips[i % CLIPS].name);
     }
     assert_int_equal(p.failed, failed);
     print_message("%d killed, %d of %d clips failed\n", k.killed, failed, MANY);
@@ -1706,9 +1691,7 @@ TEST(a_soak_leaves_nothing_behind)
     assert_ok(qv_job_open(&usual.model, 1, &o, &job, ERR));
     int64_t before = 0;
     for (int i = 0; i < many; i++) {
-        char key[16];
-        snprintf(key, sizeof key, "%d", i);
-        add_clip(job, key, i % 2 ? 1 : 9);
+        add_clip(job, numbered(i), i % 2 ? 1 : 9);
         if (i == warm)
             before = resident_bytes();
     }

@@ -478,15 +478,13 @@ TEST(tuning_takes_from_its_file)
     float *tokens[2] = { NULL, NULL };
     remove(file);
     for (int i = 0; i < 2; i++) {
-        struct tiny t = { 0 };
         const qv_context_options o = { .backend = "metal", .tune_file = file, .tune = i == 0 };
-        assert_ok(qv_context_open(&o, &t.ctx, ERR) ||
-                  qv_model_load(t.ctx, QV_GOLDEN "/qwen3_vl", NULL, &t.model, ERR));
-        qv_model_get_info(t.model, &t.info);
+        struct tiny t = tiny_open_on(&o, QV_GOLDEN "/qwen3_vl", NULL);
         uint8_t *frames = tiny_frames(&t, 2, 4, 4, 1);
         const qv_item clip = { .data = frames, .grid_thw = { 1, 4, 4 } };
         tokens[i] = tiny_encode(&t, QV_INPUT_FRAMES, &clip, 1, NULL, i ? &m : &n);
         assert_int_equal(access(file, R_OK), 0);
+        tiny_close(&t);
     }
     assert_int_equal(n, m);
     assert_memory_equal(tokens[0], tokens[1], n);

@@ -185,23 +185,11 @@ write_checkpoint(const struct how *how)
     return quantised;
 }
 
-static void
-copy_config(void)
-{
-    char text[4096];
-    FILE *in = fopen(QV_GOLDEN "/qwen3_vl/config.json", "rb");
-    assert_non_null(in);
-    text[fread(text, 1, sizeof text - 1, in)] = 0;
-    fclose(in);
-    temp_text("config.json", text);
-}
-
 static float *
 tokens_of(qv_dtype dtype, size_t *bytes)
 {
     struct tiny t = tiny_open_family(tempdir, "ref", dtype, 1);
-    float *tokens = tiny_fixed_tokens(&t, bytes);
-    return tokens;
+    return tiny_fixed_tokens(&t, bytes);
 }
 
 /* Quantised matrices give the same model as the values that they stand for, rounded to the model's
@@ -209,7 +197,7 @@ tokens_of(qv_dtype dtype, size_t *bytes)
 TEST(quantised_is_what_it_stands_for)
 {
     static const qv_dtype dtypes[] = { QV_F32, QV_BF16 };
-    copy_config();
+    temp_copy("qwen3_vl/config.json", "config.json");
     for (int bits = 4; bits <= 8; bits += 4)
         for (int d = 0; d < 2; d++) {
             size_t n, m;
@@ -266,7 +254,7 @@ static const char *stored_on[] = { "ref", "cpu" };
 
 TEST(stored_is_the_widened_model)
 {
-    copy_config();
+    temp_copy("qwen3_vl/config.json", "config.json");
     for (int bits = 4; bits <= 8; bits += 4) {
         const int64_t n = write_checkpoint(&(struct how){ .bits = bits });
         for (int b = 0; b < 2; b++)
@@ -305,7 +293,7 @@ TEST(stored_in_slices_is_the_same)
 {
     const qv_model_options options = { .dtype = QV_F32, .weights = QV_WEIGHTS_STORED };
     static const char *const backends[] = { "ref", "cpu" };
-    copy_config();
+    temp_copy("qwen3_vl/config.json", "config.json");
     write_checkpoint(&(struct how){ .bits = 4 });
     for (int i = 0; i < 2; i++)
         if (qv_backend_find(backends[i]))
@@ -336,7 +324,7 @@ TEST(what_is_not_in_that_form_is_refused)
           "qkv.scales is F32 and its biases are I32; both must be",
           { .bits = 8, .biases_as = "I32" } },
     };
-    copy_config();
+    temp_copy("qwen3_vl/config.json", "config.json");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         write_checkpoint(&cases[i].how);
         expect_load_failure("quantised", tempdir, "ref", NULL, cases[i].status, cases[i].words);

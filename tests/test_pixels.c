@@ -132,22 +132,18 @@ TEST(a_clips_range_is_what_it_says)
  * of it. */
 TEST(a_clip_inside_of_a_file_ends_where_it_is_said)
 {
-    struct stat st;
     qv_outcome info;
     write_grey("one.y4m", "", 100);
-    assert_int_equal(stat(temp_path("one.y4m"), &st), 0);
-    char *bytes = test_alloc(2 * (size_t)st.st_size);
-    FILE *f = fopen(temp_path("one.y4m"), "rb");
-    assert_non_null(f);
-    assert_int_equal(fread(bytes, 1, (size_t)st.st_size, f), (size_t)st.st_size);
-    fclose(f);
+    const struct file one = read_file(temp_path("one.y4m"));
+    char *bytes = test_alloc(2 * one.bytes);
+    memcpy(bytes, one.data, one.bytes);
     const char *frames = strchr(bytes, '\n') + 1; /* Another four frames follow behind these. */
-    const size_t head = (size_t)(frames - bytes), more = (size_t)st.st_size - head;
-    memcpy(bytes + st.st_size, frames, more);
-    const char *path = temp_file("two.y4m", bytes, (size_t)st.st_size + more);
+    const size_t head = (size_t)(frames - bytes), more = one.bytes - head;
+    memcpy(bytes + one.bytes, frames, more);
+    const char *path = temp_file("two.y4m", bytes, one.bytes + more);
     first_frame(path, (qv_clip_options){ 0 }, &info);
     assert_int_equal(info.source_frames, 8);
-    first_frame(path, (qv_clip_options){ .length = st.st_size }, &info);
+    first_frame(path, (qv_clip_options){ .length = (int64_t)one.bytes }, &info);
     assert_int_equal(info.source_frames, 4);
 }
 

@@ -340,15 +340,6 @@ noise(int64_t n)
     return bytes;
 }
 
-static uint64_t
-hash_bytes(const uint8_t *bytes, size_t n)
-{
-    uint64_t h = 0xcbf29ce484222325u;
-    for (size_t i = 0; i < n; i++)
-        h = (h ^ bytes[i]) * 0x100000001b3u;
-    return h;
-}
-
 TEST(test_resize)
 {
     static const struct {
@@ -367,7 +358,7 @@ TEST(test_resize)
         uint8_t *src = noise(3 * h * w), *dst = test_alloc(n + 64);
         memset(dst, 0x99, n + 64);
         assert_ok(qv_resize_bicubic(src, h, w, 3 * w, dst, oh, ow, ERR));
-        assert_int_equal(hash_bytes(dst, n), one->hash);
+        assert_int_equal(test_hash(TEST_HASH, dst, n), one->hash);
         for (size_t i = n; i < n + 64; i++)
             assert_int_equal(dst[i], 0x99);
     }
@@ -434,7 +425,7 @@ read_all(qv_clip *clip, int64_t step, int64_t *total, double *times)
                                times ? times + *total : NULL, ERR));
         *total += n;
     }
-    const uint64_t h = hash_bytes(frames, bytes * (size_t)*total);
+    const uint64_t h = test_hash(TEST_HASH, frames, bytes * (size_t)*total);
     return h;
 }
 

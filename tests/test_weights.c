@@ -33,15 +33,6 @@ struct variant {
     int64_t at;
 };
 
-static void
-copy_file(const char *name)
-{
-    char from[600];
-    snprintf(from, sizeof from, "%s/qwen3_vl/%s", QV_GOLDEN, name);
-    struct file f = read_file(from);
-    temp_file(name, f.data, f.bytes);
-}
-
 /* Returns the tensor's values in the variant's form. */
 static void *
 rewrite(const struct variant *v, const struct qv_safetensors *file,
@@ -126,12 +117,12 @@ write_variant(const struct variant *v)
     if (v->extra) {
         tensors[n] = (struct qv_safetensor){ .dtype_name = "I64", .n_dims = 1, .shape = { 3 } };
         tensors[n].name = strcpy(names[n], v->extra);
-        data[n++] = calloc(3, 8);
+        data[n++] = test_ends(calloc(3, 8), free);
     }
     assert_true(!tempdir_remove() && !tempdir_make()); /* without an earlier variant's files */
-    copy_file("config.json");
-    copy_file("preprocessor_config.json");
-    copy_file("video_preprocessor_config.json");
+    temp_copy("qwen3_vl/config.json", "config.json");
+    temp_copy("qwen3_vl/preprocessor_config.json", "preprocessor_config.json");
+    temp_copy("qwen3_vl/video_preprocessor_config.json", "video_preprocessor_config.json");
     const char *path = temp_path(v->links ? "blob" : "model.safetensors");
     assert_ok(qv_safetensors_writer_open(path, tensors, n, NULL, 0, &w, ERR));
     for (size_t i = 0; i < n; i++) {
@@ -154,8 +145,7 @@ tokens_of(const char *dir, qv_dtype dtype, size_t *bytes, char digest[40])
 {
     struct tiny t = tiny_open_family(dir, backend_for(dtype), dtype, 0);
     memcpy(digest, t.info.digest, 40);
-    float *tokens = tiny_fixed_tokens(&t, bytes);
-    return tokens;
+    return tiny_fixed_tokens(&t, bytes);
 }
 
 TEST(the_same_model_however_it_is_stored)
@@ -221,51 +211,34 @@ TEST(what_does_not_fit_is_refused_by_name)
         const char *words;
         struct variant variant;
     } cases[] = {
-        { QV_BF16, QV_EFORMAT, "no tensor|blocks.1.norm2.bias", { .drop = "blocks.1.norm2.bias" } },
-        { QV_BF16,
-          QV_EFORMAT,
-          "no tensor|patch_embed.proj.weight|vision tower",
-          { .drop = "patch_embed.proj.weight" } },
-        { QV_BF16,
-          QV_EFORMAT,
+        { QV_BF16, QV_EFORMAT, "no tensor|blocks.1.norm2.bias",
+          .variant.drop = "blocks.1.norm2.bias" },
+        { QV_BF16, QV_EFORMAT, "no tensor|patch_embed.proj.weight|vision tower",
+          .variant.drop = "patch_embed.proj.weight" },
+        { QV_BF16, QV_EFORMAT,
           "there are two vision towers, model.visual.patch_embed.proj.weight|"
           "and visual.patch_embed.proj.weight|which one is meant",
-          { .extra = "visual.patch_embed.proj.weight" } },
-        { QV_BF16,
-          QV_EFORMAT,
-          "shape|blocks.2.attn.proj.bias|config.json",
-          { .widen = "blocks.2.attn.proj.bias" } },
-        { QV_BF16,
-          QV_EUNSUPPORTED,
-          "blocks.0.norm1.weight is I64|BF16|model.safetensors",
-          { .retype = "blocks.0.norm1.weight", .as = "I64" } },
-        { QV_F32,
-          QV_EUNSUPPORTED,
-          "merger.linear_fc2.weight is F64|BF16|model.safetensors",
-          { .retype = "merger.linear_fc2.weight", .as = "F64" } },
-        { QV_BF16,
-          QV_EFORMAT,
-          "linear_fc1.weight|value 77 is not finite in bf16|model.safetensors",
-          { .spoil = "blocks.0.mlp.linear_fc1.weight", .value = NAN, .at = 77 } },
-        { QV_BF16,
-          QV_EFORMAT,
-          "norm.weight|value 0 is not finite in f32",
-          { .spoil = "merger.norm.weight", .value = NAN } },
-        { QV_F32,
-          QV_EFORMAT,
-          "pos_embed.weight|value 31 is not finite in f32",
-          { .spoil = "pos_embed.weight", .value = -INFINITY, .at = 31 } },
-        { QV_F32,
-          QV_EFORMAT,
-          "attn.qkv.weight|value 5 is not finite in f32", /* infinite in f16 */
-          { .spoil = "blocks.1.attn.qkv.weight",
-            .at = 5,
-            .retype = "1.attn.qkv.weight",
-            .as = "F16" } },
-        { QV_BF16,
-          QV_EFORMAT,
-          "attn.qkv.weight|value 40 is not finite in bf16",
-          { .f32 = true, .spoil = "blocks.1.attn.qkv.weight", .value = 3.4e38f, .at = 40 } },
+          .variant.extra = "visual.patch_embed.proj.weight" },
+        { QV_BF16, QV_EFORMAT, "shape|blocks.2.attn.proj.bias|config.json",
+          .variant.widen = "blocks.2.attn.proj.bias" },
+        { QV_BF16, QV_EUNSUPPORTED, "blocks.0.norm1.weight is I64|BF16|model.safetensors",
+          .variant.retype = "blocks.0.norm1.weight", .variant.as = "I64" },
+        { QV_F32, QV_EUNSUPPORTED, "merger.linear_fc2.weight is F64|BF16|model.safetensors",
+          .variant.retype = "merger.linear_fc2.weight", .variant.as = "F64" },
+        { QV_BF16, QV_EFORMAT, "linear_fc1.weight|value 77 is not finite in bf16|model.safetensors",
+          .variant.spoil = "blocks.0.mlp.linear_fc1.weight", .variant.value = NAN,
+          .variant.at = 77 },
+        { QV_BF16, QV_EFORMAT, "norm.weight|value 0 is not finite in f32",
+          .variant.spoil = "merger.norm.weight", .variant.value = NAN },
+        { QV_F32, QV_EFORMAT, "pos_embed.weight|value 31 is not finite in f32",
+          .variant.spoil = "pos_embed.weight", .variant.value = -INFINITY, .variant.at = 31 },
+        /* infinite in f16 */
+        { QV_F32, QV_EFORMAT, "attn.qkv.weight|value 5 is not finite in f32",
+          .variant.spoil = "blocks.1.attn.qkv.weight", .variant.at = 5,
+          .variant.retype = "1.attn.qkv.weight", .variant.as = "F16" },
+        { QV_BF16, QV_EFORMAT, "attn.qkv.weight|value 40 is not finite in bf16",
+          .variant.f32 = true, .variant.spoil = "blocks.1.attn.qkv.weight",
+          .variant.value = 3.4e38f, .variant.at = 40 },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const qv_model_options options = { .dtype = cases[i].dtype };

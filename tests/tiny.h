@@ -29,16 +29,21 @@ tiny_close_context(void *ctx)
 
 /* The model and its context are closed when the test is over. */
 static inline struct tiny
-tiny_open_model(const char *dir, const char *backend, const qv_model_options *options, int threads)
+tiny_open_on(const qv_context_options *o, const char *dir, const qv_model_options *options)
 {
     struct tiny t = { 0 };
-    qv_context_options o = { .backend = backend, .threads = threads };
-    assert_ok(qv_context_open(&o, &t.ctx, ERR) ||
-              qv_model_load(t.ctx, dir, options, &t.model, ERR));
+    assert_ok(qv_context_open(o, &t.ctx, ERR) || qv_model_load(t.ctx, dir, options, &t.model, ERR));
     test_ends(t.ctx, tiny_close_context);
     test_ends(t.model, tiny_free_model);
     qv_model_get_info(t.model, &t.info);
     return t;
+}
+
+static inline struct tiny
+tiny_open_model(const char *dir, const char *backend, const qv_model_options *options, int threads)
+{
+    const qv_context_options o = { .backend = backend, .threads = threads };
+    return tiny_open_on(&o, dir, options);
 }
 
 static inline struct tiny
