@@ -114,10 +114,11 @@ job_failing(long n, const uint8_t *frames, size_t chunk_bytes, struct made *shar
         qv_status status = job(frames, chunk_bytes, mine, &err);
         bool failed = n >= 0 && emulator_calls_left < 0, same = !memcmp(mine, shared, sizeof *mine);
         if (n >= 0)
-            exit(status   ? (*err.text ? IN_WORDS : WITHOUT_WORDS)
-                 : !same  ? OTHER_VALUES
-                 : failed ? ABSORBED
-                          : NOTHING_FAILED); /* Here a sanitizer looks for leaks. */
+            free(mine);
+        exit(status   ? (*err.text ? IN_WORDS : WITHOUT_WORDS)
+             : !same  ? OTHER_VALUES
+             : failed ? ABSORBED
+                      : NOTHING_FAILED); /* Here a sanitizer looks for leaks. */
     }
     assert_int_equal(waitpid(child, &result, 0), child);
     assert_true(WIFEXITED(result));
