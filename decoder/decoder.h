@@ -168,7 +168,7 @@ typedef struct qvm_source {
     } first; /* the stream's first packet, where one was read */
     bool has_first;
     bool is_ahead;          /* `packet` was read ahead, and is the next one */
-    bool only_first;        /* the decoder is given the first packet alone */
+    bool only_first;        /* until it goes back, the decoder is given the first packet alone */
     bool draining;          /* no packet follows those that the decoder was given */
     bool emptying;          /* the packet waits until the decoder has given all frames before it */
     const qvm_times *times; /* says which packets are decoded; NULL: all are */
@@ -340,7 +340,6 @@ typedef struct qvm_reader {
     int64_t n_corrupt; /* frames that the decoder concealed */
     int64_t n_missing; /* frames that were asked for behind the end */
     bool at_end;
-    bool peeked; /* the decoder got the first packet alone, and gave its frame */
     qvm_times times;
     int64_t n_packets;           /* packets of the file that the container does not hide */
     struct qvm_count count;      /* what counting the file's frames gave */

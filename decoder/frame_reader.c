@@ -19,7 +19,7 @@ go_back(qvm_reader *r, bool by_index, qv_error *err)
     qv_status status = by_index ? qvm_source_rewind(s, r->times.at[0].pts, &done, err) : QV_OK;
     if (done) {
         avcodec_free_context(&s->codec.av);
-        s->draining = s->emptying = false;
+        s->only_first = s->draining = s->emptying = false;
     } else if (!status) {
         qvm_source_close(s);
         status = qvm_source_open(s, r->fd, r->watch, err);
@@ -32,7 +32,6 @@ static qv_status
 restart(qvm_reader *r, bool by_index, qv_error *err)
 {
     r->n_decoded = r->n_corrupt = 0;
-    r->peeked = false;
     const qv_status status = go_back(r, by_index, err);
     return status ? status : qvm_source_open_decoder(&r->source, r->threads, err);
 }
@@ -211,15 +210,25 @@ fail_unread(const qvm_reader *r, const qv_outcome *info, qv_error *err)
                    spoke ? s->codec.words : "");
 }
 
+/* Returns why the packets let no GPU decode, in words that follow "since"; NULL: they do. A GPU's
+ * parser that begins anew has the container's parameter sets. */
+static const char *
+find_why_not_gpu(const qvm_times *t)
+{
+    return t->unsure        ? t->unsure
+           : !t->n          ? "it is an image"
+           : t->sets_change ? "its parameter sets change"
+                            : NULL;
+}
+
 /* Decodes the first packet alone, whose frame is enough where a GPU decodes the others: FFmpeg
  * would give it only after some more of them. If that is not the clip's first frame, begins
  * again. */
 static qv_status
 peek(qvm_reader *r, bool *got, qv_error *err)
 {
-    r->source.only_first = r->peeked = true;
+    r->source.only_first = true;
     const qv_status status = next_frame(r, got, err);
-    r->source.only_first = false;
     if (status ||
         (*got && !r->source.errors && !r->n_corrupt && r->last->pts == r->times.at[0].pts))
         return status;
@@ -237,7 +246,7 @@ read_first_frame(qvm_reader *r, const qv_outcome *info, qv_error *err)
     qv_status status = qvm_source_open_decoder(&r->source, r->threads, err);
     if (status)
         return status;
-    if (r->watch->has_gpu && r->times.n && !r->times.unsure && !r->times.sets_change)
+    if (r->watch->has_gpu && !find_why_not_gpu(&r->times))
         status = peek(r, &got, err);
     if (!status && !r->n_decoded)
         status = next_frame(r, &got, err);
@@ -370,15 +379,8 @@ qvm_reader_open(qvm_reader *r, int fd, const qvm_watch *watch, qv_outcome *info,
 int64_t
 qvm_reader_plane_bytes(qvm_reader *r)
 {
-    if (!r->times.n || r->times.unsure) {
-        r->not_gpu = r->times.unsure ? r->times.unsure : "it is an image";
-        return 0;
-    }
-    if (r->times.sets_change) { /* a GPU's parser that begins anew has those of the container */
-        r->not_gpu = "its parameter sets change";
-        return 0;
-    }
-    return qvm_gpu_decoder_slot_bytes(r->source.codec.av, r->last, &r->not_gpu);
+    r->not_gpu = find_why_not_gpu(&r->times);
+    return r->not_gpu ? 0 : qvm_gpu_decoder_slot_bytes(r->source.codec.av, r->last, &r->not_gpu);
 }
 
 /* Marks the packets that are to be decoded. */
@@ -501,7 +503,7 @@ qvm_reader_start(qvm_reader *r, const int64_t *frames, int64_t n, int height, in
         r->not_gpu = r->why;
     else if (r->gpu)
         status = begin_on_gpu(r, frames, n, height, width, err);
-    if (!status && r->peeked && !r->source.gpu)
+    if (!status && r->source.only_first && !r->source.gpu)
         status = restart(r, r->times.can_rewind, err);
     if (status || !r->times.n || r->why)
         return status;

@@ -274,7 +274,7 @@ void qv_job_span(const qv_job *job, const char *stage, int lane, const char *key
 
 /* read_clips.c. Asks which GPUs decode and has their processes started. */
 void qv_job_find_gpus(qv_job *job, qv_decoder *decoder);
-/* The same if a job before this one has had GPUs opened with that decoder, which may be NULL. */
+/* Asks at once if an earlier job had GPUs opened with this decoder, which may be NULL. */
 void qv_job_find_opened_gpus(qv_job *job, qv_decoder *decoder);
 
 /* The threads' functions. */

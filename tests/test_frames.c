@@ -441,8 +441,8 @@ TEST(lists_of_leading_pictures)
     stream_free(&s);
 }
 
-/* The same by an encoder: groups that begin with pictures which are shown before their keyframe,
- * and to which others refer. */
+/* No packet is left out that is needed where groups begin with pictures which are shown before
+ * their keyframe, and to which others refer. */
 TEST(pyramids_of_leading_pictures)
 {
     static const stream_recipe h264 = {

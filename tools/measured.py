@@ -9,7 +9,8 @@
 A record is a JSON object per line, as `qwenvit bench .. --json=FILE` and tools/peers/peers.py append them. If two
 records are of the same work, the one of the later day counts; on one day the later line. README shows records of this
 version only, with a day and a commit of this history; another table or picture those of the last version that measured
-it, which it names. Only what was timed on the same day is compared. What README leaves out is printed, with the reason. A table stands between <!-- measured: NAME --> and <!-- /measured -->.
+it, which it names. Only what was timed on the same day is compared. What README leaves out is printed, with the reason.
+A table stands between <!-- measured: NAME --> and <!-- /measured -->.
 """
 import argparse
 import csv
