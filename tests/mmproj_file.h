@@ -277,7 +277,7 @@ mmproj_keys(struct mmproj_maker *m)
         gguf_u32(&m->file, "clip.vision.window_size", how->window);
     for (int64_t i = 0; i < c->n_deepstack; i++)
         deepstack[c->deepstack[i]] = true;
-    if (qwen3)
+    if (qwen3 && !(how->drop && strstr(how->drop, "is_deepstack")))
         gguf_bools(&m->file, "clip.vision.is_deepstack_layers", deepstack, (size_t)c->depth);
     if (qwen3 && !how->silent)
         gguf_u32(&m->file, "clip.vision.spatial_merge_size", (uint32_t)c->merge);
