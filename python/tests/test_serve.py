@@ -4,6 +4,7 @@ import asyncio
 import base64
 import contextlib
 import functools
+import glob
 import itertools
 import json
 import os
@@ -502,6 +503,21 @@ def test_kill_9_under_load(start, tmp_path, same):
 
 
 # ---- how it begins and ends ------------------------------------------------------------------------
+
+
+def test_a_killed_servers_scratch_folder_goes_with_the_next_start(start):
+    def scratch(server):
+        fds = f"/proc/{server.process.pid}/fd"
+        [folder] = {os.readlink(f"{fds}/{fd}") for fd in os.listdir(fds)} & set(glob.glob("/dev/shm/qwenvit-serve-*"))
+        os.utime(folder, (0, 0))  # as of a server that was started long ago
+        return folder
+
+    lives, killed = start(), start()
+    folders = scratch(lives), scratch(killed)
+    killed.kill()
+    start().kill()
+    assert [os.path.exists(folder) for folder in folders] == [True, False]
+    assert lives.ask(image(1))[0] == 200 and lives.end() == 0 and not os.path.exists(folders[0])
 
 
 def test_sigterm_drains(start):
