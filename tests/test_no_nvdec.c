@@ -45,7 +45,7 @@ TEST(its_version_says_it)
     assert_non_null(strstr(text, "\n  FFmpeg   "));
     assert_non_null(strstr(text, "\n  NVDEC    this build has no NVDEC support"));
     assert_int_equal(qv_decoder_version("/bin/true", text, &err), QV_EBACKEND);
-    assert_non_null(strstr(err.text, "/bin/true does not run"));
+    assert_non_null(strstr(err.text, "/bin/true does not run: exit code 0"));
 }
 
 /* auto is the CPU, and says why; cpu needs no reason, and images have none; gpu fails. */
