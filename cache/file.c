@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-#define _GNU_SOURCE /* for O_TMPFILE, pwritev */
 #include "file.h"
 
 #include <dirent.h>

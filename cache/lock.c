@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-#define _DEFAULT_SOURCE /* for flock */
 #include "lock.h"
 
 #include <errno.h>

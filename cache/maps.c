@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-#define _DEFAULT_SOURCE /* for MAP_NORESERVE */
 #include "maps.h"
 
 #include <errno.h>

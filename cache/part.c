@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-#define _GNU_SOURCE /* for fallocate */
 #include "part.h"
 
 #include <errno.h>

@@ -1,6 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-#define _DEFAULT_SOURCE /* for realpath and F_FULLFSYNC */
-#define _DARWIN_C_SOURCE
 
 #include "atomic_file.h"
 

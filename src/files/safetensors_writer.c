@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-#define _GNU_SOURCE /* for fallocate */
 
 #include <errno.h>
 #include <fcntl.h>
