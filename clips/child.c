@@ -2,7 +2,6 @@
 /* Starts and ends processes. The application may wait for all of its children, or ignore SIGCHLD,
  * and so free the number of one that ended for another process. So Linux's pidfd stands for it, and
  * elsewhere only a child is ever signalled. */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* This file starts and ends the program that decodes, and gives it orders. */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>

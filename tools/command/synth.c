@@ -5,7 +5,6 @@
  * without weights. Norms and biases are not trivial, and matrices are scaled so that activations
  * stay of order one: so a tower that treats them wrongly gives visibly wrong results.
  */
-#define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
