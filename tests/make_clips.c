@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-#define _GNU_SOURCE /* for mkdtemp */
+#define _GNU_SOURCE
 #include "make_clips.h"
 
+#include <ftw.h>
 #include <libavcodec/avcodec.h>
 #include <libavformat/avformat.h>
 #include <libavutil/crc.h>
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "ffmpeg_write.h"
@@ -37,10 +39,16 @@ clips_enter_folder(void)
     return mkdtemp(folder) && !chdir(folder) ? 0 : -1;
 }
 
+static int
+remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+    return remove(path);
+}
+
 int
 clips_leave_folder(void)
 {
-    return rmdir(folder);
+    return nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
 /* ---- how a clip is made ---------------------------------------------------------------------- */

@@ -32,7 +32,6 @@ check(const char *name, expectation expected)
     print_message("%s%-28s %3d frames%s%s%s%s\n", wrong ? "WRONG: " : "", name, (int)c.n,
                   *c.why ? ": " : "", c.why, *c.wrong ? ": other than FFmpeg's: " : "", c.wrong);
     n_wrong += wrong;
-    unlink(name);
 }
 
 static void
@@ -199,7 +198,6 @@ TEST(parameter_sets_that_return)
         check_in(s, "h264-sets", "mkv mp4 ts", LEFT_OUT);
     if (s && stream_write(s, NULL, NULL, "sets.mkv"))
         check_left_to_cpu("sets.mkv");
-    unlink("sets.mkv");
     stream_free(&s);
     s = join_segments(hevc, 5, is_hevc_set, is_no_hevc_set);
     if (s)
@@ -617,7 +615,6 @@ TEST(ends_anywhere)
         assert_true(stream_write(s, NULL, "cluster_time_limit=300", "all.mkv"));
         stream_free(&s);
         const size_t n = get_bytes("all.mkv", file_bytes, sizeof file_bytes);
-        unlink("all.mkv");
         for (size_t part = 3; part < 8; part++) {
             put_bytes("cut-end.mkv", file_bytes, n * part / 8 + part);
             check("cut-end.mkv", ANY);
@@ -664,7 +661,6 @@ write_wrong_entry(const stream *s, int fault, const char *name)
 {
     assert_true(stream_write(s, NULL, "cluster_time_limit=300", "all.mkv"));
     const size_t n = get_bytes("all.mkv", file_bytes, sizeof file_bytes);
-    unlink("all.mkv");
     uint8_t *end = file_bytes + n, *cues = file_bytes;
     for (uint8_t *at = file_bytes; (at = find_bytes(at, end, "\x1c\x53\xbb\x6b", 4)); at++)
         cues = at;

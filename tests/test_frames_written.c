@@ -110,7 +110,6 @@ check_pair(const stream *s, const char *encoder, const char *muxer)
         !stream_write(s, muxer, NULL, name))
         return;
     const compared c = compare_frames(name, COMPARE_FEW);
-    unlink(name);
     if (c.n < 2 || c.is_image)
         return;
     if (c.refused || *c.wrong)
