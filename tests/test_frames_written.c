@@ -130,7 +130,6 @@ check_codec(const AVCodec *codec, enum AVPixelFormat format)
         check_pair(s, codec->name, muxers[m]);
     for (size_t m = 0; s && is_of_mpeg(codec->id) && m < LENGTH(muxers_of_mpeg); m++)
         check_pair(s, codec->name, muxers_of_mpeg[m]);
-    stream_free(&s);
 }
 
 TEST(codecs_and_containers)
