@@ -18,8 +18,8 @@ enum {
     ENTRY_BYTES = 128,  /* a tensor's entry in the header besides its key, with offsets below
                           * 10^13 */
     UNUSED_BYTES = 112, /* the entry of a range that is not used */
-    RECORD_BYTES =
-        6000, /* a record besides key, path and options; most of it is room for an error */
+    /* of a record besides key, path and options; most of it is room for an error */
+    RECORD_BYTES = 6000,
 };
 
 /* ---- room ------------------------------------------------------------------------------------ */

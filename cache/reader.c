@@ -88,8 +88,8 @@ qv_cache_exists(const char *dir)
     if (!dir)
         return false;
     char *path = qv_path_join(dir, QV_CACHE_DESCRIPTION);
-    const bool there =
-        !path || qv_path_exists(path); /* without memory, say yes: opening it says why */
+    /* without memory, say yes: opening it says why */
+    const bool there = !path || qv_path_exists(path);
     free(path);
     return there;
 }
