@@ -577,7 +577,7 @@ def test_a_tower_in_a_gguf_file():
     write("gguf.txt", "grey.ppm")
     tiny = "--min-pixels 64 --max-pixels 256"
     fill = f"cache fill --list gguf.txt -o gguf.cache {tiny} --model"
-    each(0, (f"info {file}", "not said   the file does not say bounds of pixels"),
+    each(0, (f"info {file}", "assumed    the file does not say bounds of pixels"),
          ("info mmproj", "file       GGUF of 28 tensors: 28 F32"),
          ("info mmproj --json", '"note":"the file does not say'),
          ("info qwen2.gguf", "qwen2_vl vision tower"),
