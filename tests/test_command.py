@@ -544,7 +544,7 @@ def test_verify():
          (f"{VERIFY} --grid 1,4,4 --dtype f32", "compared: qwenvit with itself"),
          # it samples and sizes the clip as encode does
          (f"{VERIFY} --clip motion.mp4 --dtype f32", "0 failed", "of {} sampled frames as {}".format(*sampled.groups())),
-         (f"{VERIFY} {small} --dtype f32 --legend", "cosine        of a row and the other"),
+         (f"{VERIFY} {small} --dtype f32 --legend", "cosine        of the worst row"),
          (f"{VERIFY} --clip grey.ppm --dtype f32", "1 of 1 sampled frames"),
          (f"{VERIFY} --against {against} --dtype f32", "which another program computed"),
          (f"{VERIFY} {small} --against-backend ref --dtype f32", "0 failed"), **here)
