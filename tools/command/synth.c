@@ -5,7 +5,6 @@
  * without weights. Norms and biases are not trivial, and matrices are scaled so that activations
  * stay of order one: so a tower that treats them wrongly gives visibly wrong results.
  */
-#define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -137,8 +136,8 @@ write_tensor(struct synth *s, struct qv_safetensors_writer *w, size_t slot, size
     float mean, deviation = spread(s, id, &mean);
     uint64_t base = mix((uint64_t)s->o->seed * 1000003 + id) & ~(uint64_t)0xffffffffff;
     int64_t total = qv_stored_rows(&s->tower.tensors[id]) * s->tower.tensors[id].k;
-    int64_t first =
-        s->stored[tensor].place * total; /* a stored tensor goes on where the one before ended */
+    /* a stored tensor goes on where the one before ended */
+    int64_t first = s->stored[tensor].place * total;
     for (int64_t at = 0; at < total; at += PIECE) {
         int64_t n = total - at < PIECE ? total - at : PIECE;
         for (int64_t i = 0; i < n; i++) {
