@@ -133,15 +133,14 @@ qvm_child_signal(const qvm_child *child, int number)
 
 /* Waits for the process. Returns whether it has ended, or is somebody else's to wait for. */
 static bool
-await(const qvm_child *child, int flags)
+await(const qvm_child *child, int flags, siginfo_t *info)
 {
-    siginfo_t info = { .si_pid = 0 };
     int code;
     do
-        code = child->handle >= 0 ? waitid(HANDLE, (id_t)child->handle, &info, WEXITED | flags)
-                                  : waitid(P_PID, (id_t)child->pid, &info, WEXITED | flags);
+        code = child->handle >= 0 ? waitid(HANDLE, (id_t)child->handle, info, WEXITED | flags)
+                                  : waitid(P_PID, (id_t)child->pid, info, WEXITED | flags);
     while (code && errno == EINTR);
-    return code || info.si_pid;
+    return code || info->si_pid;
 }
 
 void
@@ -157,15 +156,18 @@ qvm_child_leave(qvm_child *child)
 bool
 qvm_child_has_ended(qvm_child *child)
 {
-    const bool ended = await(child, WNOHANG);
+    siginfo_t info = { .si_pid = 0 };
+    const bool ended = await(child, WNOHANG, &info);
     if (ended)
         qvm_child_leave(child);
     return ended;
 }
 
-void
+int
 qvm_child_await(qvm_child *child)
 {
-    await(child, 0);
+    siginfo_t info = { .si_pid = 0 };
+    await(child, 0, &info);
     qvm_child_leave(child);
+    return info.si_code == CLD_EXITED ? info.si_status : -info.si_status;
 }
