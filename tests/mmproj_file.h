@@ -4,8 +4,7 @@
  * rules are written here a second time), and in forms that other converters wrote. Include it after
  * test.h.
  */
-#ifndef QV_TESTS_MMPROJ_FILE_H
-#define QV_TESTS_MMPROJ_FILE_H
+#pragma once
 
 #include "dtype.h"
 #include "files/gguf_types.h"
@@ -363,5 +362,3 @@ mmproj_make(const char *dir, const struct mmproj_how *how, const char *name, con
     assert_ok(values && qv_safetensors_writer_finish(&to, ERR));
     return gguf_write(&m.file, name);
 }
-
-#endif

@@ -2,7 +2,6 @@
 /* Tests towers in GGUF files: for every family and type the model is that of the checkpoint that
  * the file was made from; what a file does not say, or says wrongly; and files that are no
  * tower. */
-#define _GNU_SOURCE
 
 #include "test.h"
 
