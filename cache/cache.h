@@ -33,8 +33,6 @@ int qv_cache_n_tensors(const qv_cache_layout *l);
 int64_t qv_cache_columns(const qv_cache_layout *l);
 const char *qv_cache_dtype_name(qv_dtype dtype); /* NULL for a dtype that caches do not hold */
 size_t qv_cache_row_bytes(const qv_cache_layout *l);
-/* Writes the name of tensor i: "tokens", "packed", "deepstack.0". */
-void qv_cache_tensor_name(const qv_cache_layout *l, int i, char out[24]);
 uint64_t qv_cache_hash(const void *bytes, size_t n); /* XXH3-64 */
 /* Returns a hash of a source's piece and options, as texts of records; NULL or "": there is
  * none. */

@@ -116,9 +116,3 @@ qv_cache_dtype_name(qv_dtype dtype)
     }
     return NULL;
 }
-
-void
-qv_cache_tensor_name(const qv_cache_layout *l, int i, char out[24])
-{
-    qv_token_file_name(l->packed, i, out);
-}

@@ -9,6 +9,7 @@
 
 #include "error.h"
 #include "files/safetensors.h"
+#include "files/token_file.h"
 #include "grow.h"
 #include "numbers.h"
 
@@ -335,7 +336,7 @@ print_tokens(struct printing *to, const qv_cache_layout *l, const struct qv_cach
     const int64_t shape[] = { d->row.n_rows, qv_cache_columns(l) };
     for (int i = 0; i < qv_cache_n_tensors(l) && !d->row.status; i++) {
         char name[24];
-        qv_cache_tensor_name(l, i, name);
+        qv_token_file_name(l->packed, i, name);
         print_tensor(to, d->key, name, qv_cache_dtype_name(l->dtype), 2, shape,
                      d->row.tokens_at + (uint64_t)i * d->row.step * QV_CACHE_ALIGN, bytes);
     }

@@ -7,6 +7,7 @@
 #include "error.h"
 #include "files/json.h"
 #include "files/safetensors.h"
+#include "files/token_file.h"
 #include "part_index.h"
 
 /* Reads bytes of a file, and compares their checksum; *out is for free(), and ends with a NUL. */
@@ -85,7 +86,7 @@ find_key(struct view *v, const struct qv_index_row *r, qv_error *err)
     memcpy(name, v->p->keys + r->key_at, n);
     name[n] = '/';
     for (int i = 0; i < qv_cache_n_tensors(l) && !s; i++) {
-        qv_cache_tensor_name(l, i, name + n + 1);
+        qv_token_file_name(l->packed, i, name + n + 1);
         s = find_tensor(v, name, qv_cache_dtype_name(l->dtype), 2, shape,
                         r->tokens_at + (uint64_t)i * r->step * QV_CACHE_ALIGN, err);
     }

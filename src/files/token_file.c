@@ -135,21 +135,17 @@ qv_token_file_put(struct qv_token_file *f, const void *tokens, const void *const
 
 qv_status
 qv_token_file_fill_in(struct qv_token_file *f, const int64_t *grid_thw, const double *timestamps_s,
-                      qv_error *err)
+                      const char *preprocessing, qv_error *err)
 {
     const size_t grid = (size_t)f->n_matrices;
-    const qv_status s =
-        qv_safetensors_writer_put(f->writer, grid, 0, grid_thw,
-                                  (uint64_t)f->o.n_grids * 3 * sizeof *grid_thw, err);
-    return s ? s
-             : qv_safetensors_writer_put(f->writer, grid + 1, 0, timestamps_s,
-                                         (uint64_t)f->o.n_timestamps * sizeof *timestamps_s, err);
-}
-
-qv_status
-qv_token_file_amend(struct qv_token_file *f, const char *key, const char *value, qv_error *err)
-{
-    return qv_safetensors_writer_amend(f->writer, key, value, err);
+    qv_status s = qv_safetensors_writer_put(f->writer, grid, 0, grid_thw,
+                                            (uint64_t)f->o.n_grids * 3 * sizeof *grid_thw, err);
+    if (!s)
+        s = qv_safetensors_writer_put(f->writer, grid + 1, 0, timestamps_s,
+                                      (uint64_t)f->o.n_timestamps * sizeof *timestamps_s, err);
+    if (!s && preprocessing)
+        s = qv_safetensors_writer_amend(f->writer, QV_TOKEN_FILE_PREPROCESSING, preprocessing, err);
+    return s;
 }
 
 qv_status
@@ -168,9 +164,7 @@ qv_token_file_save(const struct qv_token_file_options *options,
     if (!s)
         s = qv_token_file_put(f, data->tokens, data->deepstack, 0, options->rows, err);
     if (!s)
-        s = qv_token_file_fill_in(f, data->grid_thw, data->timestamps_s, err);
-    if (!s && data->preprocessing)
-        s = qv_token_file_amend(f, QV_TOKEN_FILE_PREPROCESSING, data->preprocessing, err);
+        s = qv_token_file_fill_in(f, data->grid_thw, data->timestamps_s, data->preprocessing, err);
     if (!s)
         s = qv_token_file_commit(f, err);
     qv_token_file_close(&f);

@@ -76,12 +76,11 @@ void qv_token_file_close(struct qv_token_file **file);
 /* Writes rows [first, first + n) of tokens and of each of DeepStack's outputs. */
 qv_status qv_token_file_put(struct qv_token_file *file, const void *tokens,
                             const void *const *deepstack, int64_t first, int64_t n, qv_error *err);
-/* Writes what is known only at the end: grid_thw [n_grids, 3] and the timestamps. */
+/* Writes what is known only at the end: grid_thw [n_grids, 3], the timestamps, and how frames were
+ * made, in place of what the metadata say; NULL: that stays. */
 qv_status qv_token_file_fill_in(struct qv_token_file *file, const int64_t *grid_thw,
-                                const double *timestamps_s, qv_error *err);
-/* Replaces the value of a metadata key, as qv_safetensors_writer_amend does. */
-qv_status qv_token_file_amend(struct qv_token_file *file, const char *key, const char *value,
-                              qv_error *err);
+                                const double *timestamps_s, const char *preprocessing,
+                                qv_error *err);
 /* Makes the file appear under its name. */
 qv_status qv_token_file_commit(struct qv_token_file *file, qv_error *err);
 

@@ -62,11 +62,11 @@ qv_capacity_of(const struct qv_config *c, const int64_t g[3])
 }
 
 void
-qv_capacity_count(struct qv_capacity *all, const struct qv_capacity *one, int sign)
+qv_capacity_count(struct qv_capacity *all, const struct qv_capacity *one)
 {
-    all->patches += sign * one->patches;
-    all->segments += sign * one->segments;
-    all->windows += sign * one->windows;
+    all->patches += one->patches;
+    all->segments += one->segments;
+    all->windows += one->windows;
 }
 
 /* Windows at a frame's edges are smaller: 20x38 patches have 15 windows of 8x8, and 10x10 patches

@@ -73,8 +73,8 @@ int64_t qv_capacity_fits(const struct qv_capacity *chunk, const struct qv_capaci
 /* Returns what an item of this grid takes. */
 struct qv_capacity qv_capacity_of(const struct qv_config *c, const int64_t grid_thw[3]);
 
-/* Adds `one` to `all`, or with sign -1 subtracts it. */
-void qv_capacity_count(struct qv_capacity *all, const struct qv_capacity *one, int sign);
+/* Adds `one` to `all`. */
+void qv_capacity_count(struct qv_capacity *all, const struct qv_capacity *one);
 
 /* Returns the smallest bucket that holds so many patches. Each bucket is at most an eighth larger
  * than the one before; from half of what the device packs on, at most a thirty-second. */

@@ -107,7 +107,7 @@ size_of(const qv_feeder *f, const struct qv_filled *chunk)
     for (size_t i = 0; i < chunk->shown.n; i++) {
         const qv_capacity size =
             qv_capacity_of(&f->devices[0].model->config, chunk->pieces[i].item.grid_thw);
-        qv_capacity_count(&used, &size, 1);
+        qv_capacity_count(&used, &size);
         used.segment_rows =
             i == 0 || used.segment_rows == size.segment_rows ? size.segment_rows : 0;
     }
@@ -160,7 +160,7 @@ lower_room(const qv_feeder *f, struct qv_feeder_pack *pack)
     const struct qv_waiting *p = pack->waiting;
     for (; p && all.patches <= pack->capacity.patches; p = p->next) {
         const qv_capacity size = qv_capacity_of(&model->config, p->piece.item.grid_thw);
-        qv_capacity_count(&all, &size, 1);
+        qv_capacity_count(&all, &size);
     }
     pack->room =
         qv_capacity_for_fill(&model->ctx->caps, &model->config, &bits, &pack->capacity, &all);

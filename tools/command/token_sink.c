@@ -58,10 +58,8 @@ fill_in(struct tool_output *output, const qv_job_result *r, qv_error *err)
     char *preprocessing = qv_token_file_preprocessing(&r->outcome, true);
     if (!preprocessing)
         return qv_fail(err, QV_ENOMEM, "%s: no memory for metadata", output->clip);
-    qv_status status =
-        qv_token_file_fill_in(output->file, r->outcome.grid_thw, r->timestamps_s, err);
-    if (!status)
-        status = qv_token_file_amend(output->file, QV_TOKEN_FILE_PREPROCESSING, preprocessing, err);
+    const qv_status status = qv_token_file_fill_in(output->file, r->outcome.grid_thw,
+                                                   r->timestamps_s, preprocessing, err);
     free(preprocessing);
     return status;
 }
