@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Reads a cache, and what its index does not have from the parts when it is asked for. */
-#define _POSIX_C_SOURCE 200809L
 #include "reader.h"
 
 #include <stdlib.h>
@@ -88,8 +87,8 @@ qv_cache_exists(const char *dir)
     if (!dir)
         return false;
     char *path = qv_path_join(dir, QV_CACHE_DESCRIPTION);
-    const bool there =
-        !path || qv_path_exists(path); /* without memory, say yes: opening it says why */
+    /* without memory, say yes: opening it says why */
+    const bool there = !path || qv_path_exists(path);
     free(path);
     return there;
 }

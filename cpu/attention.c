@@ -24,9 +24,8 @@ enum {
     QUERIES = 128, /* rows of a block; the last rows of a segment take one of the smaller kinds */
     KEYS = 512,
     KEY_STEP = KEYS / ATTENTION_KEY_KINDS,
-    MOST_BLOCKS =
-        8, /* most blocks of queries in a piece: their sums are read once for each block of
-                   * keys */
+    /* most blocks of queries in a piece: their sums are read once for each block of keys */
+    MOST_BLOCKS = 8,
     LAYING_OUT = 16, /* laying out a block of keys takes as long as this many more queries */
     SAMPLE = 64      /* scores from which the maximum is estimated; it is mostly near enough */
 };
@@ -549,8 +548,8 @@ release_attention(struct qv_kernel *kernel)
 static void
 describe_attention(const struct qv_kernel *kernel, char *text, size_t size)
 {
-    const struct gemms_cpu *gemms =
-        kernel->attention.gemms[0]; /* these kinds are needed for every length */
+    /* these kinds are needed for every length */
+    const struct gemms_cpu *gemms = kernel->attention.gemms[0];
     qv_primitive_describe_cpu("oneDNN ", &gemms->scores[ATTENTION_QUERY_KINDS - 1], text, size);
     qv_primitive_describe_cpu(", our softmax, oneDNN ", &gemms->values[ATTENTION_QUERY_KINDS - 1],
                               text, size);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Reads one file's frames through FFmpeg, and never opens any other file. */
-#define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <fcntl.h>
 #include <libavutil/avstring.h>
@@ -52,8 +51,7 @@ static int64_t
 io_seek(void *opaque, int64_t offset, int whence)
 {
     qvm_source *source = opaque;
-    const off_t end =
-        lseek(source->fd, 0, SEEK_END); /* where it may be locked in, no fstat works */
+    const off_t end = lseek(source->fd, 0, SEEK_END); /* the lock may refuse fstat */
     if (end < 0)
         return AVERROR(errno);
     const qvm_watch *w = source->watch;

@@ -8,19 +8,19 @@
  *
  * Conventions
  *   - All arrays are row-major and contiguous; shapes stand in brackets: tokens[n, out].
- *   - A frame pair is `temporal_patch_size` (2) consecutive frames. Attention never crosses it: the
+ *   - A frame pair is `temporal_patch_size` (2) consecutive frames. Attention never leaves it: the
  *     patches of a pair are a segment.
  *   - grid_thw is frame pairs, patch rows, patch columns. One pair has grid_h * grid_w patches and
  *     gives grid_h * grid_w / merge^2 tokens.
  *   - A bucket is one of the sizes that capacities are rounded up to.
- *   - In options structs a field that is zero takes its default, and a NULL pointer means all
+ *   - In options structs zero is a field's default, and NULL in place of the struct means all
  *     defaults; `reserved` must be zero. In structs that the library fills, `reserved` is zero
  *     until a later version gives it a meaning.
  *   - Every call that can fail returns a qv_status and, if `err` is not NULL, writes a message
  *     there. A failed call leaves its out-parameters untouched.
  *   - A function that frees (X_free, X_close) sets the caller's pointer to NULL and accepts NULL.
- *   - X_get_info fills the caller's struct; texts in it belong to the object. The caller owns what
- *     it passes in.
+ *   - X_get_info fills the caller's struct; texts in it belong to the object. What the caller
+ *     passes in remains the caller's.
  *   - Frames, patches and tokens may be in the device's memory (for a CUDA context, memory of
  *     cudaMalloc on its device). Weights and options are on the host.
  *
@@ -163,11 +163,11 @@ QV_API qv_status qv_context_open(const qv_context_options *options, qv_context *
 QV_API void qv_context_close(qv_context **ctx);
 QV_API void qv_context_get_info(const qv_context *ctx, qv_context_info *out);
 
-/* Allocates host memory for frames, patches and tokens that this device copies fastest. Its
- * contents are undefined. For CUDA it is page-locked, so that copies run at the link's rate, and
- * aligned for every type; for other devices it begins at a page. Locking takes 0.4 ms per MB, so
- * the context keeps the largest freed blocks for later calls: at most four, and 256 MiB in all.
- * Returns QV_EINVAL for 0 bytes, and QV_ENOMEM. */
+/* Allocates host memory for frames, patches and tokens, of the kind that this device copies
+ * fastest, with undefined contents. For CUDA it is page-locked, so that copies run at the link's
+ * rate, and aligned for every type; for other devices it begins at a page. Locking takes 0.4 ms per
+ * MB, so the context keeps the largest freed blocks for later calls: at most four, and 256 MiB in
+ * all. Returns QV_EINVAL for 0 bytes, and QV_ENOMEM. */
 QV_API qv_status qv_host_alloc(qv_context *ctx, size_t bytes, void **out, qv_error *err);
 /* Frees memory of the same context's qv_host_alloc; must be called before the context is closed.
  * NULL is accepted; the caller's pointer stays as it is. */
@@ -175,7 +175,7 @@ QV_API void qv_host_free(qv_context *ctx, void *p);
 
 /* ---- model: weights on a device ------------------------------------------------------------- */
 
-/* The processor of transformers whose rules make frames. Images have the same rules, except
+/* The transformers processor whose rules are followed. Images follow the same rules, except
  * GLM's. */
 typedef enum qv_processor {
     /* Qwen3VLVideoProcessor: pixels are counted over all frames, T*H*W */
@@ -209,8 +209,8 @@ typedef enum qv_weight_kind {
     QV_WEIGHTS_WIDENED = 0, /* in the model's dtype, like all other matrices */
     /* packed as stored, and widened whenever they are multiplied. That needs less memory (with 4
      * bits 0.3 of bf16's) and more time, and gives the same bits if scales are bf16 or f16.
-     * Matrices that cannot stay packed are widened; qv_model_info.stored_matrices counts those
-     * that do. */
+     * Matrices that cannot stay packed are widened; qv_model_info.stored_matrices counts the
+     * packed ones. */
     QV_WEIGHTS_STORED,
     QV_WEIGHTS_MAX = 0x7fff
 } qv_weight_kind;
@@ -246,11 +246,11 @@ typedef struct qv_model_info {
     char lowering_reason[QV_REASON_BYTES];
     const char *folder; /* what it was loaded from, as the caller gave it */
     /* `note`: what a GGUF file leaves out, and what was assumed. `warning`: why tokens probably
-     * differ from the published checkpoint's. For a folder: which preprocessor files are missing
-     * (processor_config.json with these parts, preprocessor_config.json,
-     * video_preprocessor_config.json), and which sizes, means and deviations were assumed;
-     * transformers refuses such a folder. For a GGUF file: that means and deviations look wrong,
-     * and which would be right. Both are printable UTF-8; "": nothing to report. */
+     * differ from the published checkpoint's. For a folder it says which preprocessor files are
+     * missing (preprocessor_config.json, video_preprocessor_config.json, or processor_config.json
+     * with their contents), and which sizes, means and deviations were assumed; transformers
+     * refuses such a folder. For a GGUF file it says that means and deviations look wrong, and
+     * which would be right. Both are printable UTF-8; "": nothing to report. */
     const char *note, *warning;
     int64_t stored_matrices; /* how many stay quantised (qv_model_options.weights) */
     int device;              /* of the model's context: qv_context_options.device */
@@ -303,7 +303,7 @@ typedef struct qv_item {
 
 /* ---- capacity: what a chunk holds, and what an item takes of it ------------------------------ */
 
-/* How much a chunk holds at most, or how much one or more items need. */
+/* How much a chunk can hold, or how much items need. */
 typedef struct qv_capacity {
     int64_t patches;
     int64_t segments;     /* frame pairs and images */
@@ -327,16 +327,16 @@ typedef struct qv_plan_options {
      * windows is 0, it follows from patches. With segment_rows a chunk accepts only frame pairs of
      * that size, which is faster on some devices. */
     qv_capacity capacity;
-    /* If set, and capacity is zeros: the capacity for an item of this grid by itself, the smallest
-     * bucket that holds it. A clip larger than a chunk gets chunks of whole frame pairs, for pairs
-     * of its size only (segment_rows) if that gives the bits of packed chunks. An image larger than
-     * a chunk gets its own size. */
+    /* if set, and capacity is zeros: the capacity for an item of this grid by itself, which is the
+     * smallest bucket that holds it. A clip larger than a chunk gets chunks of whole frame pairs,
+     * for pairs of its size only (segment_rows) if that gives the bits of packed chunks. An image
+     * larger than a chunk gets its own size. */
     int64_t grid_thw[3];
     qv_input input;
     qv_dtype output; /* dtype of the tokens: QV_F32 (default) or QV_BF16 */
     qv_layer_hook hook;
     void *hook_user;
-    /* Only for qv_encode, which calls it before every chunk but the first. If it returns true, the
+    /* only for qv_encode, which calls it before every chunk but the first. If it returns true, the
      * call ends with QV_ESTATE once the chunks under way are done. */
     bool (*stop)(void *user);
     void *stop_user;
@@ -405,14 +405,14 @@ QV_API qv_status qv_encode(qv_model *model, qv_input input, const qv_item *items
 
 /* How a model's frame pairs are packed into chunks. */
 typedef struct qv_packing {
-    int64_t rows;     /* patches of the chunks that most frame pairs go into */
+    int64_t rows;     /* patches in the chunks that most frame pairs go into */
     const char *rule; /* how chunks are filled; on some devices another rule gives other bits */
     /* the most tokens in a chunk of one item's frame pairs alone, unless one pair has more */
     int64_t alone_tokens;
 } qv_packing;
 
 /* Returns how the model's frame pairs are packed into chunks of chunk_rows patches (0: the device's
- * own size). Tokens' bits depend on it, so caches record it. */
+ * own size). The bits of tokens may depend on it, so caches record it. */
 QV_API qv_packing qv_model_packing(const qv_model *model, int64_t chunk_rows);
 
 /*
@@ -421,9 +421,9 @@ QV_API qv_packing qv_model_packing(const qv_model *model, int64_t chunk_rows);
  * pairs go in order and through one device; a long item spans several chunks. The capacity of an
  * item's pairs depends only on the size of its frames and the feeder's options.
  *
- * Threads. The caller has one lock. Any thread may call qv_feeder_add, _put, _ready and _drop while
- * it holds the lock. One thread per device calls qv_feeder_ready, and qv_feeder_push and _pull
- * without the lock. With a single thread no lock is needed.
+ * Threads. The caller provides one lock. Any thread may call qv_feeder_add, _put and _drop while it
+ * holds the lock. One thread per device calls qv_feeder_ready, which needs the lock, and
+ * qv_feeder_push and _pull, which do not. With a single thread no lock is needed.
  */
 typedef struct qv_feeder qv_feeder;
 
@@ -431,17 +431,17 @@ typedef struct qv_feeder_options {
     qv_dtype output;    /* dtype of the tokens: QV_F32 (default) or QV_BF16 */
     int64_t chunk_rows; /* patches in a chunk; 0: the first device's own size */
     bool alone;         /* items share no chunk: each gets the capacity for it by itself */
-    /* where plans are slow to make, also make the plans of smaller chunks at once, so that no
+    /* where plans are slow to make, make the plans of smaller chunks on opening too, so that no
      * later item waits for one */
     bool warm_up;
     uint64_t reserved[8];
 } qv_feeder_options;
 
-/* An item on its way through a feeder, which owns it and writes its fields. */
+/* An item on its way through a feeder, which owns this struct and writes it. */
 typedef struct qv_feed {
     void *user;   /* the caller's */
     int64_t step; /* how many frame pairs each put adds; the last put adds the rest */
-    bool full;    /* two chunks' worth of its frame pairs wait, so more would gain nothing */
+    bool full;    /* two chunks' worth of its frame pairs wait: putting more would gain nothing */
     int device;   /* the device that its frame pairs go through; -1: not decided yet */
 } qv_feed;
 
@@ -457,8 +457,8 @@ typedef struct qv_feeder_piece {
 /* The most pieces in a chunk, and the most that are considered to fill it. */
 #define QV_FEEDER_PIECES 256
 
-/* A chunk, valid from qv_feeder_ready until the next qv_feeder_ready after it was pulled. It has
- * its pieces' tokens in their order. */
+/* A chunk, valid from qv_feeder_ready until the next qv_feeder_ready after it was pulled. Tokens
+ * are in the order of the pieces. */
 typedef struct qv_feeder_chunk {
     const qv_feeder_piece *pieces;
     size_t n;
@@ -475,39 +475,39 @@ typedef struct qv_feeder_chunk {
 QV_API qv_status qv_feeder_open(qv_model *const *models, size_t n_models,
                                 const qv_feeder_options *options, qv_feeder **out, qv_error *err);
 
-/* Announces an item, and decides its frame pairs' capacity. If item->data is NULL, the data come
- * with each put, as for a clip that is being decoded. Returns QV_EINVAL for an invalid item, with a
+/* Announces an item, and decides its frame pairs' capacity. If item->data is NULL, each put brings
+ * its own data, as for a clip that is being decoded. Returns QV_EINVAL for an invalid item, with a
  * message that begins with `name`. */
 QV_API qv_status qv_feeder_add(qv_feeder *feeder, qv_input input, const qv_item *item,
                                const char *name, void *user, qv_feed **out, qv_error *err);
 
-/* Puts an item's next frame pairs: feed->step of them, or the rest. `data` is theirs, or NULL if
- * item->data was given; it must stay valid until they are pushed or dropped. Returns QV_EFULL if
- * QV_FEEDER_PIECES puts wait for the same chunks, QV_ENOMEM, or QV_EINVAL if nothing is left of the
- * item. */
+/* Puts an item's next frame pairs: feed->step of them, or the rest. `data` is their data, which
+ * must stay valid until they are pushed or dropped, or NULL if item->data was given. Returns
+ * QV_EFULL if QV_FEEDER_PIECES puts wait for the same chunks, QV_ENOMEM, or QV_EINVAL if nothing is
+ * left of the item. */
 QV_API qv_status qv_feeder_put(qv_feeder *feeder, qv_feed *feed, const void *data, void *user,
                                qv_error *err);
 
 /* Chooses the device's next chunk: as many of the oldest pairs as fit, then the pairs that fill it
- * best. qv_feeder_push must follow. now_s is the time on any clock, in seconds. `more`: more pairs
- * are coming, and can be put before these have gone. Then these wait for a full chunk while the
- * device works, and after that for as long as a full chunk takes it; otherwise they go at once.
- * Returns NULL if no chunk may go yet, or if a chunk must be pulled first; *wait_s is lowered to
- * the seconds after which to ask again. */
+ * best. qv_feeder_push must follow. now_s is the time on any clock, in seconds. `more` says that
+ * more pairs are coming, and can be put before the waiting ones are pushed. The waiting pairs then
+ * wait for a full chunk: while the device works, and once it is idle for as long as it takes to
+ * compute a full chunk. Without `more` they go at once. Returns NULL if no chunk may go yet, or if
+ * a chunk must be pulled first; *wait_s is lowered to the seconds after which to ask again. */
 QV_API const qv_feeder_chunk *qv_feeder_ready(qv_feeder *feeder, int device, double now_s,
                                               bool more, double *wait_s);
 
 /* Pushes the chunk that qv_feeder_ready chose, and may make a plan for later chunks while the
  * device computes. Returns what qv_plan_create and qv_plan_push return. If the chunk is `refused`,
- * only its items have failed; after any other failure the device is lost: its items must be
- * dropped, and it must not be used again. */
+ * only its items have failed; after any other failure the device is lost: drop its items, and do
+ * not use it again. */
 QV_API qv_status qv_feeder_push(qv_feeder *feeder, int device, qv_error *err);
 
 /* Waits for the device's oldest chunk and writes its tokens, like qv_plan_pull. */
 QV_API qv_status qv_feeder_pull(qv_feeder *feeder, int device, qv_tokens *out, qv_error *err);
 
 /* Removes a waiting piece of the item and returns true; if none waits, frees the feed and returns
- * false. Call it until it returns false for an item that failed or is done. Chunks that have been
+ * false. When an item has failed or is done, call it until it returns false. Chunks that have been
  * chosen are not changed. */
 QV_API bool qv_feeder_drop(qv_feeder *feeder, qv_feed *feed, qv_feeder_piece *piece);
 

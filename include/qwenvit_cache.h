@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * qwenvit_cache: a folder of vision tokens, with a key per clip. Any number of processes may write
- * to it and may be killed at any moment, and anyone may read it: each part is a safetensors file
- * that appears whole and synced or not at all, and never changes (docs/cache.md has the format).
+ * to it and be killed at any moment, and anyone may read it: each part is a safetensors file that
+ * appears whole and synced or not at all, and never changes (docs/cache.md has the format).
  *
  * The conventions of qwenvit.h hold. A pointer may be NULL only if its description says so:
  * otherwise a function returns QV_EINVAL, or, if it returns no status, an empty answer: 0, false,
  * NULL, zeros or QV_CACHE_MISSING.
  *
- * If a key has several records, the one that was sealed last counts (of those sealed at the same
+ * If a key has several records, the one that was sealed last counts (of records sealed at the same
  * time, the one in the last part by name). If that record says that the clip failed, and the last
  * record that is ok has the same source (path, stretch, options, size and time of the file), the ok
  * one counts instead.
  *
- * Threads. Several threads may use a writer at once, each qv_cache_entry one thread at a time.
- * Several threads may use an open cache at once.
+ * Threads. Several threads may use a writer or an open cache at once, but a qv_cache_entry only one
+ * thread at a time.
  */
 #ifndef QWENVIT_CACHE_H
 #define QWENVIT_CACHE_H
@@ -39,8 +39,7 @@ QV_API qv_status qv_cache_key(const char *bytes, char *out, qv_error *err);
 /* Returns the XXH3-64 of a key as caches spell it. Shard i of n has the keys with hash % n = i. */
 QV_API uint64_t qv_cache_key_hash(const char *key);
 
-/* The source of a key's tokens. A key is computed again if its source differs from the recorded
- * one. */
+/* What a key's tokens are made from. A run computes a key again if this differs from its record. */
 typedef struct qv_cache_source {
     const char *path;      /* as in the list; any bytes */
     double start_s, end_s; /* a stretch of the clip, to the nanosecond; 0: from its beginning, to
@@ -54,12 +53,12 @@ typedef struct qv_cache_source {
 struct qv_clip_options; /* qwenvit_clips.h */
 
 #define QV_CACHE_OPTIONS_BYTES 256
-/* Returns the source that `qwenvit cache` records for a clip, whose file it looks at; a file that
- * does not exist has no size and no time. `own` has this clip's own options, or is NULL: start_s
- * and end_s become the stretch, and fps, max_frames, max_pixels, offset, length and first_frame the
- * options, if one of them is not 0; other fields are ignored. The result points to the caller's
- * `path` and `text`; `text` may be NULL if `own` is. For a record, use bytes and mtime_ns of
- * qv_outcome instead, because the file may have been replaced since it was read. */
+/* Returns the source that `qwenvit cache` records for a clip. It looks at the file; one that does
+ * not exist has size and time 0. `own` has this clip's own options, or is NULL: start_s and end_s
+ * become the stretch, and fps, max_frames, max_pixels, offset, length and first_frame, where not 0,
+ * the options; other fields are ignored. The result points to the caller's `path` and `text`;
+ * `text` may be NULL if `own` is. For a record, use file_bytes and file_mtime_ns of qv_outcome
+ * instead, because the file may have been replaced since it was read. */
 QV_API qv_cache_source qv_cache_source_of(const char *path, const struct qv_clip_options *own,
                                           char text[QV_CACHE_OPTIONS_BYTES]);
 
@@ -88,7 +87,7 @@ typedef struct qv_cache_writer_options {
      * dtype, capacity). It is stored in qwenvit-cache.json; a run with another made_by is refused.
      * NULL: {} */
     const char *made_by;
-    int64_t shard, n_shards; /* part of each part's file name; n_shards 0: 1 */
+    int64_t shard, n_shards; /* go into the names of the parts; n_shards 0: 1 */
     int64_t part_bytes;      /* a part is sealed once it has this many bytes; 0: 1 GiB */
     double part_seconds;     /* a part is sealed once it is this old; 0: 300 */
     int64_t after;           /* qv_cache_info.sealed of the folder as it was read: new records get
@@ -100,22 +99,22 @@ typedef struct qv_cache_writer_options {
     uint64_t reserved[8];
 } qv_cache_writer_options;
 
-/* Opens a folder for adding keys, and creates it if it does not exist. Removes what dead processes
- * of this host left unfinished. The folder cannot be pruned while a writer is open. Returns
- * QV_EFORMAT if the folder holds something else, naming what differs and both models; QV_EIO if it
+/* Opens a folder for adding keys, and creates it if it does not exist. Removes unfinished files of
+ * dead processes of this host. The folder cannot be pruned while a writer is open. Returns
+ * QV_EFORMAT if the folder was made otherwise, naming what differs and both models; QV_EIO if it
  * cannot be written to; QV_ESTATE while another process prunes it. */
 QV_API qv_status qv_cache_writer_open(const char *dir, const qv_cache_writer_options *options,
                                       qv_cache_writer **out, qv_error *err);
 
 /* Begins a key of at most `rows` rows, and reserves room for them in a part (0: the clip has failed
- * already). Waits while two parts are still being sealed. After a failure of the disk every call
- * returns that failure; what was finished before is sealed if possible. */
+ * already). Waits while two parts are still being sealed. After the disk has failed, every call
+ * returns that failure; keys finished before it are sealed if possible. */
 QV_API qv_status qv_cache_begin(qv_cache_writer *writer, const char *key,
                                 const qv_cache_source *source, int64_t rows, qv_cache_entry **out,
                                 qv_error *err);
 /* Writes the next tokens->n rows, in the layout's dtype, and the first n_deepstack of their
  * DeepStack outputs, before it returns. Returns QV_EINVAL for more rows than the key has room for
- * and for NULL rows; nothing was written then, and other rows may be put. */
+ * and for NULL rows; then nothing was written, and the entry can still be used. */
 QV_API qv_status qv_cache_put(qv_cache_entry *entry, const qv_tokens *tokens, qv_error *err);
 
 /* The outcome of a key. */
@@ -131,7 +130,7 @@ typedef struct qv_cache_result {
  * entry, on failure too. */
 QV_API qv_status qv_cache_finish(qv_cache_entry **entry, const qv_cache_result *result,
                                  qv_error *err);
-/* Gives a key up, without a record, and frees the entry. */
+/* Abandons a key, without a record, and frees the entry. */
 QV_API void qv_cache_drop(qv_cache_entry **entry);
 
 /* Seals the finished keys, and waits for that. A part stays open while entries in it are not
@@ -163,10 +162,10 @@ typedef struct qv_cache_info {
 /* Returns whether a folder is a cache, or claims to be one: it has a qwenvit-cache.json. */
 QV_API bool qv_cache_exists(const char *dir);
 /* Opens a cache, and reads and checks the indexes of all its parts (docs/cache.md says what is left
- * to qv_cache_verify). qv_cache_damage reports a part that is damaged or not a regular file; its
- * keys are missing. Needs memory for the index (qv_cache_info.index_bytes), and while it opens for
- * the largest part's (32 MiB at most). Returns QV_EIO, QV_EFORMAT (no cache, or another version),
- * QV_ENOMEM, or QV_EBACKEND (the file system or its server is gone). */
+ * to qv_cache_verify). If a part is damaged or not a regular file, its keys are missing, and
+ * qv_cache_damage reports it. Needs memory for the index (qv_cache_info.index_bytes), and during
+ * the call as much as the largest part's index (32 MiB at most). Returns QV_EIO, QV_EFORMAT (no
+ * cache, or another version), QV_ENOMEM, or QV_EBACKEND (the file system or its server is gone). */
 QV_API qv_status qv_cache_open(const char *dir, qv_cache **out, qv_error *err);
 QV_API void qv_cache_close(qv_cache **cache);
 QV_API void qv_cache_get_info(const qv_cache *cache, qv_cache_info *out);
@@ -178,8 +177,8 @@ typedef struct qv_cache_rate {
     double seconds;        /* above 0 */
     uint64_t reserved[4];
 } qv_cache_rate;
-/* Measures the latest run (a process of a shard): of the runs that sealed at least two parts and
- * were not pruned, the one that sealed a part last. Returns false if there is none. */
+/* Measures the latest run (one process): of the runs that sealed at least two parts and were not
+ * pruned, the one that sealed a part last. Returns false if there is none. */
 QV_API bool qv_cache_last_rate(const qv_cache *cache, qv_cache_rate *out);
 /* Returns why damaged part i of n_damaged cannot be used; the text names its file. NULL for an i
  * past the last. *superseded is set to whether nothing is lost with the part: its index names its
@@ -188,7 +187,7 @@ QV_API bool qv_cache_last_rate(const qv_cache *cache, qv_cache_rate *out);
  * `superseded` may be NULL. */
 QV_API const char *qv_cache_damage(const qv_cache *cache, int64_t i, bool *superseded);
 
-/* A key and what the cache knows of it. Its texts are valid until the cache is closed. */
+/* A key and what the cache knows about it. Its texts are valid until the cache is closed. */
 typedef struct qv_cache_item {
     const char *key;
     int64_t index;    /* the item's number, for qv_cache_at */
@@ -221,8 +220,8 @@ QV_API qv_status qv_cache_find(const qv_cache *cache, const char *key, qv_cache_
 QV_API qv_status qv_cache_at(const qv_cache *cache, int64_t i, qv_cache_item *out, qv_error *err);
 /* Maps an item's part, if it is not mapped yet, and sets the item's tensors: nothing is copied, and
  * no file stays open. The tensors are valid until qv_cache_release, which must follow each hold
- * once, or until the cache is closed. Parts that nobody holds stay mapped until their place is
- * needed; the one that was released first goes first. If the part is gone because somebody pruned
+ * once, or until the cache is closed. Parts that nobody holds stay mapped until room is needed;
+ * the one that was released first goes first. If the part is gone because somebody pruned
  * the cache, the indexes are read again, and the item gets the same tensors from their new place
  * (its part and offsets keep their values). A failed item gets nothing. Returns QV_EIO if the part
  * cannot be mapped, is not the file that it was, or is gone and the key is gone or was made again;
@@ -247,7 +246,7 @@ typedef enum qv_cache_state {
                            * gone */
     QV_CACHE_STATE_MAX = 0x7fff
 } qv_cache_state;
-/* What is not compared of a source. Stretch and options always are. */
+/* Which parts of a source are not compared. Stretch and options always are. */
 typedef enum qv_cache_trust {
     QV_CACHE_TRUST_NOTHING,
     QV_CACHE_TRUST_TIMES, /* times are not compared: a file with the same path and size is the same,
@@ -256,8 +255,8 @@ typedef enum qv_cache_trust {
                            * same size is the same anywhere */
     QV_CACHE_TRUST_MAX = 0x7fff
 } qv_cache_trust;
-/* Compares what the cache has for a key with a source. Options that only repeat the cache's
- * description of all clips count as no options. */
+/* Compares a key's record with a source. Options that only repeat the cache's description of all
+ * clips count as no options. */
 QV_API qv_cache_state qv_cache_compare(const qv_cache *cache, const char *key,
                                        const qv_cache_source *source, qv_cache_trust trust);
 
@@ -300,10 +299,10 @@ typedef struct qv_cache_pruned {
 } qv_cache_pruned;
 
 /* Removes records from a cache, part by part: a part's remaining records are copied, unchanged and
- * with the part's time of sealing, to a new part, which is synced and has its name before the old
- * one is removed. A part that would be empty is removed. So a process that ends at any moment, or a
- * full disk, loses nothing, and running it again continues. Readers that have the cache open keep
- * what is mapped, and find the rest in its new place. Nobody else may write to the cache meanwhile.
+ * with the part's time of sealing, to a new part, which is synced and named before the old one is
+ * removed. A part that would be empty is removed. So a process that ends at any moment, or a full
+ * disk, loses nothing, and running it again continues. Readers that have the cache open keep what
+ * is mapped, and find the rest in its new place. Nobody else may write to the cache meanwhile.
  * *out is filled in any case. Returns QV_ESTATE while a writer is open or somebody else prunes the
  * cache; QV_EUNSUPPORTED if the file system has no locks (but not with no_lock or dry_run);
  * QV_EINVAL for NULL, for invalid options, and if keep is given and empty; the errors of

@@ -31,9 +31,9 @@ typedef enum qv_like {
 } qv_like;
 QV_API const char *qv_like_name(qv_like like); /* "qwen-vl-utils"; never NULL */
 
-/* Who decodes videos: the CPU or an NVIDIA GPU. Their frames are the same to the byte, except for
- * damage that a GPU does not notice. AUTO means the CPU; in jobs, whose tokens are not stored, both
- * (qv_job_options.clip). */
+/* Who decodes clips: the CPU or an NVIDIA GPU. Their frames are byte-identical, except for damage
+ * that a GPU does not notice. AUTO means the CPU, except in jobs, which use both
+ * (qv_job_options.clip); fills of caches use the CPU. */
 typedef enum qv_decode {
     QV_DECODE_AUTO = 0,
     QV_DECODE_CPU,
@@ -42,8 +42,7 @@ typedef enum qv_decode {
 } qv_decode;
 QV_API const char *qv_decode_name(qv_decode decode); /* "gpu"; never NULL */
 
-/* How to read a clip. A field that is 0 asks for nothing. Brackets have the field's name in
- * qwen-vl-utils, if it differs. */
+/* How to read a clip. A field's name in qwen-vl-utils, if it differs, is in brackets. */
 typedef struct qv_clip_options {
     double fps;         /* frames sampled per second; 0: the preprocess's */
     int64_t num_frames; /* [nframes] exactly this many frames instead; excludes fps */
@@ -57,7 +56,7 @@ typedef struct qv_clip_options {
     qv_like like;
     bool cap_pixels; /* only for QV_LIKE_TRANSFORMERS: its cap_pixels_per_frame */
     /* for decoding, at most 1024; 0: one for HEVC, MPEG-1, 2 and 4, VP8 and PNG, and every core for
-     * codecs that make the same frames of damaged data with any number of threads (H.264, VP9, AV1
+     * codecs whose frames of damaged data do not depend on the number of threads (H.264, VP9, AV1
      * and others). HEVC with more threads gives the same frames for undamaged clips */
     int threads;
     /* A clip is decoded in a process of its own, which on Linux can open no file, network
@@ -70,7 +69,7 @@ typedef struct qv_clip_options {
      * file is at the path. */
     const void *bytes;
     size_t n_bytes;
-    /* The clip is inside the file, as in a tar shard: `length` bytes (0: to the end) from byte
+    /* The clip's place in the file, as in a tar shard: `length` bytes (0: to the end) from byte
      * `offset` on. */
     int64_t offset, length;
     /* [video_start, video_end] A stretch of the clip, in seconds as timestamps count them: frames
@@ -78,13 +77,13 @@ typedef struct qv_clip_options {
      * QV_LIKE_QWEN_VL_UTILS, the last frame is the one at end_s or before. See
      * docs/preprocessing.md. */
     double start_s, end_s;
-    double max_seconds; /* a clip that is longer, once it is cut, fails; 0: no limit */
+    double max_seconds; /* a longer clip, or a longer stretch, fails; 0: no limit */
     bool first_frame;   /* read only the first frame, of an animation or any clip, as an image */
-    /* Linux. QV_DECODE_GPU: the frames of a clip (H.264 of 8 bits, HEVC of 8 or 10, 4:2:0,
-     * progressive) come from the decoders of CUDA device `gpu`, in a process of `decoder` (or of
-     * this clip alone) that has it open, which converts and resizes them if it can; the clip's own
-     * process still reads the file. The CPU decodes what the device cannot, and, from its
-     * beginning, a clip with anything unforeseen: qv_outcome.not_gpu. */
+    /* Linux. QV_DECODE_GPU: the decoders of CUDA device `gpu` make the frames of a clip (H.264 of 8
+     * bits, HEVC of 8 or 10, 4:2:0, progressive), in a process of `decoder` (or of this clip alone)
+     * that has the device open, and converts and resizes the frames if it can; the clip's own
+     * process still reads the file. The CPU decodes what the device cannot, and decodes a clip with
+     * anything unforeseen from its beginning; qv_outcome.not_gpu says why. */
     qv_decode decode;
     int gpu;
     uint64_t reserved[6];
@@ -107,8 +106,8 @@ typedef struct qv_value {
 } qv_value;
 
 /* Sets an option by name, as Python's encode does: the field's name, but "start" and "end" for
- * start_s and end_s, and a text for `like` and `decode`. With `row` the name is a field of a row of
- * a list, as `qwenvit encode` and `qwenvit cache` read it from JSON: only "fps", "start", "end",
+ * start_s and end_s; `like` and `decode` are texts. With `row` the name is a field of a row of a
+ * list, as `qwenvit encode` and `qwenvit cache` read it from JSON: only "fps", "start", "end",
  * "first_frame", "max_frames", "max_pixels", "offset", and "bytes", which is `length`; counts and
  * rates must be above 0. Returns NULL on success, "" for an unknown option, and otherwise what the
  * value must be ("an integer from 1 up, at most 1024"), valid until this thread's next call. Upper
@@ -116,7 +115,7 @@ typedef struct qv_value {
 QV_API const char *qv_clip_options_set(qv_clip_options *options, const char *name, bool row,
                                        const qv_value *value);
 
-/* What may surprise about an image's pixels. */
+/* What is unusual about an image's pixels. */
 typedef enum qv_remark {
     QV_REMARK_NONE = 0,
     QV_REMARK_GRAY16, /* 16-bit gray: values above 255 are white, as in Pillow */
@@ -130,15 +129,15 @@ typedef enum qv_remark {
 QV_API const char *qv_remark_text(qv_remark remark);
 
 /* What became of a clip or an image: what its file is, which frames were chosen, and how decoding
- * went. It comes with everything that is made of the clip (docs/jobs.md says where to find each
- * member). For frames and patches only is_image, n_frames, grid_thw and what the caller gave are
- * set; the rest is 0. */
+ * went. Results, files and records have it (docs/jobs.md says where to find each member). For
+ * frames and patches only is_image, n_frames, grid_thw and what the caller gave are set; the rest
+ * is 0. */
 typedef struct qv_outcome {
     bool is_image; /* a still image, to which the rules of images apply */
     qv_like like;  /* as in the options */
     char codec[32], format[64];
     int source_width, source_height; /* as shown, after the display rotation */
-    int rotation;                    /* clockwise degrees that were applied: 0, 90, 180, 270 */
+    int rotation;                    /* degrees clockwise that were applied: 0, 90, 180, 270 */
     double source_fps, duration_s;
     int64_t source_frames; /* in the file; 0: no file was opened */
     int64_t first_frame;   /* the first frame from start_s on; 0 for a whole clip */
@@ -180,20 +179,20 @@ typedef struct qv_outcome {
     uint64_t reserved[4];
 } qv_outcome;
 
-/* Returns the numbers of Qwen3-VL's published preprocessor files, for use without a checkpoint. */
+/* Returns the values of Qwen3-VL's published preprocessor files, for use without a checkpoint. */
 QV_API qv_preprocess qv_preprocess_default(bool is_image);
 
 /*
- * Starts the program qwenvit-decoder, which makes a process per clip that is opened with it, and
- * does not wait until it runs. This pays for many clips, or before the first one, because loading
- * FFmpeg takes some 50 ms. `program` is its path, or the path of a script that becomes it by exec;
- * NULL: where it was built or installed. Any thread may use the decoder. The program ends with this
- * process (within a second or two if this process is killed), and on Linux the processes that it
- * made end with it. If the program ends (killed for lack of memory, say), or does not answer for
- * 60 s and is killed, it is started again for the next clip, in the environment that this call
- * found; no other thread may add variables to it (setenv, putenv) during the call. A clip under way
- * is then decoded again from its beginning, once, and goes on with the next frame. Returns
- * QV_EBACKEND if the program does not exist, and QV_ENOMEM.
+ * Starts the program qwenvit-decoder, which makes a process per clip that is opened with it; it
+ * does not wait until the program runs. This saves the 50 ms that loading FFmpeg takes, for each
+ * clip, or for the first one if called early. `program` is its path, or the path of a script that
+ * execs it; NULL: where it was built or installed. Any thread may use the decoder. The program ends
+ * with this process (within a second or two if this process is killed), and on Linux the processes
+ * that it made end with it. If the program ends (killed for lack of memory, say), or does not
+ * answer for 60 s and is killed, it is started again for the next clip, in the environment of this
+ * call; no other thread may add variables to the environment (setenv, putenv) during the call. A
+ * clip under way is then decoded again from its beginning, once, and continues with the next frame.
+ * Returns QV_EBACKEND if the program does not exist, and QV_ENOMEM.
  */
 QV_API qv_status qv_decoder_start(const char *program, qv_decoder **out, qv_error *err);
 /* Sets `text` to what qwenvit-decoder reports of itself: a line with its version, and indented
@@ -203,26 +202,26 @@ QV_API qv_status qv_decoder_start(const char *program, qv_decoder **out, qv_erro
 QV_API qv_status qv_decoder_version(const char *program, char text[256], qv_error *err);
 /* Finds out whether CUDA device `gpu` can decode clips (QV_DECODE_GPU). It starts a process that
  * opens the device, which takes some 0.5 s; with `wait` it waits for that. Returns QV_OK if the
- * device can; QV_ESTATE while that is not known yet, or no process can be started now; QV_EBACKEND,
+ * device can; QV_ESTATE if that is not known yet, or no process can be started now; QV_EBACKEND,
  * with the reason, if it cannot. After a failure a later call or clip tries again: after 1 s, then
  * 2 s, up to 512 s. */
 QV_API qv_status qv_decoder_gpu(qv_decoder *decoder, int gpu, bool wait, qv_error *err);
 /* Returns whether a process has CUDA device `gpu` open already, for qv_decoder_gpu, a clip or a
- * job. `why` is set to the reason why the device decodes nothing, as a text that follows "since";
- * "": there is none. NULL: not wanted. */
+ * job. If `why` is not NULL, it is set to why the device decodes nothing, as a text that follows
+ * "since", or "". */
 QV_API bool qv_decoder_has_gpu(qv_decoder *decoder, int gpu, char why[64]);
 /* Returns the most memory, in bytes, that decoding uses on a CUDA device (QV_DECODE_GPU), however
  * many clips it decodes: the process's context, and the pictures of all streams. The CPU decodes
  * streams beyond that. */
 QV_API int64_t qv_decoder_gpu_bytes(void);
-/* Ends the program. Its clips must be closed before. This takes at most 60 s, usually no time. In a
- * forked process it only frees and closes what that process has of the decoder. */
+/* Ends the program, whose clips must be closed first. This takes at most 60 s, usually no time. In
+ * a forked process it only frees and closes that process's share of the decoder. */
 QV_API void qv_decoder_stop(qv_decoder **decoder);
 
 /*
- * Opens a clip or an image (PNG, JPEG, WebP, ...) and decides which frames are read, at which size.
- * `image` and `video` are a model's preprocessing numbers. Decoding and resizing start in the
- * background. Returns
+ * Opens a clip or an image (PNG, JPEG, WebP, ...) and decides which frames are read, at what size.
+ * `image` and `video` are a model's preprocessing (qv_model_info). Decoding and resizing start in
+ * the background. Returns
  *  - QV_EIO, QV_EUNSUPPORTED or QV_EFORMAT for a fault of the clip: it cannot be decoded, has no
  *    video, is encrypted, has an aspect ratio above 200 or more than 4194304 frames; or its process
  *    crashed, ended, hung, accepted no requests, sent something impossible, or needed more than
@@ -239,7 +238,7 @@ QV_API qv_status qv_clip_open(const char *path, const qv_preprocess *image,
                               const qv_preprocess *video, const qv_clip_options *options,
                               qv_clip **out, qv_error *err);
 QV_API void qv_clip_close(qv_clip **clip);
-/* Fills *out with what is known of the clip so far. */
+/* Fills *out with what is known about the clip so far. */
 QV_API void qv_clip_get_info(const qv_clip *clip, qv_outcome *out);
 
 /*
@@ -283,10 +282,10 @@ QV_API qv_status qv_resize_bicubic(const uint8_t *src, int64_t src_h, int64_t sr
  * A job encodes many clips and images. They go through decoders, chunks and devices to a sink.
  *
  * Sources are added with a key while the job runs. Decoders read them in parallel. Their frame
- * pairs are packed, across sources, into full chunks, so a clip may span several. The sink gets
- * each source's tokens, in any order of the sources. A fault of one source, or a lack of memory for
- * it, costs only that source; a lost device costs the sources that it was computing. The job ends
- * when no device is left.
+ * pairs are packed into full chunks across sources, so a clip may span several chunks. The sink
+ * gets the sources in any order. A fault of one source, or a lack of memory for it, costs only that
+ * source; a lost device costs the sources that it was computing. The job ends when no device is
+ * left.
  *
  * The capacity in which a source's tokens are computed depends only on the size of its frames and
  * the job's options. A chunk that is not full uses a smaller capacity only if that gives the same
@@ -308,14 +307,14 @@ typedef struct qv_job_client qv_job_client;
 
 /* ---- results --------------------------------------------------------------------------------- */
 
-/* What a job knows of a source, in every call of the sink. All memory belongs to the job and is
+/* What a job knows about a source, in every call of the sink. All memory belongs to the job and is
  * valid during the call. */
 typedef struct qv_job_result {
     const char *key;
     void *user;        /* the source's `user` */
     qv_status status;  /* in the end call: why the source has failed, or QV_OK */
     const char *error; /* the error's text, or "" */
-    bool cancelled;    /* it did not fail: it was dropped, or the job ended before it was done */
+    bool cancelled;    /* it was dropped, or the job ended before it was done; it did not fail */
     /* so far. source_frames is 0 for frames and patches, and if the clip could not be opened.
      * not_gpu also says why the job let no GPU decode it */
     qv_outcome outcome;
@@ -399,7 +398,7 @@ typedef struct qv_job_options {
      * of qv_encode */
     bool alone;
     bool warm_up;     /* as in qv_feeder_options: for a job that must answer soon */
-    bool keep_frames; /* frames are kept until their tokens are with the sink */
+    bool keep_frames; /* frames are kept until the sink gets their tokens: qv_job_rows.frames */
     /* for sources of paths and bytes. threads 0: every core if few sources wait, otherwise 1. If
      * decoder is NULL, the job starts one. With QV_DECODE_GPU the job ends with QV_EBACKEND if the
      * GPU decodes nothing; the GPU decodes all of `decoders` clips at once, or with 0 the CPU those
@@ -487,8 +486,9 @@ QV_API qv_status qv_job_open(qv_model *const *models, size_t n_models,
 
 /*
  * Adds a source. It waits while the queue is full, or too much is ahead. Returns QV_EINVAL for an
- * invalid source (its grid, or no key); QV_ESTATE after qv_job_end; QV_EFULL if it would wait with
- * refuse_when_full; or the failure that ended the job. The sink gets a file's faults.
+ * invalid source (its grid, or no key); QV_ESTATE after qv_job_end; QV_EFULL, with
+ * refuse_when_full, if it would wait; or the failure that ended the job. Faults of a file go to the
+ * sink.
  */
 QV_API qv_status qv_job_add(qv_job *job, const qv_job_source *source, qv_error *err);
 
@@ -498,8 +498,8 @@ QV_API qv_status qv_job_add(qv_job *job, const qv_job_source *source, qv_error *
  * Returns how many were dropped. Any thread may call it. */
 QV_API size_t qv_job_drop(qv_job *job, const qv_job_client *client, uint64_t ticket);
 
-/* Reports that results of so many bytes (qv_job_result.ahead_bytes) were released, of the client's
- * sources (NULL: of those without a client). Any thread may call it. */
+/* Reports that results of so many bytes (qv_job_result.ahead_bytes) were released; `client` is
+ * their sources' client (NULL: they have none). Any thread may call it. */
 QV_API void qv_job_give_back(qv_job *job, qv_job_client *client, int64_t bytes);
 
 /*
@@ -516,9 +516,9 @@ QV_API void qv_job_client_cancel(qv_job_client *client);
 /* Cancels the client and frees it, once no call uses it, and before its job is closed. */
 QV_API void qv_job_client_close(qv_job_client **client);
 
-/* Waits until all sources are done; none may be added any more. Returns QV_OK even if sources
- * failed, or the failure that ended the job early. Before it returns, sources that were not done
- * get their end calls as cancelled. */
+/* Waits until all sources are done; no more may be added. Returns QV_OK even if sources failed, or
+ * the failure that ended the job early. Before it returns, sources that were not done get their end
+ * calls as cancelled. */
 QV_API qv_status qv_job_end(qv_job *job, qv_error *err);
 
 /* Cancels the sources that are not done, and returns at once. qv_job_add then fails, and
@@ -533,22 +533,22 @@ QV_API void qv_job_get_progress(qv_job *job, qv_job_progress *out);
  * is then that time's. */
 QV_API void qv_job_progress_since(qv_job_progress *p, const qv_job_progress *before);
 
-/* Cancels the sources that are not done, waits for the calls under way of sinks and decoders, and
- * frees the job. */
+/* Cancels the sources that are not done, waits for the sink and the decoders to return from calls
+ * under way, and frees the job. */
 QV_API void qv_job_close(qv_job **job);
 
-/* Computes the most host memory, in bytes, that a job with these options uses. It does not count
- * decoder processes, an item larger than options.memory, and what is ahead (options.ahead). The
- * models may be described only. */
+/* Computes the most host memory, in bytes, that a job with these options uses, without decoder
+ * processes, an item larger than options.memory, and what is ahead (options.ahead). The models may
+ * be described only (qv_model_options.describe). */
 QV_API qv_status qv_job_memory(qv_model *const *models, size_t n_models,
                                const qv_job_options *options, int64_t *bytes, qv_error *err);
 
 /* ==== filling caches ========================================================================== */
 
 /*
- * A fill adds to a folder of vision tokens (qwenvit_cache.h) by a job. It computes and writes the
- * clips of a list that the folder lacks, and leaves the others alone. So running it again continues
- * a run that ended early, for whatever reason.
+ * A fill adds to a folder of vision tokens (qwenvit_cache.h) with a job. It computes and writes the
+ * clips of a list that the folder lacks. So running it again continues a run that ended early, for
+ * whatever reason.
  *
  *     qv_cache_fill_open   reads the folder
  *     qv_cache_fill_add    says whether a clip is wanted, and remembers it if it is
@@ -605,8 +605,8 @@ typedef struct qv_cache_fill_counts {
  * as empty. Returns the errors of qv_cache_open; QV_EINVAL for NULL or invalid options. */
 QV_API qv_status qv_cache_fill_open(const char *dir, const qv_cache_fill_options *options,
                                     qv_cache_fill **out, qv_error *err);
-/* Returns the cache as it was when the fill was opened; NULL: it was empty. It belongs to the fill
- * and is valid until qv_cache_fill_end. */
+/* Returns the cache as it was when the fill was opened, or NULL if it was empty. It belongs to the
+ * fill and is valid until qv_cache_fill_end. */
 QV_API const qv_cache *qv_cache_fill_there(const qv_cache_fill *fill);
 /* Adds a clip, and looks at its file. It is wanted if the cache lacks it, has it with another path,
  * size, time, stretch or options (as far as these are compared), or if it failed before and
@@ -643,10 +643,10 @@ QV_API qv_status qv_cache_fill_add_memory(qv_cache_fill *fill, const char *key,
 /* Forgets the clips that were added since the last run, so that their memory may be freed. */
 QV_API void qv_cache_fill_forget(qv_cache_fill *fill);
 
-/* Creates the folder, or checks that it is of this model and kind. Runs do this too; calling it
- * first finds a mismatch early. It only reads the model's description, so the model may be at work.
- * Returns QV_EFORMAT if the folder is of another model or kind, naming what differs; the errors of
- * qv_cache_writer_open. */
+/* Creates the folder, or checks that it was made with this model and these options. Runs do this
+ * too; calling it first finds a mismatch early. It only reads the model's description, so the model
+ * may be at work. Returns QV_EFORMAT if the folder was made otherwise, naming what differs; the
+ * errors of qv_cache_writer_open. */
 QV_API qv_status qv_cache_fill_begin(qv_cache_fill *fill, const qv_model *model, qv_error *err);
 /* Computes the added clips that are wanted, and seals them. models are of the same tower, each on
  * its own device. More clips may be added afterwards; they are compared with the cache as it was

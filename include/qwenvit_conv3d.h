@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A Conv3d by itself, without a model or a checkpoint: a description and a 5D weight become an
- * object that knows the best way to run it on a device, and why. In a vision tower's patch
- * embedding the kernel equals the stride: one GEMM.
+ * object that knows the best way to run it on a device, and why. A vision tower's patch embedding,
+ * whose kernel equals its stride, is one GEMM.
  *
- * The conventions of qwenvit.h hold. An object is used by one thread at a time, together with its
- * context, and must be freed before its context.
+ * The conventions of qwenvit.h hold. An object and its context may be used by one thread at a time,
+ * and the object must be freed before its context.
  */
 #ifndef QWENVIT_CONV3D_H
 #define QWENVIT_CONV3D_H
@@ -87,7 +87,7 @@ typedef struct qv_conv3d_desc {
     qv_dtype dtype; /* QV_F32 or QV_BF16: dtype of x (unless bytes), weight, residual and y; sums
                      * are f32. QV_DTYPE_AUTO: the device's */
     bool bias;
-    bool frames_equal; /* the caller promises that the kernel[0] frames below a kernel are the same
+    bool frames_equal; /* the caller promises that the kernel[0] frames under a kernel are the same
                         * image */
 } qv_conv3d_desc;
 
@@ -104,7 +104,7 @@ typedef struct qv_conv3d_options {
     /* a lowering's name such as "by depth", QV_EINVAL if it is not legal; NULL: the best one */
     const char *lowering;
     int64_t chunk; /* output frames computed at a time; 0: all d'. A smaller chunk needs less
-                    * memory, and the bits are the same for any d: all chunks have one shape */
+                    * memory. It gives the same bits for any d: all chunks have the same shape */
     bool stream;   /* calls are consecutive pieces of one depth axis: each keeps its last frames for
                     * the next. causal must not be NONE */
     uint64_t reserved[8];
@@ -154,9 +154,9 @@ QV_API qv_status qv_conv3d_get_ways(const qv_conv3d *conv, qv_conv3d_way ways[QV
 
 /*
  * Computes y[n, d', h', w', o] (y_bytes) from x (x_bytes, in the description's layout). They must
- * not overlap. They lie on the host or in the device's memory, where they are used in place if
- * nothing is padded or cut. In a stream each call continues the previous one: d frames in,
- * d / stride[0] out. A failed call leaves the stream where it was.
+ * not overlap. They are in host or device memory; device memory is used in place if nothing is
+ * padded or cut. In a stream each call continues the previous one: d frames in, d / stride[0] out.
+ * A failed call leaves the stream where it was.
  */
 QV_API qv_status qv_conv3d_run(qv_conv3d *conv, const void *x, void *y, qv_error *err);
 /* Makes the next call start a new stream. */

@@ -24,8 +24,8 @@ size_buffer(const struct qv_job_device *d, struct qv_job_buffer *buffer, int64_t
     if (t->tokens && t->capacity >= n)
         return QV_OK;
     qv_host_free(buffer->ctx, t->tokens);
-    *t = (qv_tokens){ .capacity =
-                          n }; /* without memory the chunk's tokens are left where they are */
+    /* without memory the chunk's tokens are left where they are */
+    *t = (qv_tokens){ .capacity = n };
     buffer->ctx = qv_model_context(d->model);
     qv_status status =
         qv_host_alloc(buffer->ctx, (size_t)qv_job_token_bytes(job, n), &t->tokens, err);

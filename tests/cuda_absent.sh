@@ -15,7 +15,7 @@ refused() {
     [ "$status" -eq 4 ] || fail "--backend cuda: exit $status, not 4: $said"
     printf '%s' "$said" | grep -qF "$words" || fail "not \"$words\": $said"
     said=$(env "$@" "$qwenvit" info "$model" 2>&1) || fail "$said"
-    printf '%s' "$said" | grep -F 'not taken  cuda: ' | grep -qF "$words" ||
+    printf '%s' "$said" | grep -F 'skipped    cuda: ' | grep -qF "$words" ||
         fail "info does not say \"$words\": $said"
 }
 

@@ -107,7 +107,7 @@ expect 0 '"about":{"qwenvit_version":"' "$qwenvit" info new/clip.mp4.safetensors
 expect 0 "part of a cache" "$qwenvit" info c/part-*
 grep -q '^  keys       3, ' out.txt || fail 'how many keys a part has'
 # times on this machine
-expect 0 'on this machine, and ' "$qwenvit" info two/a/clip.mp4 --model "$model" $small --measure
+expect 0 'on this machine, after ' "$qwenvit" info two/a/clip.mp4 --model "$model" $small --measure
 expect 0 'on this machine, where 3 of the clips took ' "$qwenvit" cache fill two --recursive --model "$model" $small -o d --dry-run --measure
 [ ! -e d ] || fail 'measuring made a cache'
 expect 2 '--measure goes with --model' "$qwenvit" info two/a/clip.mp4 --measure

@@ -105,6 +105,11 @@ with tempfile.TemporaryDirectory() as work:
     done = run("--root", work, "--check")
     assert done.returncode == 1 and "README.md: not what docs/measurements gives" in done.stderr, done.stderr
 
+    other = "NVIDIA H100 80GB HBM3"  # a GPU that was timed later has the rows
+    text, page, _ = pages(work, record("encode", 2.0), [*PEERS, *(
+        {**r, "day": "2026-02-05", "machine": {**r["machine"], "device": r["machine"]["device"].replace("NVIDIA H200", other)}}
+        for r in [record("encode", 4.0), *PEERS])])
+    assert "one H100 | 4 | 10 | 3 | **2.50** | **0.75** |" in text and "one H200" not in text and f"**{other}**" in page, text
     text, page, _ = pages(work, record("encode", 2.0, machine={**OURS, "tuned": True}))
     assert f"{ROW} 2 (tuned) |" in text and "2026-02-03, tuned" in text and "| 2 (tuned) |" in page, text
 

@@ -432,9 +432,8 @@ TEST(chunks_that_are_alike_are_dense)
                                                c->repeats)
                              .segment_rows,
                          0);
-        used =
-            /* it asks for nothing, gets the smallest there is, and ends */
-            (struct qv_capacity){ .patches = 0 };
+        /* it asks for nothing, gets the smallest there is, and ends */
+        used = (struct qv_capacity){ .patches = 0 };
         assert_true(qv_capacity_for_chunk(&caps, &plain, c->bits, &pack, &used, false, 0).patches <=
                     pack.patches);
     }

@@ -47,7 +47,7 @@ def test_help():
     assert "--model" not in run("encode --help=device", "  --threads N ").out
     each(0, ("encode --help=clips", "  --fps F "), ("help", "usage: qwenvit SUBCOMMAND"),
          ("help encode", "usage: qwenvit encode "),
-         ("verify --help", "cosine        of a row and the other"))
+         ("verify --help", "cosine        of the worst row"))
     manual = run("help --man", ".SH encode").out.replace("\\-", "-")
     for name in ("encode", "cache fill", "info", "verify"):
         for page in ("--help", "--help=clips"):
@@ -99,7 +99,7 @@ def test_usage():
          ("synth --clip x.avi", "--clip x.avi: this file must end in .mp4"),
          ("verify", "--model DIR is required"),
          (f"{VERIFY} --against a --against-backend ref", "exclude each other"),
-         (f"{VERIFY} --grid 1,3,4", "multiples of 2"),
+         (f"{VERIFY} --grid 1,3,4", "multiples of 2"), (f"{VERIFY} --grid 1,8194,4", "up to 8192"),
          ("verify --model mmproj --max-distance 1", "--max-distance goes with --against-model"),
          ("verify --model mmproj --against-model mmproj --max-distance nan", "must be a number above 0"))
     each(4, (f"{ENCODE} grey.ppm -o g.safetensors --backend tpu", 'no backend "tpu"'),
@@ -241,7 +241,7 @@ def test_info():
     assert "AVX-512" in said or "f32 GEMMs may round otherwise at other places" in said
     said = run(f"info grey.ppm --model {MODEL}", "conv3d     patchify: kernel = stride = ").out
     assert re.search("chunks     1 of 1 frame pair, in a capacity of [0-9]* patches", said)
-    run(f"info {MODEL} --decode gpu", "decoders   4.6 GiB of the GPU")
+    run(f"info {MODEL} --decode gpu", "decoders   at most 4.6 GiB of the GPU")
     run(f"info {MODEL} --decode gpu --json", '"decoder_bytes":4966055936')
     said = run(f"info grey.ppm --model {MODEL} --json", '"lowering":"patchify"', '"same_bits_packed":',
                '"kernels":[{"op":"interpolate","calls":1,"kernel":"').out
@@ -315,6 +315,8 @@ def test_synth_replaces_only_what_it_is_told_to():
     same("named.safetensors", "f.safetensors")  # nothing is left of what was replaced
     shutil.copy("grey.ppm", "safe.mp4")
     run("synth --clip safe.mp4", "safe.mp4 exists, and would be replaced by a made clip", code=2)
+    run(f"synth --config {MODEL} -o never --shards 99999999999", "but there are 57 tensors", code=2)
+    assert not os.path.exists("never")
 
 
 def test_an_output_that_is_an_input():
@@ -389,8 +391,8 @@ def test_memory_does_not_grow_with_the_clip():
 def test_like():
     """info and the file say whose rules are used, and options of other rules are refused."""
     like = "--like qwen-vl-utils"
-    run("info motion.mp4 --fps 5", "20 frames of 320x256: grid_thw 10,16,20, as transformers does it")
-    run(f"info motion.mp4 {like}", "8 frames of 448x320: grid_thw 4,20,28, as qwen-vl-utils does it")
+    run("info motion.mp4 --fps 5", "20 frames of 320x256: grid_thw 10,16,20, as transformers does\n")
+    run(f"info motion.mp4 {like}", "8 frames of 448x320: grid_thw 4,20,28, as qwen-vl-utils does\n")
     run(f"info motion.mp4 {like} --json", '"like":"qwen-vl-utils"', '"sampled_fps":2.0,')
     run(f"info motion.mp4 {like} --fps 4 --total-pixels 1 --min-pixels 20000 --max-pixels 30000",
         "16 frames of 160x96")
@@ -544,7 +546,7 @@ def test_verify():
          (f"{VERIFY} --grid 1,4,4 --dtype f32", "compared: qwenvit with itself"),
          # it samples and sizes the clip as encode does
          (f"{VERIFY} --clip motion.mp4 --dtype f32", "0 failed", "of {} sampled frames as {}".format(*sampled.groups())),
-         (f"{VERIFY} {small} --dtype f32 --legend", "cosine        of a row and the other"),
+         (f"{VERIFY} {small} --dtype f32 --legend", "cosine        of the worst row"),
          (f"{VERIFY} --clip grey.ppm --dtype f32", "1 of 1 sampled frames"),
          (f"{VERIFY} --against {against} --dtype f32", "which another program computed"),
          (f"{VERIFY} {small} --against-backend ref --dtype f32", "0 failed"), **here)
@@ -577,7 +579,7 @@ def test_a_tower_in_a_gguf_file():
     write("gguf.txt", "grey.ppm")
     tiny = "--min-pixels 64 --max-pixels 256"
     fill = f"cache fill --list gguf.txt -o gguf.cache {tiny} --model"
-    each(0, (f"info {file}", "not said   the file does not say bounds of pixels"),
+    each(0, (f"info {file}", "assumed    the file does not say bounds of pixels"),
          ("info mmproj", "file       GGUF of 28 tensors: 28 F32"),
          ("info mmproj --json", '"note":"the file does not say'),
          ("info qwen2.gguf", "qwen2_vl vision tower"),
@@ -593,6 +595,7 @@ def test_a_tower_in_a_gguf_file():
         f.write(read("qwen2.gguf")[:1000])
     write("text.gguf", "a text, and no model")
     each(3, (f"{fill} qwen2.gguf", 'this cache has "model_type"'),
+         (f"synth --config {file} -o never", "is a GGUF file; a config.json is needed"),
          ("encode grey.ppm --model mmproj -o g.safetensors", "has 2 GGUF files"),
          ("info cut.gguf", "cut.gguf: the number of tensors is 24, but only"),
          ("encode grey.ppm --model text.gguf -o g.safetensors", "text.gguf: is not a GGUF file"))

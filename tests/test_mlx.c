@@ -244,8 +244,8 @@ expect_stored(const char *backend, qv_dtype dtype, int64_t quantised)
     assert_memory_equal(expected, found, n);
     assert_int_equal(widened.stored_matrices, 0);
     assert_int_equal(stored.stored_matrices, quantised);
-    if (strcmp(backend, "cuda") !=
-        0) /* CUDA's tiles have 128 columns, the model's matrices fewer */
+    /* CUDA's tiles have 128 columns, the model's matrices fewer */
+    if (strcmp(backend, "cuda") != 0)
         assert_true(stored.weight_bytes < widened.weight_bytes);
     assert_string_equal(stored.digest, widened.digest);
 }

@@ -30,8 +30,9 @@ PAGES = ("README.md", "docs/measured.md")
 MARKS = re.compile(r"<!-- measured: (.+?) -->\n.*?<!-- /measured -->", re.S)
 TOWERS = {"S": "Qwen3.5-0.8B", "M": "Qwen3-VL-4B", "L": "Qwen3-VL-8B", "Qwen2.5": "Qwen2.5-VL-7B",
           "tower-m": "Qwen3-VL-2B"}  # a folder's short name -> the model whose tower it has
-H200, CPU16 = "NVIDIA H200", "Intel(R) Xeon(R) Processor, 16 threads"
-SHORT = {H200: "one H200", CPU16: "16 cores with AMX"}
+GPUS = {"NVIDIA H200": "one H200", "NVIDIA H100 80GB HBM3": "one H100"}
+CPU16 = "Intel(R) Xeon(R) Processor, 16 threads"
+SHORT = {**GPUS, CPU16: "16 cores with AMX"}
 WANTED = "records are wanted, as `qwenvit bench tower --model DIR --json=FILE.jsonl` appends them"
 
 
@@ -113,10 +114,18 @@ def this_version(root=ROOT):
     return re.search(r'define QV_VERSION "([^"]+)"', read_text(os.path.join(root, "include/qwenvit.h"), "a header"))[1]
 
 
+def number(r):
+    return [int(n) for n in re.findall(r"\d+", r["version"])]
+
+
+def gpus(records):
+    """Returns the kinds of GPU, first the one on which the newest version's towers were timed last."""
+    timed = [(number(r), r.get("day", ""), place(r)) for r in records if r["bench"] == "tower" and not is_peer(r)]
+    return sorted(GPUS, key=lambda gpu: max((t for t in timed if t[2] == gpu), default=([], "", "")), reverse=True)
+
+
 def latest(records, kind=lambda r: ""):
     """Returns the records of the newest version that has any of their kind, and those of peers."""
-    def number(r):
-        return [int(n) for n in re.findall(r"\d+", r["version"])]
     newest = {}
     for r in records:
         if not is_peer(r):
@@ -329,9 +338,9 @@ def gguf_table(records):
 
 # ---- README ------------------------------------------------------------------------------------
 
-# a tower, its patches or "list" for its longest list that peers took too, and a machine
-README_ROWS = [("Qwen3-VL-4B", 760, H200), ("Qwen3-VL-4B", 6080, H200), ("Qwen3-VL-4B", "list", H200),
-               ("Qwen3-VL-8B", 6080, H200), ("Qwen2.5-VL-7B", 6080, H200), ("Qwen3-VL-4B", 760, CPU16)]
+# a tower, its patches or "list" for its longest list that peers took too, and a machine; "" is the GPU timed last
+README_ROWS = [("Qwen3-VL-4B", 760, ""), ("Qwen3-VL-4B", 6080, ""), ("Qwen3-VL-4B", "list", ""),
+               ("Qwen3-VL-8B", 6080, ""), ("Qwen2.5-VL-7B", 6080, ""), ("Qwen3-VL-4B", 760, CPU16)]
 
 
 def readme_ways(records, name, size, where):
@@ -355,9 +364,9 @@ def why_not(ours, ways, version):
 
 def embed_words(records):
     """Returns (a sentence or "", its records): one patch embedding in each way, all of one day."""
-    name, patches, where = README_ROWS[1]
+    name, patches, _ = README_ROWS[1]
     ways = {r["way"]: r for r in records if r["bench"] == "patch-embed" and (tower(r), r["rows"], place(r), r["dtype"])
-            == (name, patches, where, "bf16")}
+            == (name, patches, gpus(records)[0], "bf16")}
     used = [ways.get(w) for w in ("patchify", "direct", "torch conv3d", "torch linear")]
     if not all(used) or len({r.get("day") for r in used}) > 1:
         return "", []
@@ -367,7 +376,8 @@ def embed_words(records):
 
 def readme(records, version, left_out):
     rows, used = [], []
-    for name, size, where in README_ROWS:
+    for name, size, cpu in README_ROWS:
+        where = cpu or gpus(records)[0]
         ours, ways = readme_ways(records, name, size, where)
         why = why_not(ours, ways, version)
         work = size if size == "list" else f"{size:,} patches"
@@ -461,7 +471,7 @@ BARS = {"tower": (tower_bars, "Towers, from pixels to tokens"), "patch-embed": (
         "all": (all_bars, "Median times")}
 CSV_HEADS = {"fill": ("group", "bar", "percent", "note"), "roofline": ("tower", "way", "FLOPs per byte", "TFLOP/s")}
 PICTURES = {"docs/towers.svg": "tower", "docs/embed.svg": "patch-embed", "docs/stages.svg": "job", "docs/fill.svg": "fill",
-            "docs/roofline.svg": "roofline"}  # of an H200, in bf16
+            "docs/roofline.svg": "roofline"}  # of the GPU timed last that has the records, in bf16
 
 
 def svg(title, under, bars):
@@ -587,8 +597,12 @@ def all_pages(root, left_out):
             raise SystemExit(f"measured: {name}: no such table; there are README, GGUF, {', '.join(MACHINE_TABLES)}")
         return machine_tables(name, records)
     shown = {page: filled(os.path.join(root, page), blocks) for page in PAGES}
-    drawn = latest([r for r in records if place(r) == H200 and r["dtype"] == "bf16"], lambda r: r["bench"])
-    return shown | {path: text for path, what in PICTURES.items() for text in [picture(what, drawn)[0]] if text}
+
+    def draw(what):
+        drawn = [picture(what, latest([r for r in records if place(r) == gpu and r["dtype"] == "bf16"], lambda r: r["bench"]))[0]
+                 for gpu in gpus(records)]
+        return next(filter(None, drawn), "")
+    return shown | {path: text for path, what in PICTURES.items() for text in [draw(what)] if text}
 
 
 def fill(args):

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-#define _POSIX_C_SOURCE 200809L
 
 #include "config.h"
 
@@ -491,8 +490,8 @@ read_processors(struct reader *r)
     memcpy(c->video.mean, c->image.mean, sizeof c->video.mean);
     memcpy(c->video.std, c->image.std, sizeof c->video.std);
     snprintf(c->note, sizeof c->note,
-             "the file does not say %s, frames per second%s: these are as in published checkpoints "
-             "of %s",
+             "the file does not say %s, frames per second%s: qwenvit uses those of published "
+             "checkpoints of %s",
              bounds ? "bounds of clips' pixels"
              : mean ? "bounds of pixels"
                     : "means, bounds of pixels",

@@ -5,15 +5,15 @@
 #include "bench.h"
 
 #define LEGEND                                                                                     \
-    "A table has a line per way in which a work is done; --json writes each line as a record.\n\n" \
-    "  median, p90       of --repeats runs or more, after one to warm up, by the device's clock\n" \
+    "A table has one line per way to do the work; --json writes each line as a record.\n\n"        \
+    "  median, p90       of --repeats runs or more, after a warm-up, by the device's clock\n"      \
     "  roof %%            the least time that the roofline allows, as a share of the time. The\n"  \
     "                    roofline is measured first: the best GEMM, and reading or copying\n"      \
-    "  withheld          a figure that cannot be true, as on a machine that others use\n\n"        \
+    "  withheld          an impossible figure, as on a machine that others use too\n\n"            \
     "tower\n"                                                                                      \
-    "  encode, packed    the chunks' work on the device, of --grid or --pack\n"                    \
+    "  encode, packed    the device's work on the chunks of --grid or --pack\n"                    \
     "  whole call        from pixels to tokens in page-locked memory, a chunk at a time\n"         \
-    "  streamed          the same, with as many chunks under way as the plan has\n"                \
+    "  streamed          the same, with as many chunks under way as the plan allows\n"             \
     "  limit             the same GEMMs without epilogues and the same attention, alone\n"         \
     "  floor             the limit, and the bytes of all other operations at the copy rate\n"      \
     "  over_widened      stored weights over the same weights widened when they are loaded\n"      \
@@ -24,8 +24,8 @@
     "  over_floor        of patchify from bytes: over the GEMM alone, and reading bytes and\n"     \
     "                    writing rows at the copy rate\n\n"                                        \
     "gemm\n"                                                                                       \
-    "  over_m1           the time over that of one row\n"                                          \
-    "  over_copy         the time over copying the weights; they come from memory, not a "         \
+    "  over_m1           the time over the time for one row\n"                                     \
+    "  over_copy         the time over copying the weights, which come from memory, not a "        \
     "cache\n\n"                                                                                    \
     "job\n"                                                                                        \
     "  decode, device, devices, files, parts: stages alone: decoding, one device, all devices,\n"  \
@@ -34,9 +34,9 @@
     "  over_slowest      over the slowest of its stages; over_sum: over their sum\n"               \
     "  times_one         how many times faster all devices are than one\n\n"                       \
     "cache, start\n"                                                                               \
-    "  resume            a run that finds all keys there; list_s, look_s: parts of it\n"           \
+    "  resume            a run that has nothing to do; list_s, look_s: parts of it\n"              \
     "  open, find        opening the cache, finding a key\n"                                       \
-    "  first_ms          the first run, with an empty folder for kept kernels\n"
+    "  first_ms          the first run, without cached kernels\n"
 
 static int
 run(const struct tool_options *o, const char *name, bench_function *bench)
@@ -73,25 +73,25 @@ BENCH(profile, "profile")
 enum { DEVICE = GROUP_DEVICE | GROUP_JSON | GROUP_BENCH };
 static const struct tool benches[] = {
     { .name = "bench tower",
-      .does = "Times a tower on a clip, or on grids of --pack, against limit and floor.\n"
+      .does = "Times a tower on one grid, or on the grids of --pack, next to its limit and floor.\n"
               "With --weights stored it also times the same model widened.",
       .needs = "--model",
       .example = "qwenvit bench tower --model synthetic --grid 1,20,38 --dtype bf16",
       .groups = DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_TOWER,
       .run = run_tower },
     { .name = "bench patch-embed",
-      .does = "Times the patch embedding as a GEMM and as the library's own Conv3d: of all towers, "
-              "or of one\nmodel.",
+      .does = "Times the patch embedding as a GEMM and as the library's own Conv3d. Without "
+              "--model it times\nall towers.",
       .example = "qwenvit bench patch-embed --rows 760",
       .groups = DEVICE | GROUP_MODEL | GROUP_EMBED,
       .run = run_patch_embed },
     { .name = "bench conv3d",
-      .does = "Times every legal lowering of a list of convolutions.",
+      .does = "Times every legal lowering of each convolution in a list.",
       .example = "qwenvit bench conv3d --shapes tools/shapes/vae.txt",
       .groups = DEVICE | GROUP_CONV3D,
       .run = run_conv3d },
     { .name = "bench gemm",
-      .does = "Times a tower's matrices, or one of --shape, from one row up. --weights is also "
+      .does = "Times a tower's matrices, or one of --shape, from one row up. --weights may also be "
               "q4g64, q8g64,\nq4_0 or q8_0 here.",
       .example = "qwenvit bench gemm --shape 5120,13824 --weights q4g64",
       .groups = DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_GEMM,
@@ -104,16 +104,16 @@ static const struct tool benches[] = {
       .run = run_preprocess },
     { .name = "bench job",
       .does =
-          "Times clips to tokens, and decoding, the device and writing alone. -o names a folder "
-          "for clips that\nare made, unless --list names some.",
+          "Times a job, and its decoding, device and writing alone. It makes clips in the folder "
+          "of -o, unless\n--list names some.",
       .needs = "--model -o",
       .example = "qwenvit bench job --model Qwen3-VL-4B-Instruct -o FOLDER --device all",
       .groups = DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_OUTPUT | GROUP_CLIP | GROUP_JOB |
                 GROUP_DEVICES,
       .run = run_job },
     { .name = "bench cache",
-      .does = "Times a cache with many keys, which is made in a folder: a run that finds all of "
-              "them, opening it,\nfinding a key.",
+      .does = "Times a cache of many keys, which it makes first: a run that has nothing to do, "
+              "opening the cache,\nfinding a key.",
       .needs = "--model -o",
       .example = "qwenvit bench cache --model Qwen3-VL-4B-Instruct -o FOLDER",
       .groups = DEVICE | GROUP_MODEL | GROUP_OUTPUT | GROUP_MANY,
@@ -128,7 +128,7 @@ static const struct tool benches[] = {
 };
 
 static const struct tool_program bench = { .name = "qwenvit bench",
-                                           .about = "times of this machine; --legend explains them",
+                                           .about = "times this machine; --legend explains tables",
                                            .tools = benches,
                                            .n = sizeof benches / sizeof *benches };
 
@@ -150,7 +150,7 @@ main(int argc, char **argv)
 {
     static const struct tool_program program = {
         .name = "qwenvit-bench",
-        .about = "what takes how long in the Qwen-VL vision tower",
+        .about = "timing the Qwen-VL vision tower",
         .tools = tools,
         .n = sizeof tools / sizeof *tools,
     };

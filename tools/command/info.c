@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* qwenvit info: tells what a checkpoint, a clip or a cache is, and what encoding it costs. */
-#define _POSIX_C_SOURCE 200809L
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,34 +52,34 @@ static const char model_text[] =
     "  image      {text.image.min} to {text.image.max} pixels{text.image.of}; mean "
     "{text.image.mean| }, std {text.image.std| }\n"
     "  backend    {backend} ({device}[threads?, {threads} thread{threads|s}])\n"
-    "[passed_over?  not taken  {passed_over}\n]"
+    "[passed_over?  skipped    {passed_over}\n]"
     "  precision  {precision}: {precision_reason}\n"
     "  conv3d     {lowering}: {lowering_reason}\n"
     "  memory     weights {weight_bytes|size}, packed[text.stored?; {stored_matrices} quantised "
     "matrices as they are stored]\n"
     "[text.types?  file       GGUF of {text.tensors} tensors: {text.types|, }\n]"
-    "[note?  not said   {note}\n]"
+    "[note?  assumed    {note}\n]"
     "[text.not_used?  not used   {not_used.of_others} tensor{not_used.of_others|s} of other parts "
     "of "
     "the model[not_used.of_tower?; of the tower: {text.names|, }][text.unnamed? and {text.unnamed} "
     "more]\n]"
     "  packed     in capacities of {capacities.packed.rows} patches and "
     "{capacities.packed.segments} segments, any sizes\n"
-    "  alone      in the smallest that serves, from {text.smallest} patches on; what is larger "
-    "than "
-    "a chunk, by frame pairs[!text.dense?,\n             in chunks of equal segments]\n"
+    "  alone      in the smallest capacity that fits, from {text.smallest} patches on; larger "
+    "clips "
+    "by frame pairs[!text.dense?,\n             in chunks of equal segments]\n"
     "  bits       [!capacities.bits_differ?the same alone and packed, in all of these]"
     "{capacities.bits_differ|\n             }\n"
-    "  lists      at most {job_bytes|size} of the host's memory, and decoder processes\n"
-    "[decoder_bytes?  decoders   {decoder_bytes|size} of the GPU's memory at most\n]"
+    "  lists      at most {job_bytes|size} of host memory, and decoder processes\n"
+    "[decoder_bytes?  decoders   at most {decoder_bytes|size} of the GPU's memory\n]"
     "[text.kernels?  runs on    {text.kernels|\n             }\n]"
     "[text.why?  runs on    nothing here: {text.why}\n]";
 
 static json_t *
 preprocess_json(bool is_image, const qv_preprocess *p)
 {
-    const char *of = p->processor == QV_PROCESSOR_QWEN2_VL            ? " a frame"
-                     : is_image && p->processor == QV_PROCESSOR_GLM4V ? " a frame pair"
+    const char *of = p->processor == QV_PROCESSOR_QWEN2_VL            ? " per frame"
+                     : is_image && p->processor == QV_PROCESSOR_GLM4V ? " per frame pair"
                                                                       : "";
     return tool_json("min:I max:I of:s mean:o std:o", p->min_pixels, p->max_pixels, of,
                      json_pack("[f,f,f]", p->mean[0], p->mean[1], p->mean[2]),
@@ -275,7 +274,7 @@ static const char clip_text[] =
     "  cut        {cut_frames} frames from number {first_frame} on: {text.cut.start|9} s to "
     "{text.cut.end|9} s]\n"
     "  sampled    {frames} frame{frames|s} of {width}x{height}: grid_thw {grid_thw|,}, as {like} "
-    "does it\n"
+    "does\n"
     "[text.clip?  decodes    {decoded_frames} of {source_frames} frames[decodes_all?, since "
     "{decodes_all}]\n]"
     "[text.by?  decoded by the {text.by}[not_gpu?, since {not_gpu}]\n]"
@@ -289,9 +288,8 @@ static const char clip_text[] =
     "  memory     weights {weight_bytes|size} + arena {arena_bytes|size}[text.beside? + its "
     "decoders, at most {text.beside|size}] = {device_bytes|size} on the device\n"
     "  conv3d     {lowering}: {lowering_reason}\n"
-    "[measured_s?  time       {measured_s|time} on this machine, and {load_s|time} to load the "
-    "model "
-    "before\n]"
+    "[measured_s?  time       {measured_s|time} on this machine, after {load_s|time} to load the "
+    "model\n]"
     "  packed     with others, [same_bits_packed?the same bits][!same_bits_packed?bits may differ "
     "(see info MODEL)]\n"
     "  runs on    {text.kernels|\n             }\n]";

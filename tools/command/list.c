@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-#define _POSIX_C_SOURCE 200809L
 #include "list.h"
 
 #include <ctype.h>
@@ -271,8 +270,8 @@ read_lines(const char *file, FILE *from, struct tool_list *list, qv_error *err)
             text[--n] = 0;
         if (n && text[n - 1] == '\r') /* editors on Windows end lines so */
             text[--n] = 0;
-        const int mark =
-            p.line == 1 && !strncmp(text, "\xef\xbb\xbf", 3) ? 3 : 0; /* and begin files so */
+        /* and begin files with a byte order mark */
+        const int mark = p.line == 1 && !strncmp(text, "\xef\xbb\xbf", 3) ? 3 : 0;
         const char *line = text + mark;
         if (strspn(line, " \t") == (size_t)(n - mark))
             continue;

@@ -10,20 +10,18 @@ enum {
 static const struct tool verbs[] = {
     { .name = "cache fill",
       .arguments = "[CLIP...]",
-      .does =
-          "Turns a list of clips, or clips and folders of them, into a folder of vision tokens "
-          "that anyone\n"
-          "can read. Run again, it continues where it was ended; with --shard several processes "
-          "fill one\n"
-          "cache. --dry-run estimates a run.",
+      .does = "Makes a folder of vision tokens from a list, or from clips and folders of clips.\n"
+              "Run again, it continues where it stopped. With --shard several processes fill one "
+              "cache.\n"
+              "--dry-run estimates a run.",
       .needs = "--model -o",
       .example = "qwenvit cache fill --model Qwen3-VL-4B-Instruct --list clips.txt -o tokens",
       .groups = FILL | GROUP_JSON,
       .run = tool_cache_fill },
     { .name = "cache status",
-      .does = "Prints what a cache has, and which clips failed and why. With --list FILE it counts "
-              "what is\n"
-              "missing or has changed.",
+      .does = "Prints what a cache has, and which clips failed and why. With --list FILE it also "
+              "counts what\n"
+              "is missing or has changed.",
       .example = "qwenvit cache status tokens --list clips.txt",
       .groups = GROUP_CACHE | GROUP_STATUS | GROUP_RESULT,
       .run = tool_cache_status },
@@ -39,9 +37,9 @@ static const struct tool verbs[] = {
       .groups = GROUP_CACHE | GROUP_KEY | GROUP_OUTPUT,
       .run = tool_cache_get },
     { .name = "cache check",
-      .does = "Reads all tensors and compares their checksums. Exit code 1: some are damaged. "
-              "--repair removes\n"
-              "those, and the next run makes them again.",
+      .does = "Reads all tensors and compares their checksums. Exit code 1: some are damaged. With "
+              "--repair it\n"
+              "removes the damaged keys, and the next run encodes them again.",
       .example = "qwenvit cache check tokens",
       .groups = GROUP_CACHE | GROUP_CHECK | GROUP_JSON,
       .run = tool_cache_check },
@@ -59,8 +57,7 @@ static const struct tool verbs[] = {
       .groups = GROUP_CACHE | GROUP_REMOVE | GROUP_JSON,
       .run = tool_cache_delete },
     { .name = "cache export",
-      .does = "Writes the tokens as Parquet files or WebDataset shards (it needs pip install "
-              "'qwenvit[export]')",
+      .does = "Writes Parquet files or WebDataset shards (needs pip install 'qwenvit[export]')",
       .elsewhere =
           "the Python wheel does it: pip install 'qwenvit[export]', then python -m qwenvit "
           "cache export",
@@ -91,9 +88,9 @@ static const struct tool tools[] = {
       .verbs = &cache },
     { .name = "list",
       .arguments = "TAR...",
-      .does = "Lists the clips and images in tar files for --list: a line says where in which file "
-              "one lies.\n"
-              "A key is the tar file's name without .tar, a slash, and the name in it.",
+      .does = "Lists the clips and images in tar files, for --list. Each line says where in which "
+              "file one is.\n"
+              "A key is the tar file's name without .tar, a slash, and the name in the tar file.",
       .example = "qwenvit list shard-0.tar shard-1.tar > clips.jsonl",
       .run = tool_list },
     { .name = "info",
@@ -102,15 +99,15 @@ static const struct tool tools[] = {
               "what encoding costs\n"
               "in tokens, FLOPs, bytes and memory, and how the patch embedding's Conv3d is run, "
               "and why. For\n"
-              "--list FILE it prints the sums over the clips, for a cache's folder what `cache "
-              "status` prints.",
+              "--list FILE it prints the sums over all clips, for a cache what `cache status` "
+              "prints.",
       .example = "qwenvit info clip.mp4 --model Qwen3-VL-4B-Instruct",
       .groups = GROUP_DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_CLIP | GROUP_INFO | GROUP_JSON,
       .run = tool_info },
     { .name = "synth",
-      .does = "Makes a checkpoint with random weights. It has the sizes of a config.json and the "
-              "older layout,\n"
-              "with a 5D patch embedding. It is for trying and timing without real weights.",
+      .does = "Makes a checkpoint with random weights, to try and time things without real ones. "
+              "It has the\n"
+              "sizes of a config.json, and a 5D patch embedding, as in older checkpoints.",
       .example = "qwenvit synth --config Qwen3-VL-4B-config -o synthetic",
       .groups = GROUP_SYNTH | GROUP_OUTPUT | GROUP_JSON,
       .run = tool_synth },
@@ -120,15 +117,16 @@ static const struct tool tools[] = {
           "Tests whether qwenvit computes what the checkpoint says.\n"
           "Without --against it compares qwenvit with itself: the patch embedding with the seven "
           "loops of a\n"
-          "Conv3d, and the tower in bf16 with the tower in f32, layer by layer, once more, and "
-          "loaded from\n"
-          "other layouts. That finds faults in lowering, rounding and memory, but no "
-          "misreading of the model.\n"
-          "--against FILE finds that too: it compares every layer with what another program "
-          "computed, such as\n"
-          "transformers (tools/reference/layers.py). --against-backend NAME compares two "
-          "devices. Exit code 1\n"
-          "names the first row that fails. The columns of the table:\n" TOOL_VERIFY_LEGEND,
+          "Conv3d, and the tower in bf16 with the tower in f32, layer by layer, with a second run, "
+          "and with\n"
+          "other layouts of the weights. That finds faults in lowering, rounding and memory, but "
+          "not a\n"
+          "misread model. --against FILE does: it compares every layer with what another program "
+          "computed,\n"
+          "such as transformers (tools/reference/layers.py). --against-backend NAME compares two "
+          "devices.\n"
+          "Exit code 1: a row fails, and stderr names the first. The columns of the "
+          "table:\n" TOOL_VERIFY_LEGEND,
       .example = "qwenvit verify --model Qwen3-VL-4B-Instruct --clip clip.mp4",
       .groups = GROUP_DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_CLIP | GROUP_VERIFY | GROUP_JSON,
       .run = tool_verify },

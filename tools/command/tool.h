@@ -163,7 +163,7 @@ int tool_synth(const struct tool_options *o);
 #define TOOL_VERIFY_LEGEND                                                                         \
     "  worst, mean   distance of a row, |row - other| / |other|: of the worst one, and of all\n"   \
     "  at most       the bar for the figure in front of it; where both are empty, not judged\n"    \
-    "  cosine        of a row and the other, of the worst one; pooled: of the sums of all rows"
+    "  cosine        of the worst row and its other; pooled: of the sums of all rows"
 int tool_verify(const struct tool_options *o);
 int tool_cache_fill(const struct tool_options *o);
 int tool_cache_status(const struct tool_options *o);
