@@ -42,6 +42,10 @@ is_tried(const char *backend)
 #endif
 }
 
+#define EACH_TRIED(b)                                                                              \
+    EACH (b, test_backends)                                                                        \
+        if (is_tried(*b))
+
 /* What most tests have: a model, and who collects what its jobs give. */
 static struct tiny usual;
 static struct collector *kept;
@@ -267,11 +271,9 @@ check_family(const char *dir, const char *backend)
  * with windows. */
 TEST(any_order_gives_the_same_bits)
 {
-    for (int on = 0; on < N_TEST_BACKENDS; on++) {
-        if (!is_tried(test_backends[on]))
-            continue;
-        check_family(QV_GOLDEN "/qwen3_vl_moe", test_backends[on]);
-        check_family(QV_GOLDEN "/qwen2_5_vl", test_backends[on]);
+    EACH_TRIED (on) {
+        check_family(QV_GOLDEN "/qwen3_vl_moe", *on);
+        check_family(QV_GOLDEN "/qwen2_5_vl", *on);
     }
 }
 
@@ -581,12 +583,10 @@ run_longs(const struct tiny *t, int n_models, const struct longs *l, enum ending
  * calls, or if it is dropped or the job is cancelled while calls are under way. */
 TEST(clips_lie_in_several_chunks)
 {
-    for (int on = 0; on < N_TEST_BACKENDS; on++) {
+    EACH_TRIED (on) {
         struct tiny t[2];
-        if (!is_tried(test_backends[on]))
-            continue;
         for (int i = 0; i < 2; i++)
-            t[i] = tiny_open_family(QV_GOLDEN "/qwen3_vl_moe", test_backends[on], QV_F32, 1);
+            t[i] = tiny_open_family(QV_GOLDEN "/qwen3_vl_moe", *on, QV_F32, 1);
         struct longs *l = longs_make(t);
         for (int how = 0; how < ENDINGS; how++)
             for (int n = 1; n <= 2; n++)
@@ -648,10 +648,8 @@ TEST(few_pay_for_few)
 {
     enum { PACK = 256, MANY = 40 };
     static const int64_t g[3] = { 1, 4, 6 }, rows = 24;
-    for (int on = 0; on < N_TEST_BACKENDS; on++) {
-        if (!is_tried(test_backends[on]))
-            continue;
-        struct tiny t = tiny_open(test_backends[on], QV_F32, 1);
+    EACH_TRIED (on) {
+        struct tiny t = tiny_open(*on, QV_F32, 1);
         const struct qv_caps *caps = &t.ctx->caps;
         const struct qv_config *config = &t.model->config;
         const struct qv_capacity pack = qv_capacity_pack(caps, config, PACK);
@@ -1134,10 +1132,8 @@ expect_same(const struct tiny *t, struct collector *got, struct collector *wante
 
 TEST(clips_in_any_order_are_the_same_bits)
 {
-    for (int on = 0; on < N_TEST_BACKENDS; on++) {
-        if (!is_tried(test_backends[on]))
-            continue;
-        struct tiny t = tiny_open(test_backends[on], QV_F32, 1);
+    EACH_TRIED (on) {
+        struct tiny t = tiny_open(*on, QV_F32, 1);
         struct collector *alone = clips_alone(&t);
         for (int turn = 0; turn < 4; turn++) {
             struct collector *c = collector_make(&t);
@@ -1156,7 +1152,7 @@ TEST(clips_in_any_order_are_the_same_bits)
             assert_true(p.most_frame_bytes > 0);
             /* one piece may exceed the limit: a clip whose frame pairs are larger than a chunk of
              * 64 patches goes to the device's own chunk */
-            const bool whole = strcmp(test_backends[on], "ref") != 0;
+            const bool whole = strcmp(*on, "ref") != 0;
             if (turn % 2)
                 assert_true(p.most_frame_bytes <= (whole ? 9 * 160 * 128 * 3 : 130000));
             for (int i = 0; i < CLIPS; i++)
@@ -1713,10 +1709,8 @@ TEST(a_soak_leaves_nothing_behind)
 /* The capacity that a model says before there is a job is the one that a job packs in. */
 TEST(packs_are_as_large_as_a_model_says)
 {
-    for (int on = 0; on < N_TEST_BACKENDS; on++) {
-        if (!is_tried(test_backends[on]))
-            continue;
-        struct tiny t = tiny_open(test_backends[on], QV_F32, 1);
+    EACH_TRIED (on) {
+        struct tiny t = tiny_open(*on, QV_F32, 1);
         for (int64_t rows = 0; rows <= 4 * ROWS; rows += 37) {
             struct collector *c = collector_make(&t);
             qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = rows }, c);
