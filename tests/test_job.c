@@ -21,6 +21,7 @@
 #include "model/plan.h"
 #include "processes.h"
 #include "qwenvit_clips.h"
+#include "start_decoder.h"
 #include "tempdir.h"
 #include "tiny.h"
 #include "wrap.h"
@@ -68,6 +69,9 @@ job_open(const struct tiny *t, int n_models, qv_job_options o, struct collector 
     asker_start(&asker, job);
     return job;
 }
+
+/* A job of one model, with these options. */
+#define job_with(t, c, ...) job_open(t, 1, (qv_job_options){ .chunk_rows = ROWS, __VA_ARGS__ }, c)
 
 /* Ends it; all went well, as far as the job goes. */
 static qv_job_progress
@@ -342,9 +346,8 @@ TEST(jobs_of_one_model_run_side_by_side)
             for (int i = 0; i < N; i++)
                 expect_alone(&t, c[j], m, i, QV_F32);
         }
-        for (int j = 0; j < JOBS; j++) {
+        for (int j = 0; j < JOBS; j++)
             qv_job_close(&jobs[j]);
-        }
     }
 }
 
@@ -437,9 +440,8 @@ TEST(a_lost_device_costs_what_was_on_it)
         n_lost += is_lost;
     }
     assert_in_range(n_lost, 2, 16);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         t[i].ctx->backend = sound;
-    }
 }
 
 /* Memory that is missing for the tokens of large items fails these alone. */
@@ -659,11 +661,11 @@ TEST(few_pay_for_few)
         for (int n = 1; n <= MANY; n += 3) {
             struct collector *c = collector_make(&t);
             qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = PACK }, c);
+            qv_job_source s = { .kind = QV_SOURCE_FRAMES,
+                                .item = { .data = frames, .grid_thw = { g[0], g[1], g[2] } } };
             for (int i = 0; i < n; i++) {
-                job_add(job, &(qv_job_source){
-                                 .key = numbered(i),
-                                 .kind = QV_SOURCE_FRAMES,
-                                 .item = { .data = frames, .grid_thw = { g[0], g[1], g[2] } } });
+                s.key = numbered(i);
+                job_add(job, &s);
             }
             const qv_job_progress p = job_end(&job);
             const int64_t fit =
@@ -731,7 +733,7 @@ TEST(what_is_dropped_is_not_computed)
 {
     enum { MANY = 400, GONE = MANY / 2, UNDER_WAY = 3 * ROWS / 16 };
     uint8_t *frames = tiny_frames(&usual, 2, 4, 4, 1);
-    qv_job *job = job_open(&usual, 1, (qv_job_options){ .chunk_rows = ROWS, .queue = MANY }, kept);
+    qv_job *job = job_with(&usual, kept, .queue = MANY);
     pthread_mutex_lock(&kept->lock); /* calls of the sink wait for it */
     for (int i = 0; i < MANY; i++) {
         job_add(job, &(qv_job_source){ .key = numbered(i),
@@ -767,7 +769,7 @@ TEST(what_is_dropped_is_not_computed)
 
 TEST(sources_are_checked_when_they_are_added)
 {
-    qv_job *job = job_open(&usual, 1, (qv_job_options){ .chunk_rows = ROWS, .decoders = 1 }, kept);
+    qv_job *job = job_with(&usual, kept, .decoders = 1);
     uint8_t *frames = tiny_frames(&usual, 2, 4, 4, 1);
     const qv_job_source good = small_source("good", frames);
     qv_job_source odd = good, grid = good, count = good, data = good, kind = good, none = good,
@@ -965,12 +967,8 @@ TEST(a_job_is_closed_early)
     for (int turn = 0; turn < 8; turn++) {
         struct collector *c = collector_make(&t);
         c->slow = 20000;
-        qv_job *job = job_open(&t, 1,
-                               (qv_job_options){ .chunk_rows = ROWS,
-                                                 .decoders = 1 + turn % 3,
-                                                 .queue = 2,
-                                                 .refuse_when_full = turn % 2 },
-                               c);
+        qv_job *job =
+            job_with(&t, c, .decoders = 1 + turn % 3, .queue = 2, .refuse_when_full = turn % 2);
         int added = 0;
         qv_error err = { 0 };
         for (int i = 0; i < 3 * N && !err.status; i++) {
@@ -1049,14 +1047,15 @@ static const struct {
     { "g.y4m", 4, 64, 64, 4 }, { "h.ppm", 1, 96, 64, 1 },   { "i.y4m", 9, 160, 128, 9 },
     { "j.y4m", 7, 32, 32, 7 }, { "k.y4m", 60, 96, 64, 48 }, { "l.y4m", 2, 32, 96, 2 },
 };
-static char *clip_paths[CLIPS];
+static const char *clip_paths[CLIPS];
 static qv_decoder *decoder;
 
 static int
 make_files(void)
 {
-    if (tempdir_make() || qv_decoder_start(QV_DECODER, &decoder, NULL))
+    if (tempdir_make())
         return -1;
+    decoder = start_with(QV_DECODER, "QV_FAULT", "");
     for (int i = 0; i < CLIPS; i++) {
         const char *path = temp_path(clips[i].name);
         if (strstr(clips[i].name, ".ppm")) {
@@ -1069,18 +1068,9 @@ make_files(void)
             clip_write(clips[i].name, clips[i].frames, clips[i].width, clips[i].height,
                        (unsigned)i);
         }
-        clip_paths[i] = strdup(path);
+        clip_paths[i] = test_ends(strdup(path), free);
     }
     return 0;
-}
-
-static int
-remove_files(void)
-{
-    qv_decoder_stop(&decoder);
-    for (int i = 0; i < CLIPS; i++)
-        free(clip_paths[i]);
-    return tempdir_remove();
 }
 
 static qv_clip_options
@@ -1106,7 +1096,7 @@ clips_alone(const struct tiny *t)
 {
     struct collector *c = collector_make(t);
     for (int i = 0; i < CLIPS; i++) {
-        qv_job *job = job_open(t, 1, (qv_job_options){ .chunk_rows = ROWS, .decoders = 1 }, c);
+        qv_job *job = job_with(t, c, .decoders = 1);
         add_clip(job, clips[i].name, i);
         job_end(&job);
         const struct got *g = find(c, clips[i].name);
@@ -1217,7 +1207,7 @@ TEST(a_clip_is_dropped_while_it_is_read)
     const int last = clips[K].sampled;
     atomic_store(&n_reads, 0);
     atomic_store(&held_read, last - 1);
-    qv_job *job = job_open(&usual, 1, (qv_job_options){ .chunk_rows = ROWS, .decoders = 1 }, kept);
+    qv_job *job = job_with(&usual, kept, .decoders = 1);
     job_add(job, &(qv_job_source){
                      .key = "k", .path = clip_paths[K], .clip = &o, .ticket = UINT64_MAX });
     qv_job_progress p;
@@ -1237,8 +1227,7 @@ TEST(a_clip_is_dropped_while_it_is_read)
 TEST(a_file_in_memory)
 {
     struct collector *alone = clips_alone(&usual);
-    qv_job *job =
-        job_open(&usual, 1, (qv_job_options){ .chunk_rows = ROWS, .clip.decoder = decoder }, kept);
+    qv_job *job = job_with(&usual, kept, .clip.decoder = decoder);
     for (int i = 0; i < CLIPS; i++) {
         const struct file f = read_file(clip_paths[i]);
         const qv_clip_options o = clip_options(i);
@@ -1265,10 +1254,7 @@ TEST(a_source_that_is_wrong_costs_itself)
                   { "pipe", temp_path("pipe"), "not a regular file", QV_EIO },
                   { "text", temp_text("text.mp4", "this is no clip"), "not a clip", QV_EFORMAT } };
     enum { WRONG = sizeof wrong / sizeof *wrong };
-    qv_job *job =
-        job_open(&usual, 1,
-                 (qv_job_options){ .chunk_rows = ROWS, .decoders = 3, .clip.decoder = decoder },
-                 kept);
+    qv_job *job = job_with(&usual, kept, .decoders = 3, .clip.decoder = decoder);
     for (int i = 0; i < CLIPS; i++) {
         add_clip(job, clips[i].name, i);
         if (i < WRONG)
@@ -1630,14 +1616,10 @@ TEST(decoders_are_killed_at_random)
     struct collector *alone = clips_alone(&usual);
     static struct killer k; /* goes on if this fails */
     pthread_t thread;
-    qv_job *job =
-        job_open(&usual, 1,
-                 (qv_job_options){ .chunk_rows = ROWS, .decoders = 4, .clip.decoder = decoder },
-                 kept);
+    qv_job *job = job_with(&usual, kept, .decoders = 4, .clip.decoder = decoder);
     assert_int_equal(pthread_create(&thread, NULL, kill_some, &k), 0);
-    for (int i = 0; i < MANY; i++) {
+    for (int i = 0; i < MANY; i++)
         add_clip(job, numbered(i), i % CLIPS);
-    }
     const qv_job_progress p = job_end(&job);
     atomic_store(&k.stop, true);
     pthread_join(thread, NULL);
@@ -1728,4 +1710,4 @@ set_up(void)
 }
 
 TEST_EACH(set_up, NULL);
-TEST_GROUP(make_files, remove_files);
+TEST_GROUP(make_files, tempdir_remove);
