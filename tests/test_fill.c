@@ -96,11 +96,14 @@ image(int i)
     return temp_file(name, data, (size_t)n + 64 * 64 * 3);
 }
 
-static void
-make_images(int n)
+static int
+make_images(void)
 {
-    for (int i = 0; i < n; i++)
+    if (tempdir_make())
+        return -1;
+    for (int i = 0; i < IMAGES; i++)
         image(i);
+    return 0;
 }
 
 /* The job's threads call this. cmocka cannot end a test in them, so it only counts. */
@@ -176,7 +179,6 @@ expect_fill(struct filler *f, int wanted, int64_t done, int64_t failed, int64_t 
 TEST(what_is_there_is_left_alone)
 {
     struct filler f = { .enough = 0 };
-    make_images(IMAGES);
     expect_fill(&f, 4, 3, 1, 0, 0);
     expect_fill(&f, 0, 0, 0, 3, 1);
     f.o.retry_failed = true;
@@ -191,7 +193,6 @@ TEST(what_is_there_is_left_alone)
 TEST(another_model_is_refused)
 {
     struct filler f = { .enough = 0 };
-    make_images(IMAGES);
     expect_fill(&f, 4, 3, 1, 0, 0);
     expect_error(QV_EFORMAT, "model_type", fill_with(&f, QV_GOLDEN "/qwen3_5", IMAGES, ERR));
     f.o.packed = true;
@@ -204,7 +205,8 @@ TEST(a_run_that_is_stopped_seals_what_is_done)
 {
     enum { MANY = 60 };
     struct filler f = { .o.chunk_rows = 256, .enough = 1 };
-    make_images(MANY);
+    for (int i = IMAGES; i < MANY; i++)
+        image(i);
     assert_ok(fill_with(&f, QV_GOLDEN "/qwen3_vl", MANY, ERR));
     const int64_t done = f.counts.done, failed = f.counts.failed;
     assert_true(done + failed >= 1 && done < MANY);
@@ -245,7 +247,6 @@ WRAPPED(int, flock, (int fd, int how))
 TEST(a_file_system_without_locks_is_told)
 {
     struct filler f = { .enough = 0 };
-    make_images(IMAGES);
     no_locks = true;
     expect_fill(&f, 4, 3, 1, 0, 0);
     no_locks = false;
@@ -258,50 +259,38 @@ TEST(a_file_system_without_locks_is_told)
 
 /* A clip's record says what is wrong with the clip. What the process, the machine or the file
  * system lacks would fail the next clip as well: it ends the run, and no clip has failed. */
+static void
+fill_and_fail(int error, qv_status ends_with)
+{
+    struct filler f = { .enough = 0 };
+    qv_error err = { 0 };
+    open_errno = error;
+    const qv_status s = fill_with(&f, QV_GOLDEN "/qwen3_vl", 1, &err);
+    open_errno = 0;
+    if (s != ends_with)
+        fail_msg("%s: %s", strerror(error), qv_status_name(s));
+    if (s)
+        assert_non_null(strstr(err.text, strerror(error)));
+    else
+        assert_int_equal(f.counts.failed, 2); /* the image, and one that does not exist */
+    assert_int_equal(f.counts.done, 0);
+    assert_ok(fill_with(&f, QV_GOLDEN "/qwen3_vl", 1, ERR));
+    assert_int_equal(f.counts.done, s ? 1 : 0);
+    remove_folder(temp_path("cache"));
+}
+
 TEST(a_record_is_of_the_clips_own_failure)
 {
-    static const struct {
-        int error;
-        qv_status ends_with; /* QV_OK: the run goes on, and the clip has a record */
-    } cases[] = {
-        { ENOENT, QV_OK },
-        { EACCES, QV_OK },
-        { EPERM, QV_OK },
-        { EISDIR, QV_OK },
-        { ENOTDIR, QV_OK },
-        { ELOOP, QV_OK },
-        { ENAMETOOLONG, QV_OK },
-        { ENXIO, QV_OK },
-        { EIO, QV_OK },
-        { EILSEQ, QV_OK },
-        { EMFILE, QV_ENOMEM },
-        { ENFILE, QV_ENOMEM },
-        { ENOMEM, QV_ENOMEM },
-        { ENOTCONN, QV_EBACKEND },
-        { ESTALE, QV_EBACKEND },
-        { ETIMEDOUT, QV_EBACKEND },
-        { EHOSTDOWN, QV_EBACKEND },
-        { ENODEV, QV_EBACKEND },
-        { EHOSTUNREACH, QV_EBACKEND },
-    };
-    EACH (c, cases) {
-        struct filler f = { .enough = 0 };
-        qv_error err = { 0 };
-        image(0);
-        open_errno = c->error;
-        const qv_status s = fill_with(&f, QV_GOLDEN "/qwen3_vl", 1, &err);
-        open_errno = 0;
-        if (s != c->ends_with)
-            fail_msg("%s: %s", strerror(c->error), qv_status_name(s));
-        if (s)
-            assert_non_null(strstr(err.text, strerror(c->error)));
-        else
-            assert_int_equal(f.counts.failed, 2); /* the image, and one that does not exist */
-        assert_int_equal(f.counts.done, 0);
-        assert_ok(fill_with(&f, QV_GOLDEN "/qwen3_vl", 1, ERR));
-        assert_int_equal(f.counts.done, s ? 1 : 0);
-        remove_folder(temp_path("cache"));
-    }
+    static const int clips[] = { ENOENT, EACCES,       EPERM, EISDIR, ENOTDIR,
+                                 ELOOP,  ENAMETOOLONG, ENXIO, EIO,    EILSEQ };
+    static const int memory[] = { EMFILE, ENFILE, ENOMEM };
+    static const int systems[] = { ENOTCONN, ESTALE, ETIMEDOUT, EHOSTDOWN, ENODEV, EHOSTUNREACH };
+    EACH (error, clips)
+        fill_and_fail(*error, QV_OK);
+    EACH (error, memory)
+        fill_and_fail(*error, QV_ENOMEM);
+    EACH (error, systems)
+        fill_and_fail(*error, QV_EBACKEND);
 }
 
 #endif
@@ -538,4 +527,4 @@ TEST(frames_of_a_wrong_size_cost_themselves)
     expect_record(c, "0", "24576 bytes were given; 4 frames of 64x64 take 49152");
 }
 
-TEST_EACH(tempdir_make, tempdir_remove);
+TEST_EACH(make_images, tempdir_remove);
