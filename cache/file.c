@@ -74,7 +74,7 @@ qv_cache_folder_open(const char *path, struct qv_cache_folder *out, qv_error *er
 {
     struct qv_cache_folder f = { .fd = -1 };
     if (mkdir(path, 0777) && errno != EEXIST)
-        return qv_fail(err, QV_EIO, "%s: the folder cannot be made: %s", qv_path_tail(path),
+        return qv_fail(err, QV_EIO, "%s: the folder cannot be created: %s", qv_path_tail(path),
                        strerror(errno));
     f.path = strdup(path);
     if (!f.path)
@@ -226,7 +226,7 @@ qv_cache_file_open(const struct qv_cache_folder *folder, struct qv_cache_file *o
     if (f.fd < 0)
         f.fd = open_named(&f);
     if (f.fd < 0)
-        return fail_errno(folder, "no file can be made in it", errno, err);
+        return fail_errno(folder, "no file can be created in it", errno, err);
     *out = f;
     return QV_OK;
 }
@@ -290,7 +290,8 @@ qv_cache_file_publish(struct qv_cache_file *f, const char *name, bool *taken, qv
     if (give_name(f, name)) {
         *taken = errno == EEXIST;
         return *taken ? QV_OK
-                      : fail_errno(f->folder, "a part cannot be given its name", errno, err);
+                      : fail_errno(f->folder, "a part cannot be renamed to its final name", errno,
+                                   err);
     }
     if (*f->temporary)
         unlinkat(f->folder->fd, f->temporary, 0);

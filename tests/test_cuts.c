@@ -404,8 +404,9 @@ TEST(words_say_what_is_wrong)
     refused("back.mp4", (qv_clip_options){ .start_s = 2, .end_s = 1 },
             "end (1) must be greater than start (2)");
     refused("back.mp4", (qv_clip_options){ .start_s = 4 },
-            "start 4: no frame lies in there; of its 40, 10 a second, the last is at 3.9");
-    refused("back.mp4", (qv_clip_options){ .start_s = 1e300 }, "no frame lies in there");
+            "start 4: no frame lies in this stretch; of its 40 frames, at 10 per second, the last "
+            "is at 3.9");
+    refused("back.mp4", (qv_clip_options){ .start_s = 1e300 }, "no frame lies in this stretch");
     refused("back.mp4", (qv_clip_options){ .start_s = 1.01, .end_s = 1.09 }, "no frame lies in");
     refused("back.mp4", (qv_clip_options){ .start_s = 3.9, .like = like }, "no frame lies in");
     unlink("back.mp4");
@@ -413,8 +414,8 @@ TEST(words_say_what_is_wrong)
     assert_non_null(dot);
     fprintf(dot, "P6\n1 1\n255\nrgb");
     fclose(dot);
-    refused("dot.ppm", (qv_clip_options){ .start_s = 1 }, "start 1; an image has no sec");
-    refused("dot.ppm", (qv_clip_options){ .end_s = 1 }, "start 0, end 1; an image has no sec");
+    refused("dot.ppm", (qv_clip_options){ .start_s = 1 }, "start 1; an image has no dur");
+    refused("dot.ppm", (qv_clip_options){ .end_s = 1 }, "start 0, end 1; an image has no dur");
     unlink("dot.ppm");
 }
 

@@ -236,7 +236,7 @@ TEST(more_windows_than_there_is_room_for_are_refused)
     const qv_item item = { .data = frames, .grid_thw = { 1, 8, 8 } };
     assert_ok(qv_plan_create(t.model, &o, &plan, ERR));
     assert_int_equal(qv_plan_push(plan, &item, 1, &err), QV_EINVAL);
-    if (!strstr(err.text, "makes it 4 windows; this plan takes 3 in a chunk"))
+    if (!strstr(err.text, "makes the chunk 4 windows; this plan's chunks hold 3"))
         fail_msg("%s", err.text);
     qv_plan_free(&plan);
 }

@@ -220,7 +220,7 @@ def test_each_limit(tight, clip):
 def test_a_clip_of_too_many_seconds(start, torn):
     server = start("--max-seconds", 0.5)
     status, _, answer = server.ask(open(torn[0], "rb").read())
-    assert status == 422 and "at most 0.5 s; give start" in message(answer)
+    assert status == 422 and "at most 0.5 s are allowed; give start" in message(answer)
     assert server.metric("tokens_total") == 0  # it was not encoded
     assert server.ask(open(torn[0], "rb").read(), "?end=0.4")[0] == 200
     assert server.ask(image(1), "?store=1")[0] == 422  # it has no folder

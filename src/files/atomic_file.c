@@ -107,7 +107,7 @@ create_temporary(struct qv_atomic_file *f, qv_error *err)
     }
     const int e = errno;
     free(name);
-    return fail_errno(f, "cannot create a temporary file beside it", e, err);
+    return fail_errno(f, "cannot create a temporary file next to it", e, err);
 }
 
 qv_status
