@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Checks whether tensors are what their records say, and whether damage has cost anything. */
-#define _POSIX_C_SOURCE 200809L
 #include <stdlib.h>
 #include <unistd.h>
 

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-#define _GNU_SOURCE /* for O_TMPFILE, pwritev */
 #include "file.h"
 
 #include <dirent.h>
@@ -21,13 +20,6 @@
 
 /* Temporary names are PREFIX host-process-DRAWNnumber, where DRAWN has 8 hexadecimal digits. */
 #define PREFIX ".qwenvit-tmp-"
-
-static qv_status
-fail_errno(const struct qv_cache_folder *folder, const char *doing, int e, qv_error *err)
-{
-    return qv_fail(err, qv_is_scarcity(e) ? QV_ENOMEM : QV_EIO, "%s: %s: %s",
-                   qv_path_tail(folder->path), doing, strerror(e));
-}
 
 /* ---- the folder ------------------------------------------------------------------------------ */
 
@@ -74,14 +66,13 @@ qv_cache_folder_open(const char *path, struct qv_cache_folder *out, qv_error *er
 {
     struct qv_cache_folder f = { .fd = -1 };
     if (mkdir(path, 0777) && errno != EEXIST)
-        return qv_fail(err, QV_EIO, "%s: the folder cannot be created: %s", qv_path_tail(path),
-                       strerror(errno));
+        return qv_fail_errno(path, "the folder cannot be made", errno, err);
     f.path = strdup(path);
     if (!f.path)
         return qv_no_memory(path, err);
     f.fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (f.fd < 0) {
-        const qv_status s = fail_errno(&f, "the folder cannot be opened", errno, err);
+        const qv_status s = qv_fail_errno(path, "the folder cannot be opened", errno, err);
         free(f.path);
         return s;
     }
@@ -101,7 +92,7 @@ qv_cache_folder_sync(const struct qv_cache_folder *f, qv_error *err)
         close(above);
     else if (e == EACCES)
         e = 0;
-    return e ? fail_errno(f, "the folder that it is in cannot be synced", e, err) : QV_OK;
+    return e ? qv_fail_errno(f->path, "the folder that it is in cannot be synced", e, err) : QV_OK;
 }
 
 void
@@ -226,7 +217,7 @@ qv_cache_file_open(const struct qv_cache_folder *folder, struct qv_cache_file *o
     if (f.fd < 0)
         f.fd = open_named(&f);
     if (f.fd < 0)
-        return fail_errno(folder, "no file can be created in it", errno, err);
+        return qv_fail_errno(folder->path, "no file can be created in it", errno, err);
     *out = f;
     return QV_OK;
 }
@@ -236,7 +227,7 @@ qv_cache_file_write(const struct qv_cache_file *f, uint64_t offset, const void *
                     uint64_t bytes, qv_error *err)
 {
     const int e = qv_write_all(f->fd, offset, data, bytes, false);
-    return e ? fail_errno(f->folder, "a part cannot be written", e, err) : QV_OK;
+    return e ? qv_fail_errno(f->folder->path, "a part cannot be written", e, err) : QV_OK;
 }
 
 /* Writes pieces with few calls. After a short write a piece that was cut is written by itself. */
@@ -254,7 +245,8 @@ qv_cache_file_gather(const struct qv_cache_file *f, uint64_t offset, const void 
         if (put < 0 && errno == EINTR)
             continue;
         if (put <= 0)
-            return fail_errno(f->folder, "a part cannot be written", put ? errno : ENOSPC, err);
+            return qv_fail_errno(f->folder->path, "a part cannot be written", put ? errno : ENOSPC,
+                                 err);
         size_t whole = (size_t)put / bytes;
         if ((size_t)put % bytes) {
             const qv_status s =
@@ -286,18 +278,19 @@ qv_cache_file_publish(struct qv_cache_file *f, const char *name, bool *taken, qv
     *taken = false;
     int e = qv_sync_file(f->fd);
     if (e)
-        return fail_errno(f->folder, "a part cannot be synced", e, err);
+        return qv_fail_errno(f->folder->path, "a part cannot be synced", e, err);
     if (give_name(f, name)) {
         *taken = errno == EEXIST;
         return *taken ? QV_OK
-                      : fail_errno(f->folder, "a part cannot be renamed to its final name", errno,
-                                   err);
+                      : qv_fail_errno(f->folder->path, "a part cannot be renamed to its final name",
+                                      errno, err);
     }
     if (*f->temporary)
         unlinkat(f->folder->fd, f->temporary, 0);
     *f->temporary = 0;
     e = qv_sync_folder(f->folder->fd);
-    return e ? fail_errno(f->folder, "a part is written, but the folder cannot be synced", e, err)
+    return e ? qv_fail_errno(f->folder->path, "a part is written, but the folder cannot be synced",
+                             e, err)
              : QV_OK;
 }
 

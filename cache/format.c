@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-#define _POSIX_C_SOURCE 200809L /* for clock_gettime */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-#define _DEFAULT_SOURCE /* for flock */
 #include "lock.h"
 
 #include <errno.h>
@@ -57,8 +56,7 @@ qv_cache_lock(const struct qv_cache_folder *folder, bool alone, int *lock, qv_er
                        alone ? "another process adds to this cache or prunes it"
                              : "this cache is being pruned");
     if (!has_no_locks(e))
-        return qv_fail(err, qv_is_scarcity(e) ? QV_ENOMEM : QV_EIO, "%s: %s cannot be locked: %s",
-                       path, QV_CACHE_DESCRIPTION, strerror(e));
+        return qv_fail_errno(path, QV_CACHE_DESCRIPTION " cannot be locked", e, err);
     if (alone)
         return qv_fail(err, QV_EUNSUPPORTED,
                        "%s: files cannot be locked here (%s), so a run that adds to this cache "

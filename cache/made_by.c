@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Describes a cache's model and sampling, and its clips' files, for all who write caches. */
-#define _DEFAULT_SOURCE /* for st_mtim, realpath */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

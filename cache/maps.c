@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-#define _DEFAULT_SOURCE /* for MAP_NORESERVE */
 #include "maps.h"
 
 #include <errno.h>
@@ -102,7 +101,7 @@ map_part(struct qv_part_maps *m, struct qv_part_map *p, const char *path, qv_err
     if (e == ENOMEM)
         return too_many(m, path, err);
     if (e)
-        s = qv_fail(err, QV_EIO, "%s: cannot be mapped: %s", qv_path_tail(path), strerror(e));
+        s = qv_fail_errno(path, "cannot be mapped", e, err);
     m->n_mapped += p->at != NULL;
     return s;
 }

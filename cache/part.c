@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-#define _GNU_SOURCE /* for fallocate */
 #include "part.h"
 
 #include <errno.h>
@@ -72,8 +71,7 @@ reserve(const struct qv_cache_part *p, uint64_t at, uint64_t bytes, qv_error *er
         r = fallocate(p->file.fd, 0, (off_t)at, (off_t)bytes);
     while (r && errno == EINTR);
     if (r && errno != EOPNOTSUPP && errno != EINVAL && errno != ENOSYS)
-        return qv_fail(err, QV_EIO, "%s: no space for a part: %s",
-                       qv_path_tail(p->file.folder->path), strerror(errno));
+        return qv_fail_errno(p->file.folder->path, "no space for a part", errno, err);
 #else
     (void)p;
     (void)at;
@@ -445,8 +443,7 @@ write_rest(const struct qv_cache_part *p, const qv_cache_layout *l, int64_t seal
     /* cuts off what lies behind the last block that counts; one that was never written becomes a
      * hole */
     if (ftruncate(p->file.fd, (off_t)(qv_index_padded(p->tokens_end) + p->small)))
-        s = qv_fail(err, QV_EIO, "%s: a part's size cannot be set: %s",
-                    qv_path_tail(p->file.folder->path), strerror(errno));
+        s = qv_fail_errno(p->file.folder->path, "a part's size cannot be set", errno, err);
     if (!s)
         s = write_front(&w, sealed_ns, err);
     free(w.done);

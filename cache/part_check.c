@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Checks what opening a cache does not look at: the header and the records of a part. */
-#define _POSIX_C_SOURCE 200809L
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

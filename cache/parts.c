@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Lists a folder's parts, reads their indexes, and notes which cannot be used. */
-#define _POSIX_C_SOURCE 200809L
 #include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>

@@ -2,7 +2,6 @@
 /* Removes records part by part, beginning with the part that was sealed first: at any moment a
  * key's record that counts is the one that counted before, or the key is gone. A part that replaces
  * another has its sealing time, and its name with a number added, and so its place in the order. */
-#define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Reads a cache, and what its index does not have from the parts when it is asked for. */
-#define _POSIX_C_SOURCE 200809L
 #include "reader.h"
 
 #include <stdlib.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Compares options with a model's own values: one that asks for what it would get asks for
  * nothing. */
-#define _POSIX_C_SOURCE 200809L
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

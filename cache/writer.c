@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Adds keys to a cache. Keys are begun in one part until it is full; a thread seals it once they
  * are finished. Rows are written at once, by the thread that puts them and outside the lock. */
-#define _POSIX_C_SOURCE 200809L
 #include <float.h>
 #include <pthread.h>
 #include <stdlib.h>

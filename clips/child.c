@@ -2,7 +2,6 @@
 /* Starts and ends processes. The application may wait for all of its children, or ignore SIGCHLD,
  * and so free the number of one that ended for another process. So Linux's pidfd stands for it, and
  * elsewhere only a child is ever signalled. */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -134,15 +133,14 @@ qvm_child_signal(const qvm_child *child, int number)
 
 /* Waits for the process. Returns whether it has ended, or is somebody else's to wait for. */
 static bool
-await(const qvm_child *child, int flags)
+await(const qvm_child *child, int flags, siginfo_t *info)
 {
-    siginfo_t info = { .si_pid = 0 };
     int code;
     do
-        code = child->handle >= 0 ? waitid(HANDLE, (id_t)child->handle, &info, WEXITED | flags)
-                                  : waitid(P_PID, (id_t)child->pid, &info, WEXITED | flags);
+        code = child->handle >= 0 ? waitid(HANDLE, (id_t)child->handle, info, WEXITED | flags)
+                                  : waitid(P_PID, (id_t)child->pid, info, WEXITED | flags);
     while (code && errno == EINTR);
-    return code || info.si_pid;
+    return code || info->si_pid;
 }
 
 void
@@ -158,15 +156,18 @@ qvm_child_leave(qvm_child *child)
 bool
 qvm_child_has_ended(qvm_child *child)
 {
-    const bool ended = await(child, WNOHANG);
+    siginfo_t info = { .si_pid = 0 };
+    const bool ended = await(child, WNOHANG, &info);
     if (ended)
         qvm_child_leave(child);
     return ended;
 }
 
-void
+int
 qvm_child_await(qvm_child *child)
 {
-    await(child, 0);
+    siginfo_t info = { .si_pid = 0 };
+    await(child, 0, &info);
     qvm_child_leave(child);
+    return info.si_code == CLD_EXITED ? info.si_status : -info.si_status;
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* A clip: opens the file, lets choose.c decide which frames are read and at which size, and takes
  * them from the decoder process. */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The clip's side of its decoder process (serve.c): starts, asks, hears and ends it, and checks all
  * that it says. */
-#define _GNU_SOURCE
 #include "decoder_process.h"
 
 #include <errno.h>

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* This file starts and ends the program that decodes, and gives it orders. */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
@@ -21,6 +20,11 @@
 
 #define PROGRAM "qwenvit-decoder"
 #define NO_FFMPEG "perhaps the FFmpeg libraries are missing"
+#ifdef __APPLE__
+#define NOT_LOADED (-SIGABRT) /* how a program ends whose libraries the loader does not find */
+#else
+#define NOT_LOADED 127
+#endif
 #define PATIENCE_S 60.0 /* the longest wait for an answer, which takes fractions of a second */
 
 /* ---- the program ----------------------------------------------------------------------------- */
@@ -90,14 +94,15 @@ start_program(qv_decoder *d, qv_error *err)
     return QV_OK;
 }
 
-/* Ends the program, and with it the processes that it made for clips. */
-static void
-end_program(qv_decoder *d)
+/* Ends a program, and with it the processes that it made for clips. Returns how it ended, as
+ * qvm_child_await does. */
+static int
+end_program(qvm_child *child)
 {
-    if (!d->child.pid)
-        return;
-    qvm_child_signal(&d->child, SIGKILL);
-    qvm_child_await(&d->child);
+    if (!child->pid)
+        return 0;
+    qvm_child_signal(child, SIGKILL);
+    return qvm_child_await(child);
 }
 
 /* Sets *path to the program's path: `found` if the caller gives none. */
@@ -114,6 +119,14 @@ find_program(const char *program, const char **path, char found[PATH_MAX], qv_er
                          found);
 }
 
+/* Returns why a program ended that said nothing. */
+static const char *
+say_ending(int how, char text[64])
+{
+    snprintf(text, 64, how < 0 ? "killed by signal %d" : "exit code %d", abs(how));
+    return how == NOT_LOADED ? NO_FFMPEG : text;
+}
+
 /* Runs the program, and takes the text that it says before it ends. */
 static qv_status
 run_program(const char *program, char *const *arguments, double patience_s, char text[256],
@@ -127,14 +140,15 @@ run_program(const char *program, char *const *arguments, double patience_s, char
     if (status)
         return status;
     const int code = qvm_child_start(path, arguments, environ, &child);
-    if (!code) { /* it ends behind its text */
+    int how = 0;
+    if (!code) { /* it ends after its text */
         qvm_receive_until(child.socket, text, 255, qv_seconds() + patience_s);
-        qvm_child_signal(&child, SIGKILL);
-        qvm_child_await(&child);
+        how = end_program(&child);
     }
+    char ending[64];
     return *text ? QV_OK
                  : qv_fail(err, QV_EBACKEND, "%s does not run: %s", path,
-                           code ? strerror(code) : NO_FFMPEG);
+                           code ? strerror(code) : say_ending(how, ending));
 }
 
 qv_status
@@ -212,7 +226,7 @@ qv_decoder_stop(qv_decoder **decoder)
             shutdown(d->child.socket, SHUT_WR);
             qvm_receive_until(d->child.socket, &none, 1, qv_seconds() + d->patience_s);
         }
-        end_program(d);
+        end_program(&d->child);
     } else {
         qvm_gpus_leave(d->gpus);
         qvm_child_leave(&d->child);
@@ -246,18 +260,15 @@ send_order(const qv_decoder *d, const qvm_order *order, const qvm_session *s, do
 static void
 give_up(qv_decoder *d, int code)
 {
-    const bool ended = code == EPIPE || code == ECONNRESET;
+    char text[64];
     if (code == ETIMEDOUT) {
         qvm_child_signal(&d->child, SIGKILL);
         snprintf(d->lost, sizeof d->lost, "did not answer for %g s and was killed", d->patience_s);
+    } else if (code == EPIPE || code == ECONNRESET) {
+        snprintf(d->lost, sizeof d->lost, "has ended%s: %s",
+                 d->answered ? "" : " without an answer", say_ending(end_program(&d->child), text));
     } else {
-        snprintf(d->lost, sizeof d->lost, "%s%s",
-                 !ended        ? "cannot be heard: "
-                 : d->answered ? "has ended"
-                               : "has ended without an answer: ",
-                 !ended        ? strerror(code)
-                 : d->answered ? ""
-                               : NO_FFMPEG);
+        snprintf(d->lost, sizeof d->lost, "cannot be heard: %s", strerror(code));
     }
 }
 
@@ -291,7 +302,7 @@ make_ready(qv_decoder *d, const qvm_order *order, int64_t *start, qv_error *err)
                    ? QV_OK
                    : qv_fail(err, QV_EBACKEND, "qwenvit-decoder was lost");
     if (*d->lost)
-        end_program(d);
+        end_program(&d->child);
     const qv_status status = d->child.pid ? QV_OK : start_program(d, err);
     *start = d->starts;
     return status;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Starts and ends the GPU processes (gpu_process.c): when a clip first asks, and in place of one
  * that has ended, is in doubt, or has served QVM_GPU_CLIPS clips. */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <math.h>
 #include <signal.h>

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* The CPU backend's table: the device, its threads, and the file that has each operation. */
-#define _GNU_SOURCE
 #include "cpu.h"
 
 #include <omp.h>

@@ -7,7 +7,6 @@
  * so that a value of w is never rounded. A panel of 16 columns keeps the sums of a group in
  * registers, for as many rows as are multiplied at once.
  */
-#define _DEFAULT_SOURCE /* for syscall */
 #include "cpu.h"
 #include "tiles.h"
 #include "vectors.h"

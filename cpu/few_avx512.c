@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-#define _DEFAULT_SOURCE /* for syscall */
 /* Panels of few.c by products of bf16 pairs with f32 sums, of AVX-512 and of AMX. That takes half
  * the products, and codes become bf16 by a mask instead of a conversion. */
 #include "cpu.h"

@@ -6,7 +6,6 @@
  * primary one, nor of none, and cudaSetDevice would make a primary context, hundreds of MB, on a
  * device that nobody uses.
  */
-#define _POSIX_C_SOURCE 200809L
 #include <cuda.h>
 #include <pthread.h>
 

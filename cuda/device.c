@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* The CUDA backend's table: opens a device, and says which file implements what. */
-#define _POSIX_C_SOURCE 200809L
 #include "cuda.h"
 
 #include <stdlib.h>

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* A decoder of FFmpeg's, whose complaints are counted. */
-#define _POSIX_C_SOURCE 200809L
 #include <pthread.h>
 #include <string.h>
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* The decoder process's side of a clip's decoder in the GPU process (gpu_decoder.h). */
-#define _GNU_SOURCE
 #include "gpu_decoder.h"
 
 #include <errno.h>

@@ -2,7 +2,6 @@
 /* The program qwenvit-decoder as the GPU process. It decodes for many clips, a thread each, and
  * outlives them. It sees no file, only the packets of each clip's decoder process (gpu_decoder.h).
  * The program that started it passes it the socket to that, and the memory for the frames. */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>

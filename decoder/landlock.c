@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Limits the files that a GPU process may use to those of lock.inc (Linux's Landlock). */
-#define _GNU_SOURCE
 #include <errno.h>
 
 #include "decoder.h"

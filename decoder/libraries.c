@@ -2,7 +2,6 @@
 /* Makes forks cheap. FFmpeg brings more than a hundred libraries, and the loader writes to the data
  * of each: a fork copies the tables of all these pages, and its end frees them. A file's pages cost
  * neither. */
-#define _GNU_SOURCE
 #include "decoder.h"
 
 #ifdef __linux__

@@ -2,7 +2,6 @@
 /* qwenvit-decoder: makes a process for each clip that the program which started it wants decoded.
  * The process starts at once, as all libraries are loaded here, and can do nothing but decode. This
  * one never sees a byte of a clip. */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>

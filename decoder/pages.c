@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Reads a file: its clip, and page by page for walks over parts of a few bytes. */
-#define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>

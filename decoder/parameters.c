@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Keeps the parameter sets of packets that are left out (H.264, HEVC). */
-#define _GNU_SOURCE /* for memmem */
 #include <string.h>
 
 #include "nal.h"

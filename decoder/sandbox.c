@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Locks a decoder process in: it may read the clip, fill the shared memory, and end. */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>
 #include <sys/resource.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* A clip's decoder process decodes the frames that it asks for into shared memory. One thread
  * decodes and one listens, so that a clip that goes away is noticed in the middle of a frame. */
-#define _GNU_SOURCE /* MAP_POPULATE */
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Reads one file's frames through FFmpeg, and never opens any other file. */
-#define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <fcntl.h>
 #include <libavutil/avstring.h>

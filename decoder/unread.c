@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Explains files that FFmpeg cannot decode, from their own bytes, and reads a TIFF's levels. */
-#define _POSIX_C_SOURCE 200809L
 #include <string.h>
 #include <unistd.h>
 

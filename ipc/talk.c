@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* How both sides talk and share memory, and how programs take orders. */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>

@@ -2,7 +2,6 @@
 /* Runs the clips that a cache lacks through a job, and writes their tokens into parts. A clip's
  * failure becomes its record; the device's or the disk's ends the run, as its caller may: what is
  * finished by then is sealed. */
-#define _POSIX_C_SOURCE 200809L
 #include "qwenvit_clips.h"
 
 #define XXH_INLINE_ALL

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Follows an item: it is added, goes to the feeder, may fail, and is freed after its end call. */
-#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 

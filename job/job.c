@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Opens and ends a job, checks its options, and has the waiting that its stages share. */
-#define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

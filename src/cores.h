@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* _GNU_SOURCE must be defined before this is included. */
+/* How many threads are of use. */
 #ifndef QV_CORES_H
 #define QV_CORES_H
 

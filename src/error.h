@@ -144,6 +144,14 @@ qv_path_tail(const char *path)
     return slash && slash[1] ? slash + 1 : tail;
 }
 
+/* Fails because a call failed with errno e. The message says what cannot be done. */
+static inline qv_status
+qv_fail_errno(const char *path, const char *message, int e, qv_error *err)
+{
+    return qv_fail(err, qv_is_scarcity(e) ? QV_ENOMEM : QV_EIO, "%s: %s: %s", qv_path_tail(path),
+                   message, strerror(e));
+}
+
 /* Fails for want of memory for what a file or folder needs. */
 static inline qv_status
 qv_no_memory(const char *path, qv_error *err)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-#define _GNU_SOURCE /* for mkdtemp */
+#define _GNU_SOURCE
 #include "make_clips.h"
 
+#include <ftw.h>
 #include <libavcodec/avcodec.h>
 #include <libavformat/avformat.h>
 #include <libavutil/crc.h>
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "ffmpeg_write.h"
@@ -37,10 +39,16 @@ clips_enter_folder(void)
     return mkdtemp(folder) && !chdir(folder) ? 0 : -1;
 }
 
+static int
+remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+    return remove(path);
+}
+
 int
 clips_leave_folder(void)
 {
-    return rmdir(folder);
+    return nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
 /* ---- how a clip is made ---------------------------------------------------------------------- */
@@ -52,6 +60,16 @@ typedef struct look {
     enum AVPixelFormat format; /* 0: yuv420p */
     bool full_range;
 } look;
+
+/* Numbers of 32 bits become the body of a box that is named by its path, or lie so many bytes
+ * behind the first place of a name. */
+typedef struct change {
+    const char *at;
+    int behind; /* 0: the box's body */
+    const uint32_t *numbers;
+    size_t n;
+    bool little; /* endian */
+} change;
 
 typedef struct recipe {
     const char *name; /* the ending gives the container, unless `muxer` does */
@@ -66,14 +84,14 @@ typedef struct recipe {
     void (*packet)(AVPacket *packet, int number);
     /* B-pictures are in the packet of the picture that they precede (MPEG-4, as DivX 5 wrote it) */
     bool packed;
-    const char *box; /* the body of this box becomes these numbers of 32 bits */
-    const uint32_t *numbers;
-    size_t n_numbers;
+    change changes[4];
     void (*edit)(clip_bytes *file);
     /* one of these makes the file, instead of all of this */
-    clip_bytes (*make)(void);
-    const struct fields *fields;
+    clip_bytes (*make)(const struct recipe *r);
     clip_bytes bytes;
+    /* for `make` */
+    const struct fields *fields;
+    const uint32_t *levels;
 } recipe;
 
 /* ---- frames ---------------------------------------------------------------------------------- */
@@ -388,22 +406,32 @@ replace_box(clip_bytes *file, const char *path, const void *body, size_t n)
     }
 }
 
-/* Replaces a box's body by 32-bit numbers. */
 static void
-replace_numbers(clip_bytes *file, const char *path, const uint32_t *numbers, size_t n)
+make_change(clip_bytes *file, const change *c)
 {
-    uint8_t *body = malloc(4 * n);
+    uint8_t *body = malloc(4 * c->n);
     need(body, "no memory");
-    for (size_t i = 0; i < n; i++)
-        put32(body + 4 * i, numbers[i]);
-    replace_box(file, path, body, 4 * n);
+    for (size_t i = 0; i < c->n; i++)
+        (c->little ? put32_le : put32)(body + 4 * i, c->numbers[i]);
+    if (c->behind)
+        memcpy(find_name(file, c->at) + c->behind, body, 4 * c->n);
+    else
+        replace_box(file, c->at, body, 4 * c->n);
     free(body);
 }
 
 #define TABLE "moov/trak/mdia/minf/stbl/"
-#define NUMBERS(file, path, ...)                                                                   \
-    replace_numbers(file, path, (const uint32_t[]){ __VA_ARGS__ },                                 \
-                    sizeof((const uint32_t[]){ __VA_ARGS__ }) / 4)
+#define NUMBERS(...)                                                                               \
+    .numbers = (const uint32_t[]){ __VA_ARGS__ }, .n = sizeof((const uint32_t[]){ __VA_ARGS__ }) / 4
+/* The two kinds of changes. */
+#define BOX(path, ...)                                                                             \
+    {                                                                                              \
+        .at = path, NUMBERS(__VA_ARGS__)                                                           \
+    }
+#define AT(name, bytes, ...)                                                                       \
+    {                                                                                              \
+        .at = name, .behind = bytes, NUMBERS(__VA_ARGS__)                                          \
+    }
 
 /* ---- T16: hardly a clip ---------------------------------------------------------------------- */
 
@@ -418,10 +446,10 @@ copy_bytes(const void *data, size_t n)
 
 /* Makes one second of silence as PCM, the only stream; in Matroska with a picture attached. */
 static clip_bytes
-make_audio(const char *name, clip_bytes cover)
+make_audio(const recipe *r)
 {
     static uint8_t silence[16000];
-    AVFormatContext *mux = open_muxer(name, NULL);
+    AVFormatContext *mux = open_muxer(r->name, NULL);
     AVStream *stream = avformat_new_stream(mux, NULL);
     AVCodecParameters *par = stream->codecpar;
     par->codec_type = AVMEDIA_TYPE_AUDIO;
@@ -430,7 +458,8 @@ make_audio(const char *name, clip_bytes cover)
     par->bits_per_coded_sample = 16;
     par->block_align = 2;
     av_channel_layout_default(&par->ch_layout, 1);
-    if (cover.data) {
+    if (strstr(r->name, ".mkv")) {
+        const clip_bytes cover = clip_make("image.mp4");
         AVStream *attached = avformat_new_stream(mux, NULL);
         attached->codecpar->codec_type = AVMEDIA_TYPE_ATTACHMENT;
         attached->codecpar->codec_id = AV_CODEC_ID_PNG;
@@ -449,21 +478,9 @@ make_audio(const char *name, clip_bytes cover)
     packet->pts = packet->dts = 0;
     packet->duration = av_rescale_q(1, (AVRational){ 1, 1 }, stream->time_base);
     packet->flags = AV_PKT_FLAG_KEY;
-    need(av_write_frame(mux, packet) >= 0, name);
+    need(av_write_frame(mux, packet) >= 0, r->name);
     av_packet_free(&packet);
     return end_file(mux);
-}
-
-static clip_bytes
-make_audio_only(void)
-{
-    return make_audio("audio.mov", (clip_bytes){ 0 });
-}
-
-static clip_bytes
-make_cover_only(void)
-{
-    return make_audio("cover.mkv", clip_make("image.mp4"));
 }
 
 /* ---- T17, T18: damaged, and counts that are not so ------------------------------------------- */
@@ -472,20 +489,6 @@ static void
 drop_moov(clip_bytes *file)
 {
     file->n = (size_t)(find_name(file, "moov") - 4 - file->data);
-}
-
-static void
-say_431_in_avi(clip_bytes *file)
-{
-    put32_le(find_name(file, "avih") + 8 + 16, 431);
-    put32_le(find_name(file, "strh") + 8 + 32, 431);
-}
-
-static void
-say_7_in_avi(clip_bytes *file)
-{
-    put32_le(find_name(file, "avih") + 8 + 16, 7);
-    put32_le(find_name(file, "strh") + 8 + 32, 7);
 }
 
 static void
@@ -516,20 +519,6 @@ when_negative(int frame)
     return frame - 20;
 }
 
-static void
-no_timescale(clip_bytes *file)
-{
-    put32(find_name(file, "mdhd") + 4 + 12, 0);
-}
-
-static void
-last_day(clip_bytes *file)
-{
-    uint8_t *time = find_name(file, "tfdt") + 8; /* the first fragment's */
-    put32(time, 0x40000000);
-    put32(time + 4, 0);
-}
-
 /* ---- T20: shapes ----------------------------------------------------------------------------- */
 
 /* A display matrix: (x, y) becomes a x + c y, b x + d y. */
@@ -544,36 +533,6 @@ static const int32_t mirror[9] = MATRIX(-1, 0, 0, 1);
 static const int32_t upside_down[9] = MATRIX(1, 0, 0, -1);
 static const int32_t transpose[9] = MATRIX(0, 1, 1, 0);
 static const int32_t transverse[9] = MATRIX(0, -1, -1, 0);
-
-static void
-set_tkhd_matrix(clip_bytes *file, const uint32_t matrix[9])
-{
-    for (int i = 0; i < 9; i++)
-        put32(find_name(file, "tkhd") + 44 + 4 * i, matrix[i]);
-}
-
-static void
-zero_matrix(clip_bytes *file)
-{
-    set_tkhd_matrix(file, (const uint32_t[9]){ 0 });
-}
-
-static void
-extreme_matrix(clip_bytes *file)
-{
-    static const uint32_t m[9] = { 0x80000000, 0x7fffffff, 0x80000000, 0x7fffffff, 0x80000000,
-                                   0xffffffff, 0x80000000, 0x7fffffff, 0x80000000 };
-    set_tkhd_matrix(file, m);
-}
-
-/* Puts the bits of an IEEE NaN into each place. */
-static void
-nan_matrix(clip_bytes *file)
-{
-    static const uint32_t m[9] = { 0x7fc00000, 0x7fc00000, 0x7fc00000, 0x7fc00000, 0x7fc00000,
-                                   0x7fc00000, 0x7fc00000, 0x7fc00000, 0x7fc00000 };
-    set_tkhd_matrix(file, m);
-}
 
 /* Sets EXIF's orientation 6, a quarter turn clockwise, in a JPEG packet. */
 static void
@@ -620,7 +579,7 @@ cut_half(clip_bytes *file)
 
 /* Makes a TIFF file of 2 x 2 pixels, each one float. */
 static clip_bytes
-make_float_tiff(void)
+make_float_tiff(const recipe *r)
 {
     enum { ENTRIES = 10, DATA = 8 + 2 + 12 * ENTRIES + 4, BYTES = DATA + 16 };
     static const uint16_t entries[ENTRIES][2] = { { 256, 2 }, { 257, 2 }, { 258, 32 },
@@ -641,7 +600,7 @@ make_float_tiff(void)
 /* Makes a TIFF file of YCbCr pixels, with these codes of black and white (ReferenceBlackWhite: six
  * rationals, for Y, Cb and Cr). */
 static clip_bytes
-make_tiff_of_levels(const uint32_t levels[12])
+make_levels_tiff(const recipe *r)
 {
     enum { SIDE = 32, ENTRIES = 11, DATA = 8 + 2 + 12 * ENTRIES + 4, LEVELS = DATA + 6 };
     enum { PIXELS = LEVELS + 48, BYTES = PIXELS + 3 * SIDE * SIDE, SHORT = 3, RATIONAL = 5 };
@@ -666,25 +625,10 @@ make_tiff_of_levels(const uint32_t levels[12])
     for (int i = 0; i < 3; i++)
         put16(file + DATA + 2 * i, 8);
     for (int i = 0; i < 12; i++)
-        put32(file + LEVELS + 4 * i, levels[i]);
+        put32(file + LEVELS + 4 * i, r->levels[i]);
     for (int i = 0; i < 3 * SIDE * SIDE; i++)
         file[PIXELS + i] = (uint8_t)(i * 7);
     return copy_bytes(file, sizeof file);
-}
-
-static clip_bytes
-make_usual_levels(void)
-{
-    static const uint32_t levels[12] = { 0, 1, 255, 1, 128, 1, 255, 1, 128, 1, 255, 1 };
-    return make_tiff_of_levels(levels);
-}
-
-static clip_bytes
-make_huge_levels(void)
-{
-    static const uint32_t levels[12] = { 0xffffffff, 1, 255,        1, 128,        1,
-                                         255,        1, 0x80000000, 1, 0xffffffff, 1 };
-    return make_tiff_of_levels(levels);
 }
 
 static void
@@ -700,7 +644,7 @@ huge_jpeg(clip_bytes *file)
 /* Makes a JPEG file of 4096 x 4096 gray, with so many scans of 40 bytes, each of which takes a
  * pass over all blocks: runs of 16384 blocks without a value. */
 static clip_bytes
-make_scans_jpeg(void)
+make_scans_jpeg(const recipe *r)
 {
     enum { SCANS = 2000, SCAN = 40 };
     static const uint8_t frame[] = { 0xff, 0xc2, 0, 11, 8, 16, 0, 16, 0, 1, 1, 0x11, 0 };
@@ -723,29 +667,6 @@ make_scans_jpeg(void)
     return file;
 }
 
-static void
-huge_raw_entry(clip_bytes *file)
-{
-    put32(find_name(file, "2vuy") + 28, 0xffffffff);
-}
-
-static void
-huge_entry(clip_bytes *file)
-{
-    put32(find_name(file, "mp4v") + 28, 0xffffffff); /* 65535 by 65535 */
-}
-
-/* Claims as many samples as the field can hold, of one byte, in one chunk: a table of tens of
- * gigabytes. */
-static void
-say_billions(clip_bytes *file)
-{
-    NUMBERS(file, TABLE "stsz", 0, 1, 0x7fffffff);
-    NUMBERS(file, TABLE "stts", 0, 1, 0x7fffffff, 1);
-    NUMBERS(file, TABLE "stsc", 0, 1, 1, 0x7fffffff, 1);
-    NUMBERS(file, TABLE "stco", 0, 1, 48);
-}
-
 /* Makes millions of frames that exist: each chunk is the same bytes. */
 static void
 have_millions(clip_bytes *file)
@@ -756,10 +677,14 @@ have_millions(clip_bytes *file)
     chunks[1] = CHUNKS;
     for (int i = 0; i < CHUNKS; i++)
         chunks[2 + i] = 48;
-    NUMBERS(file, TABLE "stsz", 0, 1, CHUNKS * EACH);
-    NUMBERS(file, TABLE "stts", 0, 1, CHUNKS * EACH, 1);
-    NUMBERS(file, TABLE "stsc", 0, 1, 1, EACH, 1);
-    replace_numbers(file, TABLE "stco", chunks, 2 + CHUNKS);
+    const change changes[] = {
+        BOX(TABLE "stsz", 0, 1, CHUNKS * EACH),
+        BOX(TABLE "stts", 0, 1, CHUNKS * EACH, 1),
+        BOX(TABLE "stsc", 0, 1, 1, EACH, 1),
+        { .at = TABLE "stco", .numbers = chunks, .n = 2 + CHUNKS },
+    };
+    for (int i = 0; i < 4; i++)
+        make_change(file, &changes[i]);
     free(chunks);
 }
 
@@ -776,15 +701,8 @@ show_often(clip_bytes *file)
         list[2 + 5 * i + 1] = 4000;
         list[2 + 5 * i + 4] = 1 << 16;
     }
-    replace_numbers(file, "moov/trak/edts/elst", list, 2 + 5 * EDITS);
+    make_change(file, &(change){ "moov/trak/edts/elst", .numbers = list, .n = 2 + 5 * EDITS });
     free(list);
-}
-
-static void
-lasts_2_31(clip_bytes *file)
-{
-    put32(find_name(file, "mvhd") + 20, 1u << 31);
-    put32(find_name(file, "mdhd") + 20, 1u << 31);
 }
 
 /* ---- T23: what names other files ------------------------------------------------------------- */
@@ -896,10 +814,11 @@ open_h264(const char *name)
 }
 
 static clip_bytes
-make_fields(const char *name, const struct fields *f)
+make_fields(const recipe *r)
 {
     static const int order[10] = { 0, 3, 1, 2, 6, 4, 5, 9, 7, 8 };
-    AVFormatContext *mux = open_h264(name);
+    const struct fields *f = r->fields;
+    AVFormatContext *mux = open_h264(r->name);
     int frame_num = 0;
     for (int i = 0; i < 40; i++) {
         uint8_t bytes[3 * H264_MOST_BYTES];
@@ -932,20 +851,34 @@ make_fields(const char *name, const struct fields *f)
 #define STILL_JPEG .frames = 1, .muxer = "image2pipe", .encoder = "mjpeg", OF(YUVJ420P, true)
 #define ENCODER(name, options) .encoder = name, .encoder_options = options
 #define X264(options) ENCODER("libx264", "threads=1" options)
-#define BOX(path, ...)                                                                             \
-    .box = path, .numbers = (const uint32_t[]){ __VA_ARGS__ },                                     \
-    .n_numbers = sizeof((const uint32_t[]){ __VA_ARGS__ }) / 4
+#define FIELDS(...)                                                                                \
+    .make = make_fields, .fields = &(const struct fields)                                          \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }
+#define LEVELS(...)                                                                                \
+    .make = make_levels_tiff, .levels = (const uint32_t[12])                                       \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }
+#define MATRIX_OF(...) .corners = true, .changes = { AT("tkhd", 44, __VA_ARGS__) }
+/* Where an AVI file says twice how many frames it has. */
+#define AVI_SAYS(frames)                                                                           \
+    .changes = { { "avih", 24, NUMBERS(frames), .little = true },                                  \
+                 { "strh", 40, NUMBERS(frames), .little = true } }
 #define BYTES(text) .bytes = { (uint8_t[]){ text }, sizeof(text) - 1 }
 /* An edit list of version 1: each entry is a duration (of the movie), a beginning (in the medium)
  * and a rate. */
-#define EDITS(n, ...) BOX("moov/trak/edts/elst", 1 << 24, n, __VA_ARGS__)
+#define EDITS(n, ...) .changes = { BOX("moov/trak/edts/elst", 1 << 24, n, __VA_ARGS__) }
+
+enum { NAN_BITS = 0x7fc00000 };
 
 static const recipe recipes[] = {
     /* files that are no clip, or not the clip that they seem */
     { "empty.mp4", BYTES("") },
     { "text.mp4", BYTES("This is a text file and no clip at all.\n") },
-    { "audio.mov", .make = make_audio_only },
-    { "cover.mkv", .make = make_cover_only },
+    { "audio.mov", .make = make_audio },
+    { "cover.mkv", .make = make_audio },
     { "image.mp4", STILL_PNG },
     { "cut.png", STILL_PNG, .edit = cut_half },
     { "still.jpg", STILL_JPEG },
@@ -957,8 +890,8 @@ static const recipe recipes[] = {
     { "animated.webp",
       BYTES("RIFF\x24\0\0\0WEBPVP8X\x0a\0\0\0\2\0\0\0\x5f\0\0\x3f\0\0ANIM\6\0\0\0\0\0\0\0\0\0") },
     { "float.tiff", .make = make_float_tiff },
-    { "levels.tiff", .make = make_usual_levels },
-    { "huge-levels.tiff", .make = make_huge_levels },
+    { "levels.tiff", LEVELS(0, 1, 255, 1, 128, 1, 255, 1, 128, 1, 255, 1) },
+    { "huge-levels.tiff", LEVELS(~0u, 1, 255, 1, 128, 1, 255, 1, 0x80000000, 1, ~0u, 1) },
     { "image.heic", BYTES("\0\0\0\x18"
                           "ftypheic\0\0\0\0mif1heic\0\0\0\x0cmeta\0\0\0\0") },
     { "nothing.mp4", 0, .muxer_options = "movflags=empty_moov+frag_keyframe" },
@@ -1000,12 +933,12 @@ static const recipe recipes[] = {
     { "packed.mkv", 40, .encoder_options = "bf=1", .packed = true },
     { "x264-edit.mp4", 40, X264(":g=10"), EDITS(1, 0, 3500, 0, 5 * 1024, 1 << 16) },
     { "x264-negative.mp4", 40, X264(":g=10"), .when = when_negative },
-    { "paff.mkv", .fields = &(const struct fields){ .all = false } },
-    { "paff.mp4", .fields = &(const struct fields){ .all = false } },
-    { "paff.ts", .fields = &(const struct fields){ .all = false } },
-    { "paff-all.mkv", .fields = &(const struct fields){ .all = true } },
-    { "paff-half.mkv", .fields = &(const struct fields){ .half = true } },
-    { "paff-alone.mkv", .fields = &(const struct fields){ .each_alone = true } },
+    { "paff.mkv", FIELDS(.all = false) },
+    { "paff.mp4", FIELDS(.all = false) },
+    { "paff.ts", FIELDS(.all = false) },
+    { "paff-all.mkv", FIELDS(.all = true) },
+    { "paff-half.mkv", FIELDS(.half = true) },
+    { "paff-alone.mkv", FIELDS(.each_alone = true) },
     { "x265-deep.mp4", 20, ENCODER("libx265", "x265-params=log-level=none\\:bframes=3"),
       .looks = { { 100, 52, AV_PIX_FMT_YUV420P10, false } } },
     { "x265-layers.mkv", 60,
@@ -1022,10 +955,10 @@ static const recipe recipes[] = {
     { "no-moov.mp4", 10, .edit = drop_moov },
 
     /* clips that give a wrong number of frames */
-    { "over.mp4", 40, BOX(TABLE "stts", 0, 1, 431, 1024) },
-    { "under.mp4", 40, BOX(TABLE "stts", 0, 1, 7, 1024) },
-    { "over.avi", 40, .edit = say_431_in_avi },
-    { "under.avi", 40, .edit = say_7_in_avi },
+    { "over.mp4", 40, .changes = { BOX(TABLE "stts", 0, 1, 431, 1024) } },
+    { "under.mp4", 40, .changes = { BOX(TABLE "stts", 0, 1, 7, 1024) } },
+    { "over.avi", 40, AVI_SAYS(431) },
+    { "under.avi", 40, AVI_SAYS(7) },
     { "over.apng", 10, .encoder = "apng", OF(RGB24, false), .edit = say_431_in_apng },
 
     /* clips with odd times */
@@ -1034,14 +967,17 @@ static const recipe recipes[] = {
     { "gaps.mp4", 40, .when = when_gaps },
     { "negative.mp4", 40, .when = when_negative },
     { "negative.nut", 40, .when = when_negative },
-    { "at-once.mp4", 40, BOX(TABLE "stts", 0, 1, 40, 0) },
-    { "huge-steps.mp4", 40, BOX(TABLE "stts", 0, 1, 40, 0x7fffffff) },
-    { "backwards.mp4", 40, BOX(TABLE "stts", 0, 3, 10, 1024, 10, 0xffffff00, 20, 0x80000000) },
+    { "at-once.mp4", 40, .changes = { BOX(TABLE "stts", 0, 1, 40, 0) } },
+    { "huge-steps.mp4", 40, .changes = { BOX(TABLE "stts", 0, 1, 40, 0x7fffffff) } },
+    { "backwards.mp4", 40,
+      .changes = { BOX(TABLE "stts", 0, 3, 10, 1024, 10, 0xffffff00, 20, 0x80000000) } },
     /* the least and the greatest composition offsets */
     { "wild-offsets.mp4", 40, .encoder_options = "bf=2",
-      BOX(TABLE "ctts", 0, 4, 10, 0x7fffffff, 10, 0x80000001, 10, 0xffffffff, 10, 0) },
-    { "no-timescale.mp4", 40, .edit = no_timescale },
-    { "last-day.mp4", 40, .muxer_options = "movflags=empty_moov+frag_keyframe", .edit = last_day },
+      .changes = { BOX(TABLE "ctts", 0, 4, 10, 0x7fffffff, 10, 0x80000001, 10, 0xffffffff, 10,
+                       0) } },
+    { "no-timescale.mp4", 40, .changes = { AT("mdhd", 16, 0) } },
+    { "last-day.mp4", 40, .muxer_options = "movflags=empty_moov+frag_keyframe",
+      .changes = { AT("tfdt", 8, 0x40000000, 0) } },
     { "start-at-5.mp4", 40, EDITS(1, 0, 3500, 0, 5 * 1024, 1 << 16) },
     { "wait-long.mp4", 40, EDITS(2, 0x40000000, 0, ~0u, ~0u, 1 << 16, 0, 4000, 0, 0, 1 << 16) },
     { "show-twice.mp4", 40, EDITS(2, 0, 4000, 0, 0, 1 << 16, 0, 4000, 0, 0, 1 << 16) },
@@ -1056,9 +992,14 @@ static const recipe recipes[] = {
     { "upside-down.mp4", 4, .corners = true, .matrix = upside_down },
     { "transpose.mp4", 4, .corners = true, .matrix = transpose },
     { "transverse.mp4", 4, .corners = true, .matrix = transverse },
-    { "zero-matrix.mp4", 4, .corners = true, .edit = zero_matrix },
-    { "extreme-matrix.mp4", 4, .corners = true, .edit = extreme_matrix },
-    { "nan-matrix.mp4", 4, .corners = true, .edit = nan_matrix },
+    { "zero-matrix.mp4", 4, MATRIX_OF(0, 0, 0, 0, 0, 0, 0, 0, 0) },
+    { "extreme-matrix.mp4", 4,
+      MATRIX_OF(1u << 31, 0x7fffffff, 1u << 31, 0x7fffffff, 1u << 31, ~0u, 1u << 31, 0x7fffffff,
+                1u << 31) },
+    /* the bits of an IEEE NaN in each place */
+    { "nan-matrix.mp4", 4,
+      MATRIX_OF(NAN_BITS, NAN_BITS, NAN_BITS, NAN_BITS, NAN_BITS, NAN_BITS, NAN_BITS, NAN_BITS,
+                NAN_BITS) },
     { "frames-turned.avi", 4, .encoder = "mjpeg", .corners = true, .packet = orient },
     { "turned-late.avi", 20, .encoder = "mjpeg", .packet = orient_late },
     { "anamorphic.mp4", 4, .sample_aspect = true },
@@ -1097,17 +1038,21 @@ static const recipe recipes[] = {
     { "huge.png", STILL_PNG, .edit = huge_png },
     { "huge-png.mp4", 4, .encoder = "png", OF(RGB24, false), .edit = huge_png },
     { "huge-jpeg.avi", 4, .encoder = "mjpeg", OF(YUVJ420P, true), .edit = huge_jpeg },
-    { "huge-raw.mov", 2, .encoder = "rawvideo", OF(UYVY422, false), .edit = huge_raw_entry },
-    { "huge-entry.mp4", 4, .edit = huge_entry },
-    { "billions.mp4", 4, .edit = say_billions },
+    { "huge-raw.mov", 2, .encoder = "rawvideo", OF(UYVY422, false),
+      .changes = { AT("2vuy", 28, ~0u) } },
+    { "huge-entry.mp4", 4, .changes = { AT("mp4v", 28, ~0u) } }, /* 65535 by 65535 */
+    /* as many samples as the field can hold, of one byte, in one chunk: gigabytes of a table */
+    { "billions.mp4", 4,
+      .changes = { BOX(TABLE "stsz", 0, 1, 0x7fffffff), BOX(TABLE "stts", 0, 1, 0x7fffffff, 1),
+                   BOX(TABLE "stsc", 0, 1, 1, 0x7fffffff, 1), BOX(TABLE "stco", 0, 1, 48) } },
     /* a table that no memory could hold */
-    { "too-many.mp4", 4, BOX(TABLE "stts", 0, 0x80000001, 1, 1024) },
+    { "too-many.mp4", 4, .changes = { BOX(TABLE "stts", 0, 0x80000001, 1, 1024) } },
     { "millions.mp4", 4, .edit = have_millions },
     { "often.mp4", 40, .edit = show_often },
     { "streams-1000.mkv", 2, .streams = 1000 },
-    { "lasts-2-31.mp4", 40, .edit = lasts_2_31 },
+    { "lasts-2-31.mp4", 40, .changes = { AT("mvhd", 20, 1u << 31), AT("mdhd", 20, 1u << 31) } },
     { "lasts-2-63.mp4", 40,
-      BOX("moov/trak/mdia/mdhd", 1 << 24, 0, 0, 0, 0, 10240, 0x7fffffff, ~0u, 0) },
+      .changes = { BOX("moov/trak/mdia/mdhd", 1 << 24, 0, 0, 0, 0, 10240, 0x7fffffff, ~0u, 0) } },
 
     /* files that name other files */
     { "hls.mp4", BYTES("#EXTM3U\n#EXT-X-TARGETDURATION:4\n#EXTINF:4,\none.mp4\n#EXTINF:4,\n"
@@ -1164,14 +1109,12 @@ clip_make(const char *name)
     const recipe *r = find_recipe(name);
     av_log_set_level(AV_LOG_QUIET);
     if (r->make)
-        return r->make();
-    if (r->fields)
-        return make_fields(r->name, r->fields);
+        return r->make(r);
     if (r->bytes.data)
         return copy_bytes(r->bytes.data, r->bytes.n);
     clip_bytes file = encode(r);
-    if (r->box)
-        replace_numbers(&file, r->box, r->numbers, r->n_numbers);
+    for (const change *c = r->changes; c < r->changes + 4 && c->at; c++)
+        make_change(&file, c);
     if (r->edit)
         r->edit(&file);
     return file;

@@ -22,7 +22,7 @@ typedef struct clip_bytes {
     size_t n;
 } clip_bytes;
 
-/* Fixtures of tests: enters an empty folder; leaves it again, and checks that it is empty. */
+/* Fixtures of tests: enters an empty folder; removes it with what is in it. */
 int clips_enter_folder(void);
 int clips_leave_folder(void);
 

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
+#include "test.h"
+
 #include "make_streams.h"
 
 #include <libavutil/imgutils.h>
 #include <libavutil/opt.h>
 #include <libavutil/pixdesc.h>
 #include <libswscale/swscale.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "ffmpeg_write.h"
 #include "make_clips.h"
@@ -84,6 +83,16 @@ draw(const AVCodecContext *encoder, int number)
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
+static void
+stream_free(void *stream_)
+{
+    stream *s = stream_;
+    avcodec_parameters_free(&s->par);
+    for (int i = 0; i < s->n; i++)
+        av_packet_free(&s->packets[i]);
+    free(s);
+}
+
 stream *
 stream_new(const AVCodecParameters *par, AVRational time_base)
 {
@@ -92,19 +101,7 @@ stream_new(const AVCodecParameters *par, AVRational time_base)
     s->par = avcodec_parameters_alloc();
     need(s->par && avcodec_parameters_copy(s->par, par) >= 0, "no memory for parameters");
     s->time_base = time_base;
-    return s;
-}
-
-void
-stream_free(stream **s)
-{
-    if (!*s)
-        return;
-    avcodec_parameters_free(&(*s)->par);
-    for (int i = 0; i < (*s)->n; i++)
-        av_packet_free(&(*s)->packets[i]);
-    free(*s);
-    *s = NULL;
+    return test_ends(s, stream_free);
 }
 
 static AVPacket *
@@ -213,7 +210,7 @@ stream_encode(const stream_recipe *recipe)
     }
     stream *s = stream_new(par, encoder->time_base);
     if (!encode_frames(s, encoder, recipe) || avcodec_parameters_from_context(s->par, encoder) < 0)
-        stream_free(&s);
+        s = NULL;
     avcodec_parameters_free(&par);
     avcodec_free_context(&encoder);
     return s;

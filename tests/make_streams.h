@@ -2,8 +2,9 @@
 /*
  * Makes streams of packets with FFmpeg's encoders, to be changed, joined and written to any of
  * FFmpeg's containers. Where FFmpeg lacks the encoder, or the container refuses the codec, the
- * result is NULL or false. Frames show a pattern of many grey levels and colours that moves, so
- * that no two frames, and no two ways of decoding one, are alike.
+ * result is NULL or false. Streams are freed when the test is over. Frames show a pattern of many
+ * grey levels and colours that moves, so that no two frames, and no two ways of decoding one, are
+ * alike.
  */
 #ifndef QV_TESTS_MAKE_STREAMS_H
 #define QV_TESTS_MAKE_STREAMS_H
@@ -32,7 +33,6 @@ typedef struct stream_recipe {
 } stream_recipe;
 
 stream *stream_encode(const stream_recipe *recipe);
-void stream_free(stream **s);
 
 /* Makes an empty stream of copies of the parameters. */
 stream *stream_new(const AVCodecParameters *par, AVRational time_base);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Starts decoders that have one fault. */
+/* Starts decoders that have one fault. Each is stopped when the test is over. */
 #ifndef QV_TESTS_START_DECODER_H
 #define QV_TESTS_START_DECODER_H
 
@@ -7,13 +7,19 @@
 
 #include "qwenvit_clips.h"
 
+static inline void
+stop_decoder(void *decoder)
+{
+    qv_decoder_stop(&(qv_decoder *){ decoder });
+}
+
 static inline qv_decoder *
 start_with(const char *program, const char *variable, const char *fault)
 {
     qv_decoder *decoder = NULL;
     setenv(variable, fault, 1);
     assert_ok(qv_decoder_start(program, &decoder, ERR));
-    return decoder;
+    return test_ends(decoder, stop_decoder);
 }
 
 #ifdef QV_FAULTY_DECODER /* faulty_decoder.c */

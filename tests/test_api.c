@@ -127,10 +127,9 @@ unlock_pages(struct qv_device *dev, void *p)
  * otherwise. */
 TEST(locked_pages_are_kept)
 {
-    qv_context *ctx = NULL;
+    qv_context *ctx = tiny_context("ref");
     qv_error err = { 0 };
     void *p[6];
-    assert_int_equal(qv_context_open(&(qv_context_options){ .backend = "ref" }, &ctx, &err), 0);
     struct qv_backend locking = *ctx->backend;
     locking.lock_pages = lock_pages;
     locking.unlock_pages = unlock_pages;
@@ -162,26 +161,23 @@ TEST(locked_pages_are_kept)
     assert_int_equal(locked_now, 1);
     qv_host_free(ctx, first);
     assert_int_equal(locked_now, 1);
-    qv_context_close(&ctx);
+    test_end(ctx);
     assert_int_equal(locked_now, 0);
 }
 
 TEST(host_memory_that_cannot_be)
 {
-    qv_context *ctx = NULL;
-    qv_error err = { 0 };
-    void *p = &err;
-    assert_int_equal(qv_context_open(&(qv_context_options){ .backend = "ref" }, &ctx, &err), 0);
+    qv_context *ctx = tiny_context("ref");
+    void *p = &ctx;
     expect_error(QV_EINVAL, "0 bytes", qv_host_alloc(ctx, 0, &p, ERR));
-    assert_int_equal(qv_host_alloc(NULL, 1, &p, &err), QV_EINVAL);
-    assert_int_equal(qv_host_alloc(ctx, 1, NULL, &err), QV_EINVAL);
+    assert_int_equal(qv_host_alloc(NULL, 1, &p, NULL), QV_EINVAL);
+    assert_int_equal(qv_host_alloc(ctx, 1, NULL, NULL), QV_EINVAL);
     /* also at sizes where rounding up would wrap around */
     for (size_t less = 0; less < 3; less++)
         expect_error(QV_ENOMEM, "bytes on the host", qv_host_alloc(ctx, SIZE_MAX - less, &p, ERR));
-    assert_ptr_equal(p, &err);
+    assert_ptr_equal(p, &ctx);
     qv_host_free(ctx, NULL);
     qv_host_free(NULL, NULL);
-    qv_context_close(&ctx);
 }
 
 /* Frame pairs [first, first + n) of a long clip have the same bits as in chunks of their own:
@@ -222,7 +218,6 @@ TEST(chunks_do_not_depend_on_length)
                                       cut + j * clip.grid_thw[0] * per_pair,
                                       (size_t)(clip.grid_thw[0] * per_pair), QV_F32));
         }
-        qv_plan_free(&plan);
     }
 }
 
@@ -300,16 +295,14 @@ is_out(void *user)
     return ++p->asked > p->most;
 }
 
-/* The rows of the plan's chunks: those asked for or, on some devices, more. */
-static int64_t
-bucket_of(qv_model *model, const qv_plan_options *options)
+static qv_plan_info
+plan_info(const struct tiny *t, const qv_plan_options *options)
 {
-    qv_plan *plan = NULL;
     qv_plan_info info;
-    assert_ok(qv_plan_create(model, options, &plan, ERR));
+    qv_plan *plan = tiny_plan(t, options);
     qv_plan_get_info(plan, &info);
-    qv_plan_free(&plan);
-    return info.capacity.patches;
+    test_end(plan);
+    return info;
 }
 
 /* There are several items, each of which fills a chunk. */
@@ -318,7 +311,8 @@ TEST_ON_EACH(a_caller_ends_it_between_chunks)
     enum { PAIRS = 6 };
     struct patience p = { .most = PAIRS };
     const qv_plan_options options = { .capacity.patches = 16, .stop = is_out, .stop_user = &p };
-    const int64_t columns = bucket_of(t.model, &options) / 4;
+    /* the rows of the plan's chunks: those asked for or, on some devices, more */
+    const int64_t columns = plan_info(&t, &options).capacity.patches / 4;
     uint8_t *frames = tiny_frames(&t, 2 * PAIRS, 4, columns, 11);
     const size_t pair = (size_t)(2 * 4 * columns * t.info.patch_size * t.info.patch_size * 3);
     qv_item items[PAIRS];
@@ -368,11 +362,8 @@ TEST_ON_EACH(an_image_larger_than_a_chunk)
     };
     const qv_plan_options asked = { .capacity.patches = side * side };
     const qv_plan_options o = { .grid_thw = { 1, side, side } };
-    qv_plan_info info;
+    const qv_plan_info info = plan_info(&t, &o);
     size_t n, m, k;
-    qv_plan *plan = tiny_plan(&t, &o);
-    qv_plan_get_info(plan, &info);
-    qv_plan_free(&plan);
     assert_true(info.capacity.patches >= side * side);
     /* it is dense if dense chunks have the bits of packed ones */
     if (info.capacity.segment_rows) {
@@ -487,8 +478,7 @@ TEST(wrong_calls_are_refused_with_words)
         expect_error(c->status, c->words, qv_context_open(&c->o, &ctx, ERR));
         assert_null(ctx);
     }
-    assert_ok(qv_context_open(&(qv_context_options){ .backend = "ref:0" }, &ctx, ERR));
-    qv_context_close(&ctx);
+    tiny_context("ref:0");
 
     struct tiny t = tiny_open("ref", QV_F32, 1);
     expect_error(QV_EIO, "/nonexistent/folder",
@@ -586,7 +576,6 @@ TEST(wrong_items_are_refused_with_words)
         expect_error(QV_EINVAL, "there are none",
                      qv_plan_push(plan, &(qv_item){ .data = data }, 0, ERR));
         expect_error(QV_ESTATE, "nothing to pull", qv_plan_pull(plan, &out, ERR));
-        qv_plan_free(&plan);
     }
     qv_plan *dense =
         tiny_plan(&t, &(qv_plan_options){ .capacity.patches = 16, .capacity.segment_rows = 8 });
@@ -596,7 +585,6 @@ TEST(wrong_items_are_refused_with_words)
     expect_error(QV_EINVAL, "3 segments; this plan's chunks hold 2",
                  qv_plan_push(dense, &many, 1, ERR));
     expect_error(QV_EINVAL, "plan is NULL", qv_plan_push(NULL, &wrong, 1, ERR));
-    qv_plan_free(&dense);
 
     qv_plan *none = NULL;
     expect_error(QV_EINVAL, "1,3,2",
@@ -633,26 +621,18 @@ TEST(push_and_pull_take_turns)
     assert_ok(qv_plan_pull(plan, &out, ERR));
     assert_int_equal(out.n, 1);
     expect_error(QV_ESTATE, "nothing to pull", qv_plan_pull(plan, &out, ERR));
-    qv_plan_free(&plan);
-    assert_null(plan);
-    qv_plan_free(&plan);
+    qv_plan_free(&(qv_plan *){ NULL });
 }
 
 TEST(a_described_model_has_costs_and_no_weights)
 {
-    qv_error err;
+    const qv_model_options describe = { .describe = true };
     struct tiny t = tiny_open("ref", QV_F32, 1);
-    qv_model *model = NULL;
-    qv_plan *plan = NULL, *real = NULL;
-    qv_plan_info info, same;
+    struct tiny d = tiny_open_model(QV_GOLDEN "/qwen3_vl", "ref", &describe, 1);
     const qv_plan_options o = { .capacity.patches = 16, .capacity.segments = 4 };
-    const qv_item item = { .data = &err, .grid_thw = { 1, 2, 2 } };
-    assert_ok(qv_model_load(t.ctx, QV_GOLDEN "/qwen3_vl", &(qv_model_options){ .describe = true },
-                            &model, ERR));
-    assert_ok(qv_plan_create(model, &o, &plan, ERR));
-    assert_ok(qv_plan_create(t.model, &o, &real, ERR));
-    qv_plan_get_info(plan, &info);
-    qv_plan_get_info(real, &same);
+    const qv_item item = { .data = &o, .grid_thw = { 1, 2, 2 } };
+    qv_plan *plan = tiny_plan(&d, &o);
+    const qv_plan_info info = plan_info(&d, &o), same = plan_info(&t, &o);
     assert_int_equal(info.capacity.patches, 16);
     assert_int_equal(info.capacity.segments, 4);
     assert_int_equal(info.capacity.segment_rows, 0);
@@ -660,20 +640,15 @@ TEST(a_described_model_has_costs_and_no_weights)
     assert_int_equal(info.chunks_ahead, 1);
     assert_true(info.flops > 0 && info.flops == same.flops);
     assert_int_equal(info.arena_bytes, same.arena_bytes);
-    qv_model_info described, loaded; /* without weights the lowering is decided as with them */
-    qv_model_get_info(model, &described);
-    qv_model_get_info(t.model, &loaded);
-    assert_string_equal(described.lowering, "patchify");
-    assert_non_null(strstr(described.lowering_reason, "kernel = stride = 2x"));
-    assert_string_equal(loaded.lowering, described.lowering);
-    assert_string_equal(loaded.lowering_reason, described.lowering_reason);
-    assert_null(model->weights.memory);
-    assert_null(model->arena);
+    /* without weights the lowering is decided as with them */
+    assert_string_equal(d.info.lowering, "patchify");
+    assert_non_null(strstr(d.info.lowering_reason, "kernel = stride = 2x"));
+    assert_string_equal(t.info.lowering, d.info.lowering);
+    assert_string_equal(t.info.lowering_reason, d.info.lowering_reason);
+    assert_null(d.model->weights.memory);
+    assert_null(d.model->arena);
     assert_null(plan->arena);
     expect_error(QV_ESTATE, "no weights", qv_plan_push(plan, &item, 1, ERR));
-    qv_plan_free(&plan);
-    qv_plan_free(&real);
-    qv_model_free(&model);
 }
 
 TEST(items_beyond_counting_are_refused)

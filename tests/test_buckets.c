@@ -11,6 +11,7 @@
 #include "dtype.h"
 #include "engine/context.h"
 #include "model/capacity.h"
+#include "tiny.h"
 
 /* One run of an operation. `inputs` holds what it reads, by operand; NULL: nothing. `weights` holds
  * the weights of several runs, on the device; NULL: run() uploads its own. */
@@ -243,9 +244,8 @@ is_simple(const char *backend)
 static void
 check_backend(const char *name, int threads)
 {
-    qv_context *ctx = NULL;
-    const qv_context_options o = { .backend = name, .threads = threads };
-    assert_ok(qv_context_open(&o, &ctx, ERR));
+    qv_context *ctx =
+        tiny_context_with(&(qv_context_options){ .backend = name, .threads = threads });
     for (int type = 0; type < N_TEST_DTYPES; type++) {
         qv_dtype dtype = test_dtypes[type];
         if (!dtype_is_here(name, dtype))
@@ -257,7 +257,6 @@ check_backend(const char *name, int threads)
         for (int64_t head_dim = 64; head_dim <= 80; head_dim += 8)
             check_attention(ctx, head_dim, dtype);
     }
-    qv_context_close(&ctx);
 }
 
 TEST(capacities_agree_as_is_said)

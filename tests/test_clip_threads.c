@@ -12,6 +12,8 @@
 #include "backends.h"
 #include "command/tool.h"
 #include "make_clips.h"
+#include "read_clip.h"
+#include "start_decoder.h"
 #include "tempdir.h"
 
 enum { N_FRAMES = 12, ROUNDS = 2 };
@@ -26,46 +28,28 @@ static qv_decoder *decoder;
 struct worker {
     int clip, threads;
     qv_decoder *decoder; /* NULL: threads of this process decode */
-    qv_error error;
-    uint64_t hash[ROUNDS]; /* the hash of every frame */
+    struct clip_read read[ROUNDS];
 };
 
 static void *
-read_clip(void *argument)
+read_often(void *argument)
 {
     struct worker *w = argument;
     const qv_clip_options options = { .num_frames = N_FRAMES,
                                       .threads = w->threads,
                                       .decoder = w->decoder };
-    for (int round = 0; round < ROUNDS && !w->error.status; round++) {
-        qv_clip *clip = NULL;
-        qv_outcome info;
-        int64_t n = 1;
-        qv_status status = qv_clip_open(paths[w->clip], NULL, NULL, &options, &clip, &w->error);
-        if (status)
-            break;
-        qv_clip_get_info(clip, &info);
-        const size_t bytes = 3 * (size_t)info.width * (size_t)info.height;
-        uint8_t *rgb = test_alloc(bytes);
-        while (!status && n) {
-            status = qv_clip_read(clip, rgb, 1, &n, NULL, &w->error);
-            for (size_t i = 0; !status && n && i < bytes; i++)
-                w->hash[round] = (w->hash[round] ^ rgb[i]) * 0x100000001b3u;
-        }
-        qv_clip_close(&clip);
-    }
+    for (int round = 0; round < ROUNDS; round++)
+        w->read[round] = read_clip(paths[w->clip], &options);
     return NULL;
 }
 
 static void
 expect_same(const struct worker *w, const struct worker *alone)
 {
-    if (w->error.status)
-        fail_msg("%s with %d threads: %s", clips[w->clip], w->threads, w->error.text);
-    for (int round = 0; round < ROUNDS; round++)
-        if (w->hash[round] != alone->hash[0])
-            fail_msg("%s with %d threads, %s: other frames than alone", clips[w->clip], w->threads,
-                     w->decoder ? "in a process" : "in threads");
+    for (const struct clip_read *r = w->read; r < w->read + ROUNDS; r++)
+        if (r->status || r->hash != alone->read[0].hash)
+            fail_msg("%s with %d threads, %s: other frames than alone: %s", clips[w->clip],
+                     w->threads, w->decoder ? "in a process" : "in threads", r->error.text);
 }
 
 /* Reads each clip in two threads of this process and in two decoding processes, all at once. */
@@ -77,7 +61,7 @@ TEST(clips_side_by_side)
     for (int c = 0; c < N_CLIPS; c++) {
         alone[c] = (struct worker){ .clip = c, .threads = 1 };
         if (paths[c]) {
-            read_clip(&alone[c]);
+            read_often(&alone[c]);
             expect_same(&alone[c], &alone[c]);
         }
     }
@@ -86,7 +70,7 @@ TEST(clips_side_by_side)
             together[c][i] = (struct worker){ .clip = c,
                                               .threads = 2 + i % 2,
                                               .decoder = i < 2 ? NULL : decoder };
-            assert_int_equal(pthread_create(&threads[c][i], NULL, read_clip, &together[c][i]), 0);
+            assert_int_equal(pthread_create(&threads[c][i], NULL, read_often, &together[c][i]), 0);
         }
     for (int c = 0; c < N_CLIPS; c++)
         for (int i = 0; paths[c] && i < EACH; i++)
@@ -103,32 +87,26 @@ TEST(clips_closed_early)
         const qv_clip_options options = {
             .fps = 1e6, .max_frames = 40, .threads = 2, .decoder = i % 2 ? NULL : decoder
         };
-        qv_clip *clip = NULL;
-        assert_ok(qv_clip_open(paths[N_CLIPS - 1], NULL, NULL, &options, &clip, ERR));
+        qv_clip *clip = open_clip(paths[N_CLIPS - 1], &options);
         usleep(i % 4 * 5000);
-        qv_clip_close(&clip);
-        assert_null(clip);
+        test_end(clip);
     }
 }
 
-static size_t
-load_tensors(const char *path, uint8_t *out, size_t room)
+/* What is behind its header. */
+static struct file
+load_tensors(const char *name)
 {
+    struct file f = read_file(temp_path(name));
     uint64_t header;
-    FILE *f = fopen(path, "rb");
-    assert_non_null(f);
-    assert_int_equal(fread(&header, 1, sizeof header, f), sizeof header);
-    assert_int_equal(fseek(f, (long)header, SEEK_CUR), 0);
-    const size_t n = fread(out, 1, room, f);
-    fclose(f);
-    return n;
+    memcpy(&header, f.data, sizeof header);
+    header += sizeof header;
+    return (struct file){ f.data + header, f.bytes - header };
 }
 
 /* Decodes a clip, computes on the device and writes to the sink, all at once, for two clips. */
 TEST(encode_two_clips)
 {
-    enum { ROOM = 1 << 20 };
-    static uint8_t tensors[2][ROOM];
     const char *arguments[] = { paths[N_CLIPS - 1], again };
     for (int b = 0; b < N_TEST_BACKENDS; b++)
         for (int threads = 0; backend_is_here(test_backends[b]) && threads < 2; threads++) {
@@ -149,36 +127,27 @@ TEST(encode_two_clips)
                                             .arguments = arguments,
                                             .n_arguments = 2 };
             assert_int_equal(tool_encode(&o), TOOL_DONE);
-            const size_t n = load_tensors(temp_path("whole.mkv.safetensors"), tensors[0], ROOM);
-            assert_true(n > 1000 && n < ROOM);
-            assert_int_equal(load_tensors(temp_path("again.mkv.safetensors"), tensors[1], ROOM), n);
-            assert_memory_equal(tensors[0], tensors[1], n);
+            const struct file one = load_tensors("whole.mkv.safetensors");
+            const struct file two = load_tensors("again.mkv.safetensors");
+            assert_true(one.bytes > 1000 && one.bytes == two.bytes);
+            assert_memory_equal(one.data, two.data, one.bytes);
         }
 }
 
 static int
 make_files(void)
 {
-    if (tempdir_make() || qv_decoder_start(QV_DECODER, &decoder, NULL))
+    if (tempdir_make())
         return -1;
+    decoder = start_with(QV_DECODER, "QV_FAULT", "");
     for (int c = 0; c < N_CLIPS; c++)
         if (clip_is_possible(clips[c])) {
             const clip_bytes bytes = clip_make(clips[c]);
-            paths[c] = strdup(temp_file(clips[c], bytes.data, bytes.n));
+            paths[c] = test_ends(strdup(temp_file(clips[c], bytes.data, bytes.n)), free);
             free(bytes.data);
         }
-    again = strdup(temp_path("again.mkv"));
+    again = test_ends(strdup(temp_path("again.mkv")), free);
     return link(paths[N_CLIPS - 1], again);
 }
 
-static int
-remove_files(void)
-{
-    qv_decoder_stop(&decoder);
-    for (int c = 0; c < N_CLIPS; c++)
-        free(paths[c]);
-    free(again);
-    return tempdir_remove();
-}
-
-TEST_GROUP(make_files, remove_files);
+TEST_GROUP(make_files, tempdir_remove);

@@ -99,7 +99,7 @@ def test_usage():
          ("synth --clip x.avi", "--clip x.avi: this file must end in .mp4"),
          ("verify", "--model DIR is required"),
          (f"{VERIFY} --against a --against-backend ref", "exclude each other"),
-         (f"{VERIFY} --grid 1,3,4", "multiples of 2"),
+         (f"{VERIFY} --grid 1,3,4", "multiples of 2"), (f"{VERIFY} --grid 1,8194,4", "up to 8192"),
          ("verify --model mmproj --max-distance 1", "--max-distance goes with --against-model"),
          ("verify --model mmproj --against-model mmproj --max-distance nan", "must be a number above 0"))
     each(4, (f"{ENCODE} grey.ppm -o g.safetensors --backend tpu", 'no backend "tpu"'),
@@ -315,6 +315,8 @@ def test_synth_replaces_only_what_it_is_told_to():
     same("named.safetensors", "f.safetensors")  # nothing is left of what was replaced
     shutil.copy("grey.ppm", "safe.mp4")
     run("synth --clip safe.mp4", "safe.mp4 exists, and would be replaced by a made clip", code=2)
+    run(f"synth --config {MODEL} -o never --shards 99999999999", "but there are 57 tensors", code=2)
+    assert not os.path.exists("never")
 
 
 def test_an_output_that_is_an_input():
@@ -593,6 +595,7 @@ def test_a_tower_in_a_gguf_file():
         f.write(read("qwen2.gguf")[:1000])
     write("text.gguf", "a text, and no model")
     each(3, (f"{fill} qwen2.gguf", 'this cache has "model_type"'),
+         (f"synth --config {file} -o never", "is a GGUF file; a config.json is needed"),
          ("encode grey.ppm --model mmproj -o g.safetensors", "has 2 GGUF files"),
          ("info cut.gguf", "cut.gguf: the number of tensors is 24, but only"),
          ("encode grey.ppm --model text.gguf -o g.safetensors", "text.gguf: is not a GGUF file"))

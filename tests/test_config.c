@@ -92,15 +92,14 @@ TEST(every_key_is_read)
 {
     const struct qv_config c = read_text(VISION(
         "\"depth\":4,\"hidden_size\":64,\"num_heads\":2,\"intermediate_size\":96,"
-        "\"out_hidden_size\":48,\"in_channels\":1,\"patch_size\":[8,8],\"temporal_patch_size\":4,"
+        "\"out_hidden_size\":48,\"in_channels\":3,\"patch_size\":[8,8],\"temporal_patch_size\":4,"
         "\"spatial_merge_size\":1,\"num_position_embeddings\":49,\"hidden_act\":\"gelu\","
-        "\"deepstack_visual_indexes\":[3,0,1],"
+        "\"deepstack_visual_indexes\":[0,1,3],"
         "\"rope_parameters\":{\"rope_type\":\"axial\",\"rope_theta\":500.5}"));
     are({ c.depth, 4 }, { c.hidden, 64 }, { c.heads, 2 }, { c.intermediate, 96 },
-        { c.out_hidden, 48 }, { c.in_channels, 1 }, { c.patch, 8 }, { c.temporal, 4 },
-        { c.merge, 1 }, { c.n_positions, 49 }, { c.act, QV_ACT_GELU_ERF },
-        { c.n_deepstack, 3 }, /* In the order given, not sorted. */
-        { c.deepstack[0], 3 }, { c.deepstack[1], 0 }, { c.deepstack[2], 1 });
+        { c.out_hidden, 48 }, { c.in_channels, 3 }, { c.patch, 8 }, { c.temporal, 4 },
+        { c.merge, 1 }, { c.n_positions, 49 }, { c.act, QV_ACT_GELU_ERF }, { c.n_deepstack, 3 },
+        { c.deepstack[0], 0 }, { c.deepstack[1], 1 }, { c.deepstack[2], 3 });
     assert_true(c.rope_theta == 500.5);
     assert_int_equal(c.video.patch_size, 8);
     assert_int_equal(c.image.temporal_patch_size, 4);
@@ -239,7 +238,6 @@ TEST(bad_fields_are_refused)
         { VISION("\"deepstack_visual_indexes\":[-1]"), "is -1" },
         { VISION("\"deepstack_visual_indexes\":[1.0]"), "is 1.0" },
         { VISION("\"deepstack_visual_indexes\":[true]"), "is true" },
-        { VISION("\"deepstack_visual_indexes\":[8,9,8]"), "[8,9,8]|twice" },
         { VISION("\"deepstack_visual_indexes\":[0,1,2,3,4,5,6,7,8]"), "at most 8" },
         { VISION("\"deepstack_visual_indexes\":8"), "is 8;" },
         { VISION("\"deepstack_visual_indexes\":null"), "is null" },
@@ -277,6 +275,10 @@ TEST(bad_fields_are_refused)
         { "{\"vision_config\":{}}", "model_type is missing" },
         { "{\"model_type\":\"qwen3_vl\",\"vision_config\":[]}", "vision_config is []|object" },
     }, unsupported[] = {
+        { VISION("\"in_channels\":1"), "vision_config.in_channels is 1|only 3" },
+        { VISION("\"in_channels\":4"), "vision_config.in_channels is 4|only 3" },
+        { VISION("\"deepstack_visual_indexes\":[8,9,9]"), "[8,9,9]|ascend" },
+        { VISION("\"deepstack_visual_indexes\":[8,24,16]"), "[8,24,16]|ascend" },
         { "{\"model_type\":\"qwen3_5\",\"vision_config\":{\"deepstack_visual_indexes\":[5]}}",
           "deepstack_visual_indexes is [5]|qwen3_5 has no DeepStack" },
         { VISION("\"hidden_act\":\"silu\""),

@@ -17,67 +17,54 @@
 static const struct qv_caps right_caps = { .conv3d = THRESHOLDS },
                             wrong_caps = { .wrong_sparse_bf16 = true, .conv3d = THRESHOLDS };
 
+/* The patch embedding of tower M for one 20x38 frame pair. */
+#define PATCH                                                                                      \
+    "d=2 h=320 w=608 c=3 o=1024 kernel=2,16,16 stride=2,16,16 merge=2 bias=1 pixel_scale=2,2,2 "   \
+    "pixel_shift=-255,-255,-255 layout=channels_first dtype=bf16"
+/* A causal 3x3x3 convolution of a video VAE, and one of 1x1x1 without padding. */
+#define OF_VAE "d=21 h=60 w=104 c=96 o=96 layout=channels_last causal=zeros dtype=f32 "
+#define VAE OF_VAE "kernel=3,3,3 pad_front=2,1,1 pad_back=0,1,1"
+#define POINT OF_VAE "kernel=1,1,1"
+
+/* A description in which some fields have other values. */
 static qv_conv3d_desc
-parsed(const char *text, qv_dtype dtype)
+with(const char *base, const char *changes)
 {
+    char words[600], text[600], spaced[300], key[32];
     qv_conv3d_desc d;
+    size_t n = (size_t)snprintf(text, sizeof text, "%s", changes);
+    snprintf(words, sizeof words, "%s", base);
+    snprintf(spaced, sizeof spaced, " %s", changes);
+    for (char *word = strtok(words, " "); word; word = strtok(NULL, " ")) {
+        snprintf(key, sizeof key, " %.*s=", (int)strcspn(word, "="), word);
+        if (!strstr(spaced, key))
+            n += (size_t)snprintf(text + n, sizeof text - n, " %s", word);
+    }
     assert_ok(qv_conv3d_parse(text, &d, ERR));
-    return qv_conv3d_defaults(&d, dtype);
+    return d;
 }
 
-/* The patch embedding of tower M for one 20x38 frame pair. */
 static qv_conv3d_desc
 patch_embed(void)
 {
-    return parsed("d=2 h=320 w=608 c=3 o=1024 kernel=2,16,16 stride=2,16,16 merge=2 bias=1 "
-                  "pixel_scale=2,2,2 pixel_shift=-255,-255,-255 layout=channels_first",
-                  QV_BF16);
+    return with(PATCH, "");
 }
 
-/* A causal 3x3x3 convolution of a video VAE. */
 static qv_conv3d_desc
 vae(void)
 {
-    return parsed("d=21 h=60 w=104 c=96 o=96 kernel=3,3,3 pad_front=2,1,1 pad_back=0,1,1 "
-                  "layout=channels_last causal=zeros",
-                  QV_F32);
-}
-
-static qv_conv3d_desc
-with_kernel(qv_conv3d_desc d, int64_t kd, int64_t kh, int64_t kw)
-{
-    d.kernel[0] = kd;
-    d.kernel[1] = kh;
-    d.kernel[2] = kw;
-    return d;
-}
-
-/* 1x1x1 without padding. */
-static qv_conv3d_desc
-pointwise(void)
-{
-    qv_conv3d_desc d = with_kernel(vae(), 1, 1, 1);
-    memset(d.pad_front, 0, sizeof d.pad_front);
-    memset(d.pad_back, 0, sizeof d.pad_back);
-    return d;
+    return with(VAE, "");
 }
 
 static void
-expect(const qv_conv3d_desc *d, qv_lowering lowering, bool legal, const char *words)
+expect(const qv_conv3d_desc *d, const struct qv_caps *caps, qv_lowering lowering, bool legal,
+       const char *words)
 {
     char text[QV_REASON_BYTES];
-    if (qv_conv3d_legal(d, &right_caps, lowering, text, sizeof text) != legal)
+    if (qv_conv3d_legal(d, caps, lowering, text, sizeof text) != legal)
         fail_msg("%s: expected %s: %s", qv_lowering_name(lowering), legal ? "legal" : "illegal",
                  text);
     expect_words(text, words);
-}
-
-static struct qv_conv3d_decision
-decide(const qv_conv3d_desc *d)
-{
-    struct qv_conv3d_decision it;
-    assert_ok(qv_conv3d_decide(d, &right_caps, -1, &it, ERR));
-    return it;
 }
 
 /* ---- guards ---------------------------------------------------------------------------------- */
@@ -107,128 +94,145 @@ TEST(patchify_has_a_guard_for_each_value)
         { AT(h), 321, "height 321 is not a multiple of kernel 16" },
         { AT(w), 607, "width 607 is not a multiple of kernel 16" },
     };
-    qv_conv3d_desc d = patch_embed();
-    d.d = 4; /* Room for a dilated kernel. */
-    d.frames_equal = true;
-    expect(&d, QV_LOWERING_PATCHIFY, true, "kernel = stride = 2x16x16");
-    expect(&d, QV_LOWERING_PATCHIFY, true, "[1520, 1536]");
-    expect(&d, QV_LOWERING_STILL, true, "[1520, 768] in place of 1536");
+    qv_conv3d_desc d = with(PATCH, "d=4 frames_equal=1"); /* room for a dilated kernel */
+    expect(&d, &right_caps, QV_LOWERING_PATCHIFY, true, "kernel = stride = 2x16x16");
+    expect(&d, &right_caps, QV_LOWERING_PATCHIFY, true, "[1520, 1536]");
+    expect(&d, &right_caps, QV_LOWERING_STILL, true, "[1520, 768] in place of 1536");
     for (size_t i = 0; i < sizeof breaks / sizeof *breaks; i++) {
         qv_conv3d_desc broken = d;
         memcpy((char *)&broken + breaks[i].at, &breaks[i].value, sizeof breaks[i].value);
-        expect(&broken, QV_LOWERING_PATCHIFY, false, breaks[i].words);
-        expect(&broken, QV_LOWERING_STILL, false, breaks[i].words);
-        expect(&broken, QV_LOWERING_BY_DEPTH, true, "kernel depth 2");
-        expect(&broken, QV_LOWERING_DIRECT, true, "every shape");
+        expect(&broken, &right_caps, QV_LOWERING_PATCHIFY, false, breaks[i].words);
+        expect(&broken, &right_caps, QV_LOWERING_STILL, false, breaks[i].words);
+        expect(&broken, &right_caps, QV_LOWERING_BY_DEPTH, true, "kernel depth 2");
+        expect(&broken, &right_caps, QV_LOWERING_DIRECT, true, "every shape");
     }
     d.groups = 2;
     d.c = 4;
-    expect(&d, QV_LOWERING_PATCHIFY, false, "2 groups");
-    expect(&d, QV_LOWERING_STILL, false, "2 groups");
+    expect(&d, &right_caps, QV_LOWERING_PATCHIFY, false, "2 groups");
+    expect(&d, &right_caps, QV_LOWERING_STILL, false, "2 groups");
 }
 
-TEST(one_tap_cannot_be_dilated)
+TEST(what_is_legal)
 {
-    qv_conv3d_desc d = with_kernel(patch_embed(), 1, 16, 16);
-    d.stride[0] = 1;
-    d.dilation[0] = 7;
-    expect(&d, QV_LOWERING_PATCHIFY, true, "1x16x16");
-}
-
-TEST(still_needs_a_promise_depth_and_rows_to_make)
-{
-    qv_conv3d_desc d = patch_embed();
-    d.d = 4; /* With two pairs, making rows from channels-first input is a copy. */
-    expect(&d, QV_LOWERING_STILL, false, "no promise");
-    d.frames_equal = true;
-    expect(&d, QV_LOWERING_STILL, true, "the 2 frames are one image");
-    d.layout = QV_LAYOUT_PATCH_ROWS;
-    expect(&d, QV_LOWERING_STILL, false, "rows already hold all 2 frames");
-    d.layout = QV_LAYOUT_FRAMES_U8;
-    expect(&d, QV_LOWERING_STILL, true, "weights summed");
-    d.kernel[0] = d.stride[0] = 1;
-    expect(&d, QV_LOWERING_STILL, false, "kernel depth 1");
-}
-
-TEST(pointwise_guards)
-{
-    qv_conv3d_desc d = pointwise();
-    expect(&d, QV_LOWERING_POINTWISE, true, "GEMM over channels [131040, 96]");
-    for (int a = 0; a < 3; a++) {
-        qv_conv3d_desc strided = d, wider = d, front = d, back = d;
-        strided.stride[a] = 2;
-        expect(&strided, QV_LOWERING_POINTWISE, true, "kernel 1x1x1");
-        wider.kernel[a] = 3;
-        expect(&wider, QV_LOWERING_POINTWISE, false, "is not 1x1x1");
-        front.causal = QV_CAUSAL_NONE;
-        front.pad_front[a] = 1;
-        expect(&front, QV_LOWERING_POINTWISE, false, "padding 1 in front");
-        back.causal = QV_CAUSAL_NONE;
-        back.pad_back[a] = 1;
-        expect(&back, QV_LOWERING_POINTWISE, false, "padding 1 behind");
+#define STILL_OF "d=4 frames_equal=1 "
+#define FLAT "n=2 kernel=1,3,3 groups=4 dilation=1,2,1 "
+#define SPARSE "dtype=bf16 kernel=3,2,3 "
+#define WIDE "dtype=bf16 pad_front=2,1,3 pad_back=0,1,3 dilation=1,1,2 "
+    static const char exceeds[] = "a stride exceeds the kernel";
+    static const struct {
+        const char *base, *changes;
+        qv_lowering lowering;
+        bool legal;
+        const char *words;
+    } right[] = {
+        /* one tap cannot be dilated */
+        { PATCH, "kernel=1,16,16 stride=1,16,16 dilation=7,1,1", QV_LOWERING_PATCHIFY, true,
+          "1x16x16" },
+        /* A still needs a promise, depth, and rows to make: with two pairs, making rows from
+         * channels-first input is a copy. */
+        { PATCH, "d=4", QV_LOWERING_STILL, false, "no promise" },
+        { PATCH, STILL_OF, QV_LOWERING_STILL, true, "the 2 frames are one image" },
+        { PATCH, STILL_OF "layout=patch_rows", QV_LOWERING_STILL, false,
+          "rows already hold all 2 frames" },
+        { PATCH, STILL_OF "layout=frames_u8", QV_LOWERING_STILL, true, "weights summed" },
+        { PATCH, STILL_OF "layout=frames_u8 kernel=1,16,16 stride=1,16,16", QV_LOWERING_STILL,
+          false, "kernel depth 1" },
+        { POINT, "", QV_LOWERING_POINTWISE, true, "GEMM over channels [131040, 96]" },
+        { POINT, "", QV_LOWERING_PATCHIFY, true, "" },
+        { POINT, "stride=2,1,1", QV_LOWERING_POINTWISE, true, "kernel 1x1x1" },
+        { POINT, "stride=1,2,1", QV_LOWERING_POINTWISE, true, "kernel 1x1x1" },
+        { POINT, "stride=1,1,2", QV_LOWERING_POINTWISE, true, "kernel 1x1x1" },
+        { POINT, "kernel=3,1,1", QV_LOWERING_POINTWISE, false, "is not 1x1x1" },
+        { POINT, "kernel=1,3,1", QV_LOWERING_POINTWISE, false, "is not 1x1x1" },
+        { POINT, "kernel=1,1,3", QV_LOWERING_POINTWISE, false, "is not 1x1x1" },
+        { POINT, "causal=none pad_front=1,0,0", QV_LOWERING_POINTWISE, false, "padding 1 in" },
+        { POINT, "causal=none pad_front=0,1,0", QV_LOWERING_POINTWISE, false, "padding 1 in" },
+        { POINT, "causal=none pad_front=0,0,1", QV_LOWERING_POINTWISE, false, "padding 1 in" },
+        { POINT, "causal=none pad_back=1,0,0", QV_LOWERING_POINTWISE, false, "padding 1 behind" },
+        { POINT, "causal=none pad_back=0,1,0", QV_LOWERING_POINTWISE, false, "padding 1 behind" },
+        { POINT, "causal=none pad_back=0,0,1", QV_LOWERING_POINTWISE, false, "padding 1 behind" },
+        { POINT, "pad_front=1,0,0", QV_LOWERING_POINTWISE, false, "causal padding (zeros) of 1" },
+        { POINT, "groups=96", QV_LOWERING_POINTWISE, false, "96 groups" },
+        { POINT, "groups=96", QV_LOWERING_FRAMES, true, "21 frames" },
+        { VAE, FLAT "pad_front=0,1,1", QV_LOWERING_FRAMES, true,
+          "one 2D convolution over 42 frames" },
+        { VAE, FLAT "pad_front=0,1,1 stride=2,1,1", QV_LOWERING_FRAMES, true, "over 22 frames" },
+        /* for a kernel of depth 1 these are frames like any other */
+        { VAE, FLAT "pad_front=1,1,1 stride=2,1,1", QV_LOWERING_FRAMES, true, "over 22 frames" },
+        { VAE, "kernel=2,3,3 pad_front=1,1,1", QV_LOWERING_FRAMES, false,
+          "kernel depth 2 is not 1" },
+        /* Causal frames go with by depth and direct alone, if there is padding to fill. */
+        { PATCH, "causal=zeros", QV_LOWERING_PATCHIFY, true, "kernel = stride" },
+        { PATCH, "causal=first", QV_LOWERING_PATCHIFY, true, "kernel = stride" },
+        { PATCH, "causal=zeros pad_front=2,0,0", QV_LOWERING_PATCHIFY, false, "(zeros)" },
+        { PATCH, "causal=zeros pad_front=2,0,0 frames_equal=1", QV_LOWERING_STILL, false,
+          "(zeros)" },
+        { PATCH, "causal=zeros pad_front=2,0,0", QV_LOWERING_BY_DEPTH, true, "" },
+        { PATCH, "causal=zeros pad_front=2,0,0", QV_LOWERING_DIRECT, true, "" },
+        { PATCH, "causal=first pad_front=2,0,0", QV_LOWERING_PATCHIFY, false,
+          "(first frame)" },
+        { PATCH, "causal=first pad_front=2,0,0 frames_equal=1", QV_LOWERING_STILL, false,
+          "(first frame)" },
+        { PATCH, "causal=first pad_front=2,0,0", QV_LOWERING_BY_DEPTH, true, "" },
+        { PATCH, "causal=first pad_front=2,0,0", QV_LOWERING_DIRECT, true, "" },
+        { VAE, "kernel=17,3,3", QV_LOWERING_BY_DEPTH, false,
+          "kernel depth 17 is more than 16 depth taps" },
+        { VAE, "kernel=7,3,3 stride=8,1,1 dtype=bf16", QV_LOWERING_DIRECT, true, "" },
+        { VAE, SPARSE "stride=1,3,1", QV_LOWERING_DIRECT, true, "" },
+    }, wrong[] = {
+        /* oneDNN before 3.13 is wrong on AMX. Where possible, the input is thinned out before the
+         * convolution. */
+        { VAE, "kernel=7,3,3 stride=8,1,1", QV_LOWERING_DIRECT, true, "" },
+        { VAE, "kernel=7,3,3 stride=8,1,1 dtype=bf16", QV_LOWERING_DIRECT, false, exceeds },
+        { VAE, SPARSE "stride=1,2,1", QV_LOWERING_DIRECT, true, "" },
+        { VAE, SPARSE "stride=1,3,1", QV_LOWERING_DIRECT, false, exceeds },
+        { VAE, SPARSE "stride=1,3,1", QV_LOWERING_BY_DEPTH, false, "" },
+        { VAE, "dtype=f32 kernel=3,2,3 stride=1,3,1", QV_LOWERING_DIRECT, true, "" },
+        { VAE, "dtype=bf16 kernel=3,1,3 stride=1,3,1", QV_LOWERING_DIRECT, false, "" },
+        /* the convolution is only given every third line */
+        { VAE, "dtype=bf16 kernel=3,1,3 stride=1,3,1 pad_front=2,0,1 pad_back=0,0,1",
+          QV_LOWERING_DIRECT, true, "" },
+        { VAE, "dtype=bf16 pad_front=2,1,2", QV_LOWERING_DIRECT, true, "" },
+        /* the first position sees no voxel */
+        { VAE, "dtype=bf16 pad_front=2,1,3", QV_LOWERING_DIRECT, false, "" },
+        { VAE, WIDE, QV_LOWERING_DIRECT, true, "" },
+        { VAE, WIDE "w=1", QV_LOWERING_DIRECT, false, "" }, /* it lies between two taps */
+        /* by depth, a convolution sees frames one by one */
+        { VAE, "dtype=bf16 kernel=2,3,3 stride=3,1,1", QV_LOWERING_DIRECT, false, "" },
+        { VAE, "dtype=bf16 kernel=2,3,3 stride=3,1,1", QV_LOWERING_BY_DEPTH, true, "" },
+    };
+    EACH (c, right) {
+        const qv_conv3d_desc d = with(c->base, c->changes);
+        expect(&d, &right_caps, c->lowering, c->legal, c->words);
     }
-    d.pad_front[0] = 1;
-    expect(&d, QV_LOWERING_POINTWISE, false, "causal padding (zeros) of 1");
-    d = pointwise();
-    d.groups = 96;
-    expect(&d, QV_LOWERING_POINTWISE, false, "96 groups");
-    expect(&d, QV_LOWERING_FRAMES, true, "21 frames");
-}
-
-TEST(frames_guards)
-{
-    qv_conv3d_desc d = with_kernel(vae(), 1, 3, 3);
-    d.n = 2;
-    d.pad_front[0] = 0;
-    d.groups = 4;
-    d.dilation[1] = 2;
-    expect(&d, QV_LOWERING_FRAMES, true, "one 2D convolution over 42 frames");
-    d.stride[0] = 2;
-    expect(&d, QV_LOWERING_FRAMES, true, "over 22 frames");
-    d.pad_front[0] = 1; /* For a kernel of depth 1 these are frames like any other. */
-    expect(&d, QV_LOWERING_FRAMES, true, "over 22 frames");
-    d.kernel[0] = 2;
-    expect(&d, QV_LOWERING_FRAMES, false, "kernel depth 2 is not 1");
-}
-
-TEST(causal_frames_go_with_by_depth_and_direct)
-{
-    static const char *const names[] = { "", "(zeros)", "(first frame)" };
-    for (int mode = QV_CAUSAL_ZEROS; mode < QV_CAUSAL_COUNT; mode++) {
-        qv_conv3d_desc d = patch_embed();
-        d.causal = (qv_causal)mode;
-        /* There is no padding to fill. */
-        expect(&d, QV_LOWERING_PATCHIFY, true, "kernel = stride");
-        d.pad_front[0] = 2;
-        d.frames_equal = true;
-        expect(&d, QV_LOWERING_PATCHIFY, false, names[mode]);
-        expect(&d, QV_LOWERING_STILL, false, names[mode]);
-        expect(&d, QV_LOWERING_BY_DEPTH, true, "");
-        expect(&d, QV_LOWERING_DIRECT, true, "");
-        d = vae();
-        d.causal = (qv_causal)mode;
-        assert_int_equal(decide(&d).lowering, QV_LOWERING_BY_DEPTH);
+    EACH (c, wrong) {
+        const qv_conv3d_desc d = with(c->base, c->changes);
+        expect(&d, &wrong_caps, c->lowering, c->legal, c->words);
     }
 }
 
-TEST(wrong_bf16_is_never_direct)
+TEST(sparse_input_is_thinned_out)
 {
-    char text[QV_REASON_BYTES];
+    struct qv_conv3d_list list;
+    const qv_conv3d_desc d = with(VAE, "dtype=bf16 kernel=3,1,3 stride=1,3,1 pad_front=0,0,1 "
+                                       "pad_back=0,0,1");
+    qv_conv3d_lower(&d, QV_LOWERING_DIRECT, &list);
+    assert_int_equal(list.n, 2);
+    assert_int_equal(list.steps[0].op.u.im2col.sh, 3);
+    assert_int_equal(list.steps[1].op.u.conv.h, 20);
+    assert_int_equal(list.steps[1].op.u.conv.sh, 1);
+}
+
+/* A kernel has more depth taps than lowering by depth can list, on a library whose own Conv3d is
+ * wrong. */
+TEST(nothing_legal_is_unsupported)
+{
     struct qv_conv3d_decision it;
-    qv_conv3d_desc d = with_kernel(vae(), 7, 3, 3);
-    d.stride[0] = 8; /* A stride greater than the kernel. Lowering by depth does not see it. */
-    assert_true(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_DIRECT, text, sizeof text));
-    d.dtype = QV_BF16;
-    assert_true(qv_conv3d_legal(&d, &right_caps, QV_LOWERING_DIRECT, text, sizeof text));
-    assert_false(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_DIRECT, text, sizeof text));
-    expect_words(text, "a stride exceeds the kernel");
-    assert_int_equal(decide(&d).lowering, QV_LOWERING_DIRECT);
-    assert_ok(qv_conv3d_decide(&d, &wrong_caps, -1, &it, ERR));
-    assert_int_equal(it.lowering, QV_LOWERING_BY_DEPTH); /* It is chosen although 7 is above the
-                                                          * threshold. */
-    expect_words(it.reason, "not direct");
-    expect_words(it.reason, "wrong in bf16");
-    assert_int_equal(it.legal, 1u << QV_LOWERING_BY_DEPTH);
+    const qv_conv3d_desc d = with(VAE, "kernel=17,3,3 stride=18,1,1 dtype=bf16");
+    qv_error err;
+    assert_int_equal(qv_conv3d_decide(&d, &wrong_caps, -1, &it, &err), QV_EUNSUPPORTED);
+    expect_words(err.text, "direct: this device library");
+    expect_words(err.text, "by depth: kernel depth 17");
 }
 
 /* ---- check ----------------------------------------------------------------------------------- */
@@ -247,68 +251,6 @@ refused(const qv_conv3d_desc *d, const char *words)
     assert_int_equal(qv_conv3d_decide(d, &right_caps, -1, &it, &err), QV_EINVAL);
     assert_memory_equal(&it, &before, sizeof it);
     assert_false(qv_conv3d_legal(d, &right_caps, QV_LOWERING_DIRECT, text, sizeof text));
-}
-
-/* oneDNN before 3.13 is wrong on AMX. Where possible, the input is thinned out before the
- * convolution. */
-TEST(sparse_strides_may_be_wrong)
-{
-    char text[QV_REASON_BYTES];
-    qv_conv3d_desc d = with_kernel(vae(), 3, 2, 3);
-    d.dtype = QV_BF16;
-    d.stride[1] = 2;
-    assert_true(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_DIRECT, text, sizeof text));
-    d.stride[1] = 3;
-    assert_false(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_DIRECT, text, sizeof text));
-    expect_words(text, "a stride exceeds the kernel");
-    assert_false(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_BY_DEPTH, text, sizeof text));
-    assert_true(qv_conv3d_legal(&d, &right_caps, QV_LOWERING_DIRECT, text, sizeof text));
-    d.dtype = QV_F32;
-    assert_true(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_DIRECT, text, sizeof text));
-    d.dtype = QV_BF16;
-    d.kernel[1] = 1;
-    assert_false(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_DIRECT, text, sizeof text));
-    d.pad_front[1] = d.pad_back[1] = 0; /* Now the convolution is only given every third line. */
-    assert_true(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_DIRECT, text, sizeof text));
-    struct qv_conv3d_list list;
-    d.pad_front[0] = 0;
-    qv_conv3d_lower(&d, QV_LOWERING_DIRECT, &list);
-    assert_int_equal(list.n, 2);
-    assert_int_equal(list.steps[0].op.u.im2col.sh, 3);
-    assert_int_equal(list.steps[1].op.u.conv.h, 20);
-    assert_int_equal(list.steps[1].op.u.conv.sh, 1);
-    d = vae();
-    d.dtype = QV_BF16;
-    d.pad_front[2] = 2;
-    assert_true(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_DIRECT, text, sizeof text));
-    d.pad_front[2] = 3; /* The first position sees no voxel. */
-    assert_false(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_DIRECT, text, sizeof text));
-    d.pad_front[2] = d.pad_back[2] = 3;
-    d.dilation[2] = 2;
-    assert_true(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_DIRECT, text, sizeof text));
-    d.w = 1; /* It lies between two taps. */
-    assert_false(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_DIRECT, text, sizeof text));
-    d = with_kernel(vae(), 2, 3, 3);
-    d.dtype = QV_BF16;
-    d.stride[0] = 3; /* By depth, a convolution sees frames one by one. */
-    assert_false(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_DIRECT, text, sizeof text));
-    assert_true(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_BY_DEPTH, text, sizeof text));
-}
-
-/* A kernel has more depth taps than lowering by depth can list, on a library whose own Conv3d is
- * wrong. */
-TEST(nothing_legal_is_unsupported)
-{
-    struct qv_conv3d_decision it;
-    qv_error err;
-    qv_conv3d_desc d = with_kernel(vae(), 17, 3, 3);
-    expect(&d, QV_LOWERING_BY_DEPTH, false, "kernel depth 17 is more than 16 depth taps");
-    assert_int_equal(decide(&d).lowering, QV_LOWERING_DIRECT);
-    d.dtype = QV_BF16;
-    d.stride[0] = 18;
-    assert_int_equal(qv_conv3d_decide(&d, &wrong_caps, -1, &it, &err), QV_EUNSUPPORTED);
-    expect_words(err.text, "direct: this device library");
-    expect_words(err.text, "by depth: kernel depth 17");
 }
 
 TEST(sizes_are_checked)
@@ -350,7 +292,7 @@ TEST(sizes_are_checked)
         memcpy((char *)&d + hostile[i].at, &hostile[i].value, sizeof hostile[i].value);
         refused(&d, hostile[i].words);
     }
-    d = with_kernel(vae(), 23, 62, 106); /* Exactly the padded input. */
+    d = with(VAE, "kernel=23,62,106"); /* Exactly the padded input. */
     assert_int_equal(qv_conv3d_check(&d, NULL), QV_OK);
     int64_t out[3];
     qv_conv3d_output(&d, out);
@@ -359,63 +301,47 @@ TEST(sizes_are_checked)
 
 TEST(choices_are_checked)
 {
-    qv_conv3d_desc d = vae();
-    d.layout = (qv_conv3d_layout)QV_LAYOUT_COUNT;
-    refused(&d, "layout 4");
-    d = vae();
-    d.causal = (qv_causal)-1;
-    refused(&d, "causal 4294967295");
-    d = vae();
-    d.act = (qv_act)QV_ACT_COUNT;
-    refused(&d, "act 5");
-    d = vae();
-    d.dtype = QV_U8;
-    refused(&d, "dtype 3");
-    d = vae();
-    d.alpha = 0;
-    refused(&d, "alpha is 0");
-    d.alpha = NAN;
-    refused(&d, "alpha is");
-    d = vae();
-    d.pad_back[0] = 1;
-    refused(&d, "pad_back on axis depth is 1, but causal padding (zeros)");
-    d.causal = QV_CAUSAL_NONE;
-    assert_int_equal(qv_conv3d_check(&d, NULL), QV_OK);
-}
-
-TEST(patch_layouts_are_checked)
-{
-    qv_conv3d_desc d = vae();
-    d.layout = QV_LAYOUT_PATCH_ROWS;
-    refused(&d, "patch rows needs whole patches: causal padding");
-    d = patch_embed();
-    d.layout = QV_LAYOUT_FRAMES_U8;
-    assert_int_equal(qv_conv3d_check(&d, NULL), QV_OK);
-    d.stride[1] = 8;
-    refused(&d, "byte frames needs whole patches: stride 8 differs from kernel 16");
-    d = patch_embed();
-    d.layout = QV_LAYOUT_FRAMES_U8;
-    d.merge = 4; /* The grid is 20x38. */
-    refused(&d, "merge 4 does not divide the grid 20x38");
-    d.merge = 0;
-    refused(&d, "merge 0");
-    d.merge = 2;
-    d.c = 4;
-    refused(&d, "at most 3 channels");
-    d.c = 3;
-    d.pixel_scale[1] = 0;
-    refused(&d, "pixel_scale[1]");
-    d.pixel_scale[1] = 2;
-    d.pixel_shift[2] = INFINITY;
-    refused(&d, "pixel_shift[2]");
-    d = patch_embed();
-    d.layout = QV_LAYOUT_FRAMES_U8;
-    d.kernel[2] = d.stride[2] = 8;
-    refused(&d, "square patches");
-    d.layout = QV_LAYOUT_PATCH_ROWS; /* Such rows may be of oblong patches, and their order is for
-                                      * the caller to decide. */
-    d.merge = 0;
-    assert_int_equal(qv_conv3d_check(&d, NULL), QV_OK);
+#define BYTES "layout=frames_u8 "
+    static const struct {
+        const char *base, *changes, *words; /* NULL: it is right */
+    } cases[] = {
+        { VAE, "dtype=u8", "dtype 3" },
+        { VAE, "pad_back=1,1,1", "pad_back on axis depth is 1, but causal padding (zeros)" },
+        { VAE, "pad_back=1,1,1 causal=none", NULL },
+        { VAE, "layout=patch_rows", "patch rows needs whole patches: causal padding" },
+        { PATCH, BYTES, NULL },
+        { PATCH, BYTES "stride=2,8,16",
+          "byte frames needs whole patches: stride 8 differs from kernel 16" },
+        { PATCH, BYTES "merge=4", "merge 4 does not divide the grid 20x38" },
+        { PATCH, BYTES "c=4", "at most 3 channels" },
+        { PATCH, BYTES "kernel=2,16,8 stride=2,16,8", "square patches" },
+    };
+    EACH (c, cases) {
+        const qv_conv3d_desc d = with(c->base, c->changes);
+        if (c->words)
+            refused(&d, c->words);
+        else
+            assert_ok(qv_conv3d_check(&d, ERR));
+    }
+    const qv_conv3d_desc bytes = with(PATCH, BYTES);
+    qv_conv3d_desc d[] = { vae(), vae(), vae(), vae(), vae(), bytes, bytes, bytes };
+    d[0].layout = (qv_conv3d_layout)QV_LAYOUT_COUNT;
+    d[1].causal = (qv_causal)-1;
+    d[2].act = (qv_act)QV_ACT_COUNT;
+    d[3].alpha = NAN;
+    d[4].alpha = 0;
+    d[5].merge = 0;
+    d[6].pixel_scale[1] = 0;
+    d[7].pixel_shift[2] = INFINITY;
+    static const char *const words[] = { "layout 4",       "causal 4294967295", "act 5",
+                                         "alpha is",       "alpha is 0",        "merge 0",
+                                         "pixel_scale[1]", "pixel_shift[2]" };
+    for (size_t i = 0; i < LENGTH(d); i++)
+        refused(&d[i], words[i]);
+    /* such rows may be of oblong patches, and their order is for the caller to decide */
+    qv_conv3d_desc rows = with(PATCH, "layout=patch_rows kernel=2,16,8 stride=2,16,8");
+    rows.merge = 0;
+    assert_ok(qv_conv3d_check(&rows, ERR));
 }
 
 /* ---- decide ---------------------------------------------------------------------------------- */
@@ -436,58 +362,74 @@ TEST(outputs)
     qv_conv3d_desc d = vae();
     qv_conv3d_output(&d, out);
     assert_true(out[0] == 21 && out[1] == 60 && out[2] == 104);
-    d.groups = 96;
-    d.dilation[0] = 2;
-    d.stride[1] = 2;
-    d.stride[2] = 3;
+    d = with(VAE, "groups=96 dilation=2,1,1 stride=1,2,3");
     qv_conv3d_output(&d, out); /* floor((size + pads - extent) / stride) + 1 */
     assert_true(out[0] == 19 && out[1] == 30 && out[2] == 35);
 }
 
+struct choice {
+    const char *base, *changes;
+    qv_lowering lowering;
+    const char *words;
+};
+
+static void
+expect_choices(const struct choice *c, size_t n, const struct qv_caps *caps)
+{
+    for (; n; n--, c++) {
+        const qv_conv3d_desc d = with(c->base, c->changes);
+        struct qv_conv3d_decision it;
+        assert_ok(qv_conv3d_decide(&d, caps, -1, &it, ERR));
+        if (it.lowering != c->lowering)
+            fail_msg("%s: %s", c->changes, qv_lowering_name(it.lowering));
+        expect_words(it.reason, c->words);
+    }
+}
+
 TEST(the_best_legal_one_is_chosen)
 {
-    qv_conv3d_desc d = patch_embed();
-    d.layout = QV_LAYOUT_FRAMES_U8;
-    struct qv_conv3d_decision it = decide(&d);
-    assert_int_equal(it.lowering, QV_LOWERING_PATCHIFY);
+#define SEVEN "kernel=7,3,3 stride=8,1,1 dtype=bf16" /* deeper than the threshold */
+    static const struct choice right[] = {
+        { PATCH, BYTES, QV_LOWERING_PATCHIFY, "kernel = stride" },
+        { PATCH, BYTES "frames_equal=1", QV_LOWERING_STILL, "" },
+        { POINT, "", QV_LOWERING_POINTWISE, "" }, /* though patchify is legal, too */
+        { VAE, "kernel=1,3,3 pad_front=0,1,1", QV_LOWERING_FRAMES, "" },
+        /* thresholds part by depth from direct */
+        { VAE, "", QV_LOWERING_BY_DEPTH, "kernel depth 3" },
+        { VAE, "causal=first", QV_LOWERING_BY_DEPTH, "" },
+        { VAE, "kernel=4,3,3", QV_LOWERING_DIRECT, "every shape; kernel depth 4 is above 3" },
+        { VAE, "kernel=17,3,3", QV_LOWERING_DIRECT, "" },
+        { VAE, SEVEN, QV_LOWERING_DIRECT, "" },
+        /* few outputs do not pay for rows, unless every lowering has to copy the layout, or the
+         * rows are there already */
+        { PATCH, "layout=channels_last o=64", QV_LOWERING_PATCHIFY, "" },
+        { PATCH, "layout=channels_last o=63", QV_LOWERING_BY_DEPTH, "63 outputs are fewer than 64" },
+        { PATCH, "o=63", QV_LOWERING_PATCHIFY, "" },
+        { PATCH, "layout=patch_rows o=63", QV_LOWERING_PATCHIFY, "" },
+        { POINT, "o=8", QV_LOWERING_POINTWISE, "" },
+        { POINT, "o=8 stride=1,2,1", QV_LOWERING_FRAMES, "" },
+    }, narrow[] = {
+        { VAE, "", QV_LOWERING_DIRECT, "enough of its 96 channels" },
+        { VAE, "groups=96", QV_LOWERING_BY_DEPTH, "" }, /* depthwise */
+        { VAE, "groups=48", QV_LOWERING_DIRECT, "" },
+    }, wrong[] = {
+        { VAE, SEVEN, QV_LOWERING_BY_DEPTH, "not direct" },
+        { VAE, SEVEN, QV_LOWERING_BY_DEPTH, "wrong in bf16" },
+    };
+    struct qv_caps narrow_caps = right_caps;
+    narrow_caps.conv3d.by_depth_min_c = 97;
+    expect_choices(right, LENGTH(right), &right_caps);
+    expect_choices(narrow, LENGTH(narrow), &narrow_caps);
+    expect_choices(wrong, LENGTH(wrong), &wrong_caps);
+    struct qv_conv3d_decision it;
+    qv_conv3d_desc d = with(PATCH, BYTES);
+    assert_ok(qv_conv3d_decide(&d, &right_caps, -1, &it, ERR));
     assert_int_equal(it.legal, 1u << QV_LOWERING_PATCHIFY | 1u << QV_LOWERING_BY_DEPTH |
                                    1u << QV_LOWERING_DIRECT);
     assert_int_equal(qv_conv3d_rows(&d), 760);
-    expect_words(it.reason, "kernel = stride");
-    d.frames_equal = true;
-    it = decide(&d);
-    assert_int_equal(it.lowering, QV_LOWERING_STILL);
-    d = pointwise(); /* patchify is legal too. */
-    it = decide(&d);
-    assert_int_equal(it.lowering, QV_LOWERING_POINTWISE);
-    assert_true(it.legal >> QV_LOWERING_PATCHIFY & 1);
-    d = with_kernel(vae(), 1, 3, 3);
-    d.pad_front[0] = 0;
-    assert_int_equal(decide(&d).lowering, QV_LOWERING_FRAMES);
-}
-
-TEST(thresholds_part_by_depth_from_direct)
-{
-    qv_conv3d_desc d = vae();
-    struct qv_conv3d_decision it = decide(&d);
-    assert_int_equal(it.lowering, QV_LOWERING_BY_DEPTH);
-    expect_words(it.reason, "kernel depth 3");
-    d.kernel[0] = 4;
-    it = decide(&d);
-    assert_int_equal(it.lowering, QV_LOWERING_DIRECT);
-    expect_words(it.reason, "every shape; kernel depth 4 is above 3");
-    d = vae();
-    struct qv_caps caps = right_caps;
-    caps.conv3d.by_depth_min_c = 97;
-    assert_int_equal(qv_conv3d_decide(&d, &caps, -1, &it, NULL), QV_OK);
-    assert_int_equal(it.lowering, QV_LOWERING_DIRECT);
-    expect_words(it.reason, "enough of its 96 channels");
-    d.groups = d.c = d.o = 96; /* Depthwise. */
-    assert_int_equal(qv_conv3d_decide(&d, &caps, -1, &it, NULL), QV_OK);
-    assert_int_equal(it.lowering, QV_LOWERING_BY_DEPTH);
-    d.groups = 48;
-    assert_int_equal(qv_conv3d_decide(&d, &caps, -1, &it, NULL), QV_OK);
-    assert_int_equal(it.lowering, QV_LOWERING_DIRECT);
+    d = with(VAE, SEVEN);
+    assert_ok(qv_conv3d_decide(&d, &wrong_caps, -1, &it, ERR));
+    assert_int_equal(it.legal, 1u << QV_LOWERING_BY_DEPTH);
 }
 
 /* An unknown device goes direct. Only a CPU with AMX gains from lowering by depth in dense
@@ -512,27 +454,6 @@ TEST(devices_have_thresholds)
     }
 }
 
-TEST(few_outputs_do_not_pay_for_rows)
-{
-    qv_conv3d_desc d = patch_embed();
-    d.layout = QV_LAYOUT_CHANNELS_LAST;
-    d.o = 64;
-    assert_int_equal(decide(&d).lowering, QV_LOWERING_PATCHIFY);
-    d.o = 63;
-    struct qv_conv3d_decision it = decide(&d);
-    assert_int_equal(it.lowering, QV_LOWERING_BY_DEPTH);
-    expect_words(it.reason, "63 outputs are fewer than 64");
-    d.layout = QV_LAYOUT_CHANNELS_FIRST; /* Every lowering has to copy this layout. */
-    assert_int_equal(decide(&d).lowering, QV_LOWERING_PATCHIFY);
-    d.layout = QV_LAYOUT_PATCH_ROWS; /* The rows are there already. */
-    assert_int_equal(decide(&d).lowering, QV_LOWERING_PATCHIFY);
-    d = pointwise();
-    d.o = 8;
-    assert_int_equal(decide(&d).lowering, QV_LOWERING_POINTWISE);
-    d.stride[1] = 2;
-    assert_int_equal(decide(&d).lowering, QV_LOWERING_FRAMES);
-}
-
 TEST(forced_lowerings)
 {
     qv_conv3d_desc d = patch_embed();
@@ -555,26 +476,22 @@ TEST(forced_lowerings)
 TEST(lowerings_list_few_operations)
 {
     struct qv_conv3d_list list;
-    qv_conv3d_desc d = patch_embed();
-    d.layout = QV_LAYOUT_PATCH_ROWS;
+    qv_conv3d_desc d = with(PATCH, "layout=patch_rows");
     qv_conv3d_lower(&d, QV_LOWERING_PATCHIFY, &list); /* The caller has made the rows. */
     assert_int_equal(list.n, 1);
     assert_int_equal(list.steps[0].op.u.gemm.k, 1536);
     assert_int_equal(list.steps[0].operands[0].buffer, QV_CONV3D_INPUT);
     assert_int_equal(list.steps[0].operands[3].buffer, QV_CONV3D_NONE);
-    d.layout = QV_LAYOUT_FRAMES_U8;
-    d.frames_equal = true;
+    d = with(PATCH, BYTES "frames_equal=1");
     qv_conv3d_lower(&d, QV_LOWERING_STILL, &list);
     assert_int_equal(list.n, 2);
     assert_true(list.weight.summed);
     assert_int_equal(list.steps[1].op.u.gemm.k, 768);
     assert_int_equal(list.bytes[QV_CONV3D_INPUT], 320 * 608 * 3);
-    d = pointwise(); /* The voxels are used as they lie. */
+    d = with(POINT, ""); /* The voxels are used as they lie. */
     qv_conv3d_lower(&d, QV_LOWERING_POINTWISE, &list);
     assert_int_equal(list.n, 1);
-    d = vae();
-    d.d += 2; /* The window with its padding. */
-    d.pad_front[0] = 0;
+    d = with(VAE, "d=23 pad_front=0,1,1"); /* The window with its padding. */
     qv_conv3d_lower(&d, QV_LOWERING_BY_DEPTH, &list);
     assert_int_equal(list.n, 4);
     assert_int_equal(list.weight.pieces, 3);
@@ -592,13 +509,10 @@ TEST(lowerings_list_few_operations)
 
 TEST(descriptions_survive_text)
 {
-    qv_conv3d_desc d = patch_embed(), back;
+    qv_conv3d_desc back, d = with(PATCH, "act=gelu_erf causal=first frames_equal=1 "
+                                         "pad_back=0,0,7");
     char text[900];
     d.pixel_scale[1] = 1 / 3.0;
-    d.act = QV_ACT_GELU_ERF;
-    d.causal = QV_CAUSAL_FIRST;
-    d.frames_equal = true;
-    d.pad_back[2] = 7;
     qv_conv3d_print(&d, text, sizeof text);
     assert_ok(qv_conv3d_parse(text, &back, ERR));
     assert_memory_equal(d.kernel, back.kernel, sizeof d.kernel);

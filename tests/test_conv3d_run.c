@@ -9,10 +9,10 @@
 #include "conv3d/lower.h"
 #include "model/plan.h"
 #include "tempdir.h"
+#include "tiny.h"
 
 static float weight[8 * 8 * 27], bias[8], x[2 * 8 * 6 * 8 * 8], y[2 * 8 * 6 * 8 * 8];
 static const qv_conv3d_weights weights = { .weight = weight, .bias = bias };
-static qv_error err;
 
 /* A causal 3x3x3 convolution of 4 frames at a time. */
 static qv_conv3d_desc
@@ -35,27 +35,31 @@ causal(void)
 static qv_context *
 open_context(const char *tune_file, bool tune)
 {
-    qv_context *ctx = NULL;
-    qv_context_options o = { .threads = 1, .tune_file = tune_file, .tune = tune };
-    assert_ok(qv_context_open(&o, &ctx, ERR));
-    return ctx;
+    const qv_context_options o = { .threads = 1, .tune_file = tune_file, .tune = tune };
+    return tiny_context_with(&o);
 }
 
 static void
 refused(qv_context *ctx, const qv_conv3d_desc *d, const qv_conv3d_options *o, const char *words)
 {
     qv_conv3d *conv = NULL;
-    assert_int_equal(qv_conv3d_create(ctx, d, &weights, o, &conv, &err), QV_EINVAL);
+    expect_error(QV_EINVAL, words, qv_conv3d_create(ctx, d, &weights, o, &conv, ERR));
     assert_null(conv);
-    expect_words(err.text, words);
 }
 
+static void
+free_conv(void *conv)
+{
+    qv_conv3d_free(&(qv_conv3d *){ conv });
+}
+
+/* Without weights it only says what it would do. */
 static qv_conv3d *
-create(qv_context *ctx, const qv_conv3d_desc *d, const qv_conv3d_options *o)
+create(qv_context *ctx, const qv_conv3d_desc *d, const qv_conv3d_weights *w)
 {
     qv_conv3d *conv = NULL;
-    assert_ok(qv_conv3d_create(ctx, d, &weights, o, &conv, ERR));
-    return conv;
+    assert_ok(qv_conv3d_create(ctx, d, w, NULL, &conv, ERR));
+    return test_ends(conv, free_conv);
 }
 
 /* ---- asking ---------------------------------------------------------------------------------- */
@@ -64,7 +68,7 @@ TEST(info_has_defaults_sizes_and_a_reason)
 {
     qv_context *ctx = open_context(NULL, false);
     qv_conv3d_desc d = causal();
-    qv_conv3d *conv = create(ctx, &d, NULL);
+    qv_conv3d *conv = create(ctx, &d, &weights);
     qv_conv3d_info info;
     qv_conv3d_get_info(conv, &info);
     assert_int_equal(info.desc.n, 1);
@@ -79,10 +83,6 @@ TEST(info_has_defaults_sizes_and_a_reason)
     assert_true(info.arena_bytes >= info.weight_bytes + info.x_bytes + info.y_bytes);
     assert_true(info.weight_bytes >= 8 * 8 * 27 * 4);
     assert_true(*info.reason);
-    qv_conv3d_free(&conv);
-    assert_null(conv);
-    qv_conv3d_free(&conv);
-    qv_context_close(&ctx);
 }
 
 TEST(ways_say_what_is_legal_and_what_it_costs)
@@ -90,10 +90,8 @@ TEST(ways_say_what_is_legal_and_what_it_costs)
     qv_context *ctx = open_context(NULL, false);
     qv_conv3d_desc d = causal();
     qv_conv3d_way ways[QV_LOWERING_COUNT];
-    qv_conv3d *conv = NULL;
-    assert_ok(qv_conv3d_create(ctx, &d, NULL, NULL, &conv, ERR));
-    assert_int_equal(qv_conv3d_run(conv, x, y, &err), QV_ESTATE);
-    expect_words(err.text, "no weights");
+    qv_conv3d *conv = create(ctx, &d, NULL);
+    expect_error(QV_ESTATE, "no weights", qv_conv3d_run(conv, x, y, ERR));
     assert_ok(qv_conv3d_get_ways(conv, ways, ERR));
     int chosen = 0;
     for (int i = 0; i < QV_LOWERING_COUNT; i++) {
@@ -111,8 +109,6 @@ TEST(ways_say_what_is_legal_and_what_it_costs)
     assert_true(ways[QV_LOWERING_BY_DEPTH].bytes > ways[QV_LOWERING_DIRECT].bytes);
     assert_true(ways[QV_LOWERING_BY_DEPTH].scratch_bytes >= sums);
     expect_words(ways[QV_LOWERING_PATCHIFY].reason, "causal padding (first frame) of 2");
-    qv_conv3d_free(&conv);
-    qv_context_close(&ctx);
 }
 
 TEST(mistakes_are_named)
@@ -137,14 +133,12 @@ TEST(mistakes_are_named)
     d = causal();
     qv_conv3d *conv = NULL;
     qv_conv3d_weights u8 = { .weight = weight, .bias = bias, .dtype = QV_U8 };
-    assert_int_equal(qv_conv3d_create(ctx, &d, &u8, NULL, &conv, &err), QV_EINVAL);
-    expect_words(err.text, "dtype is u8");
+    expect_error(QV_EINVAL, "dtype is u8", qv_conv3d_create(ctx, &d, &u8, NULL, &conv, ERR));
     u8 = (qv_conv3d_weights){ .weight = weight };
-    assert_int_equal(qv_conv3d_create(ctx, &d, &u8, NULL, &conv, &err), QV_EINVAL);
-    expect_words(err.text, "weights.bias is NULL");
-    assert_int_equal(qv_conv3d_create(NULL, &d, NULL, NULL, &conv, &err), QV_EINVAL);
-    assert_int_equal(qv_conv3d_run(NULL, x, y, &err), QV_EINVAL);
-    qv_context_close(&ctx);
+    expect_error(QV_EINVAL, "weights.bias is NULL",
+                 qv_conv3d_create(ctx, &d, &u8, NULL, &conv, ERR));
+    assert_int_equal(qv_conv3d_create(NULL, &d, NULL, NULL, &conv, NULL), QV_EINVAL);
+    assert_int_equal(qv_conv3d_run(NULL, x, y, NULL), QV_EINVAL);
 }
 
 /* Sizes whose products fit one by one, but not with the padding or not together. */
@@ -167,10 +161,8 @@ TEST(sizes_beyond_memory_are_refused)
     d.pad_front[0] = 0;
     d.stride[0] = INT64_MAX; /* One frame gives one output. */
     qv_conv3d_info info;
-    assert_ok(qv_conv3d_create(ctx, &d, NULL, NULL, &conv, ERR));
-    qv_conv3d_get_info(conv, &info);
+    qv_conv3d_get_info(create(ctx, &d, NULL), &info);
     assert_int_equal(info.rows, 1);
-    qv_conv3d_free(&conv);
     d = (qv_conv3d_desc){ .d = 1,
                           .h = 1 << 30,
                           .w = 1 << 30,
@@ -179,10 +171,9 @@ TEST(sizes_beyond_memory_are_refused)
                           .kernel = { 1, 1, 1 },
                           .dtype = QV_F32,
                           .layout = QV_LAYOUT_CHANNELS_LAST };
-    qv_status status = qv_conv3d_create(ctx, &d, &weights, NULL, &conv, &err);
+    qv_status status = qv_conv3d_create(ctx, &d, &weights, NULL, &conv, NULL);
     assert_true(status == QV_ENOMEM || status == QV_EBACKEND || status == QV_EUNSUPPORTED);
     assert_null(conv);
-    qv_context_close(&ctx);
 }
 
 /* ---- streams --------------------------------------------------------------------------------- */
@@ -210,7 +201,6 @@ TEST(streams_that_cannot_be_are_refused)
     d.pad_front[1] = d.pad_front[2] = d.pad_back[1] = d.pad_back[2] = 0;
     o.chunk = 1 << 20;
     refused(ctx, &d, &o, "beyond 63 bits");
-    qv_context_close(&ctx);
 }
 
 /* ---- tuning ---------------------------------------------------------------------------------- */
@@ -227,18 +217,19 @@ make_folder(void)
 }
 
 static void
-write_text(const char *text)
+read_text(const char *from, char *text, size_t room)
 {
-    temp_file("tune.json", text, strlen(text));
+    FILE *f = fopen(from, "r");
+    assert_non_null(f);
+    text[fread(text, 1, room - 1, f)] = 0;
+    fclose(f);
 }
 
 static qv_lowering
 choice(qv_context *ctx, const qv_conv3d_desc *d, char *reason)
 {
-    qv_conv3d *conv = create(ctx, d, NULL);
     qv_conv3d_info info;
-    qv_conv3d_get_info(conv, &info);
-    qv_conv3d_free(&conv);
+    qv_conv3d_get_info(create(ctx, d, &weights), &info);
     memcpy(reason, info.reason, sizeof info.reason);
     return info.lowering;
 }
@@ -251,27 +242,22 @@ TEST(measured_choices_are_kept_and_found)
     qv_context *ctx = open_context(path, true);
     qv_lowering first = choice(ctx, &d, reason);
     expect_words(reason, "measured");
-    qv_context_close(&ctx);
     ctx = open_context(path, false);
     assert_int_equal(choice(ctx, &d, again), first);
     assert_string_equal(reason, again);
-    qv_conv3d *conv = create(ctx, &d, NULL);
+    qv_conv3d *conv = create(ctx, &d, &weights);
     assert_ok(qv_conv3d_get_ways(conv, ways, ERR));
     assert_true(ways[QV_LOWERING_BY_DEPTH].median_ms > 0);
     assert_true(ways[QV_LOWERING_DIRECT].median_ms > 0);
     assert_true(ways[first].median_ms <= ways[QV_LOWERING_DIRECT].median_ms);
     assert_true(ways[QV_LOWERING_PATCHIFY].median_ms == 0);
-    qv_conv3d_free(&conv);
-    qv_context_close(&ctx);
     /* Another number of threads counts as another device. */
-    qv_context_options o = { .threads = 2, .tune_file = path };
     qv_context_info info;
-    assert_ok(qv_context_open(&o, &ctx, ERR));
+    ctx = tiny_context_with(&(qv_context_options){ .threads = 2, .tune_file = path });
     qv_context_get_info(ctx, &info);
     choice(ctx, &d, again);
     if (info.threads == 2) /* ref has one thread. */
         assert_null(strstr(again, "measured"));
-    qv_context_close(&ctx);
 }
 
 /* The choices in the file are swapped. The file decides, if its choice is legal. */
@@ -279,12 +265,8 @@ TEST(the_file_decides)
 {
     char reason[QV_REASON_BYTES], text[4000];
     qv_conv3d_desc d = causal();
-    qv_context *ctx = open_context(path, true);
-    qv_lowering first = choice(ctx, &d, reason);
-    qv_context_close(&ctx);
-    FILE *f = fopen(path, "r");
-    text[fread(text, 1, sizeof text - 1, f)] = 0;
-    fclose(f);
+    qv_lowering first = choice(open_context(path, true), &d, reason);
+    read_text(path, text, sizeof text);
     const char *others[] = { first == QV_LOWERING_DIRECT ? "by depth" : "direct", "patchify",
                              "teleport" };
     for (int i = 0; i < 3; i++) {
@@ -293,14 +275,12 @@ TEST(the_file_decides)
         at += strlen("\"choice\": \"");
         snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, others[i],
                  strchr(at, '"'));
-        write_text(changed);
-        ctx = open_context(path, false);
-        qv_lowering now = choice(ctx, &d, reason);
+        temp_text("tune.json", changed);
+        qv_lowering now = choice(open_context(path, false), &d, reason);
         if (i == 0)
             assert_int_equal(now, qv_lowering_find(others[0]));
         else
             assert_null(strstr(reason, "measured")); /* It is not legal here and is ignored. */
-        qv_context_close(&ctx);
     }
 }
 
@@ -319,17 +299,14 @@ TEST(bad_files_are_ignored_with_a_warning)
     qv_conv3d_desc d = causal();
     char reason[QV_REASON_BYTES], back[200];
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        write_text(bad[i]);
+        temp_text("tune.json", bad[i]);
         qv_context *ctx = open_context(path, true);
         qv_context_info info;
         qv_context_get_info(ctx, &info);
         expect_words(info.warning, "tune.json");
         choice(ctx, &d, reason); /* It is measured all the same, and kept in memory. */
         expect_words(reason, "measured");
-        qv_context_close(&ctx);
-        FILE *f = fopen(path, "r");
-        back[fread(back, 1, sizeof back - 1, f)] = 0;
-        fclose(f);
+        read_text(path, back, sizeof back);
         assert_string_equal(back, bad[i]);
     }
     remove(path);
@@ -337,12 +314,10 @@ TEST(bad_files_are_ignored_with_a_warning)
     qv_context_info info;
     qv_context_get_info(ctx, &info);
     assert_string_equal(info.warning, "");
-    qv_context_close(&ctx);
     ctx = open_context("/nowhere/at/all/tune.json", true);
     choice(ctx, &d, reason);
     qv_context_get_info(ctx, &info);
     expect_words(info.warning, "not kept");
-    qv_context_close(&ctx);
 }
 
 TEST_EACH(make_folder, tempdir_remove);

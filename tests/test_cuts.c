@@ -2,7 +2,7 @@
 /* Tests cuts of clips: every frame of a cut is, byte for byte, the frame of that number of the
  * whole clip, whether it was reached by a seek or from the beginning; and after a seek no more is
  * read than is needed. */
-#define _POSIX_C_SOURCE 200809L
+#define _GNU_SOURCE
 #include "test.h"
 
 #include <math.h>
@@ -14,20 +14,14 @@
 #include "../decoder/decoder.h"
 #include "h264_writer.h"
 #include "make_clips.h"
+#include "read_clip.h"
+#include "tempdir.h"
 
 enum { MOST_FRAMES = 512 };
 
-struct frames {
-    qv_outcome info;
-    int64_t n;
-    uint64_t hash[MOST_FRAMES];
-    double seconds[MOST_FRAMES];
-};
-
 /* Every frame, in its own size, which does not follow from their number then. */
-static qv_status
-read_cut(const char *name, double start_s, double end_s, int threads, struct frames *f,
-         qv_error *err)
+static struct clip_read
+read_cut(const char *name, double start_s, double end_s, int threads)
 {
     const qv_clip_options options = { .fps = 1e6,
                                       .max_frames = MOST_FRAMES,
@@ -36,45 +30,26 @@ read_cut(const char *name, double start_s, double end_s, int threads, struct fra
                                       .threads = threads,
                                       .start_s = start_s,
                                       .end_s = end_s };
-    qv_clip *clip = NULL;
-    f->n = 0;
-    qv_status status = qv_clip_open(name, NULL, NULL, &options, &clip, err);
-    if (status)
-        return status;
-    qv_clip_get_info(clip, &f->info);
-    const size_t bytes = 3 * (size_t)f->info.width * (size_t)f->info.height;
-    uint8_t *rgb = test_alloc(bytes);
-    for (int64_t n = 1; !status && n && f->n < MOST_FRAMES; f->n += n) {
-        status = qv_clip_read(clip, rgb, 1, &n, &f->seconds[f->n], err);
-        if (status || !n)
-            break;
-        uint64_t *hash = &f->hash[f->n];
-        *hash = 0xcbf29ce484222325u;
-        for (size_t i = 0; i < bytes; i++)
-            *hash = (*hash ^ rgb[i]) * 0x100000001b3u;
-    }
-    qv_clip_close(&clip);
-    return status;
+    return read_clip(name, &options);
 }
 
 static void
-check_cut(const char *name, const struct frames *whole, int64_t first, int64_t n, int threads)
+check_cut(const char *name, const struct clip_read *whole, int64_t first, int64_t n, int threads)
 {
-    static struct frames cut;
-    qv_error err = { QV_OK, "" };
     const double fps = whole->info.source_fps;
     const bool rest = first + n == whole->n; /* an end that is not said */
     const double end_s = rest ? 0.0 : (double)(first + n) / fps;
-    const qv_status status = read_cut(name, (double)first / fps, end_s, threads, &cut, &err);
-    if (status || cut.n != n || cut.info.first_frame != first || cut.info.cut_frames != n)
+    const struct clip_read cut = read_cut(name, (double)first / fps, end_s, threads);
+    if (cut.status || cut.n != n || cut.info.first_frame != first || cut.info.cut_frames != n)
         fail_msg("%s, %d frames from %d: status %d (%s), %d frames from %d", name, (int)n,
-                 (int)first, (int)status, err.text, (int)cut.n, (int)cut.info.first_frame);
+                 (int)first, (int)cut.status, cut.error.text, (int)cut.n,
+                 (int)cut.info.first_frame);
     assert_int_equal(cut.info.source_frames, whole->info.source_frames);
     for (int64_t i = 0; i < n; i++) {
-        if (cut.hash[i] != whole->hash[first + i])
+        if (cut.frames[i].hash != whole->frames[first + i].hash)
             fail_msg("%s, %d frames from %d: frame %d has other bytes", name, (int)n, (int)first,
                      (int)i);
-        assert_true(cut.seconds[i] == whole->seconds[first + i]);
+        assert_true(cut.frames[i].time_s == whole->frames[first + i].time_s);
     }
 }
 
@@ -90,20 +65,18 @@ TEST(cuts_are_of_the_whole)
         "reordered-13.mp4", "reordered.mkv", "reordered.ts",   "no-keys.mkv",   "false-keys.mp4",
         "formats.mov",      "sizes.avi",
     };
-    static struct frames whole;
     EACH (one, names) {
-        qv_error err = { QV_OK, "" };
         if (!clip_is_possible(*one))
             continue;
         clip_write(*one);
-        if (read_cut(*one, 0, 0, 1, &whole, &err))
-            fail_msg("%s: %s", *one, err.text);
+        const struct clip_read whole = read_cut(*one, 0, 0, 1);
+        if (whole.status)
+            fail_msg("%s: %s", *one, whole.error.text);
         const int64_t last = whole.n - 1;
         const int64_t cuts[][2] = { { 1, 1 },        { 4, 3 },        { 5, 1 },   { 6, 5 },
                                     { last / 2, 2 }, { last - 4, 5 }, { last, 1 } };
         for (size_t c = 0; c < LENGTH(cuts); c++)
             check_cut(*one, &whole, cuts[c][0], cuts[c][1], c % 2 ? 2 : 1);
-        unlink(*one);
     }
 }
 
@@ -212,7 +185,6 @@ TEST(decodes_what_is_needed)
         read_frames(c->name, frames, c->n, 1, &index, &f);
         read_frames(c->name, frames, c->n, 2, &index, &again);
         free(index);
-        unlink(c->name);
         if (again.n_counted || again.n_opening > f.n_opening)
             fail_msg("%s: an index, but %d packets to open it", c->name, (int)again.n_opening);
         assert_memory_equal(&again.info, &f.info, sizeof f.info);
@@ -289,7 +261,6 @@ TEST(decoders_differ_in_threads)
             fail_msg("%s: %d threads where %d were asked for", c->name, n, c->asked);
         qvm_source_close(&source);
         close(fd);
-        unlink(c->name);
     }
 }
 
@@ -316,7 +287,6 @@ TEST(complaints_are_counted)
     assert_int_equal(source.codec.complaints, before + 2);
     qvm_source_close(&source);
     close(fd);
-    unlink("back.mp4");
 }
 
 /* ---- what is asked for ----------------------------------------------------------------------- */
@@ -373,65 +343,55 @@ TEST(sampling_is_of_the_cut)
     }
 }
 
-static void
-refused(const char *name, qv_clip_options o, const char *words)
-{
-    qv_clip *clip = NULL;
-    qv_error err = { QV_OK, "" };
-    assert_int_equal(qv_clip_open(name, NULL, NULL, &o, &clip, &err), QV_EINVAL);
-    assert_null(clip);
-    if (!strstr(err.text, words) || strncmp(err.text, name, strlen(name)) != 0)
-        fail_msg("\"%s\" is not in \"%s\"", words, err.text);
-}
-
 TEST(words_say_what_is_wrong)
 {
-    const qv_like like = QV_LIKE_QWEN_VL_UTILS;
-    clip_write("back.mp4");
-    refused("back.mp4", (qv_clip_options){ .start_s = -1 },
-            "start is -1; must be a number from 0 up");
-    refused("back.mp4", (qv_clip_options){ .start_s = (double)NAN },
-            "nan; must be a number from 0 up");
-    refused("back.mp4", (qv_clip_options){ .start_s = INFINITY },
-            "start is inf; must be a number from 0 up");
-    refused("back.mp4", (qv_clip_options){ .end_s = -0.5 },
-            "end is -0.5; must be a number above 0");
-    refused("back.mp4", (qv_clip_options){ .end_s = (double)NAN }, "nan; must be a number above 0");
-    refused("back.mp4", (qv_clip_options){ .end_s = INFINITY },
-            "end is inf; must be a number above 0");
-    refused("back.mp4", (qv_clip_options){ .start_s = 2, .end_s = 2 },
-            "end (2) must be greater than start (2)");
-    refused("back.mp4", (qv_clip_options){ .start_s = 2, .end_s = 1 },
-            "end (1) must be greater than start (2)");
-    refused("back.mp4", (qv_clip_options){ .start_s = 4 },
-            "start 4: no frame lies in this stretch; of its 40 frames, at 10 per second, the last "
-            "is at 3.9");
-    refused("back.mp4", (qv_clip_options){ .start_s = 1e300 }, "no frame lies in this stretch");
-    refused("back.mp4", (qv_clip_options){ .start_s = 1.01, .end_s = 1.09 }, "no frame lies in");
-    refused("back.mp4", (qv_clip_options){ .start_s = 3.9, .like = like }, "no frame lies in");
-    unlink("back.mp4");
-    FILE *dot = fopen("dot.ppm", "wb");
-    assert_non_null(dot);
-    fprintf(dot, "P6\n1 1\n255\nrgb");
-    fclose(dot);
-    refused("dot.ppm", (qv_clip_options){ .start_s = 1 }, "start 1; an image has no dur");
-    refused("dot.ppm", (qv_clip_options){ .end_s = 1 }, "start 0, end 1; an image has no dur");
-    unlink("dot.ppm");
+    static const char clip[] = "back.mp4", image[] = "dot.ppm";
+    static const struct {
+        const char *name;
+        double start_s, end_s;
+        const char *words;
+        qv_like like;
+    } cases[] = {
+        { clip, -1, 0, "start is -1; must be a number from 0 up", 0 },
+        { clip, NAN, 0, "nan; must be a number from 0 up", 0 },
+        { clip, INFINITY, 0, "start is inf; must be a number from 0 up", 0 },
+        { clip, 0, -0.5, "end is -0.5; must be a number above 0", 0 },
+        { clip, 0, NAN, "nan; must be a number above 0", 0 },
+        { clip, 0, INFINITY, "end is inf; must be a number above 0", 0 },
+        { clip, 2, 2, "end (2) must be greater than start (2)", 0 },
+        { clip, 2, 1, "end (1) must be greater than start (2)", 0 },
+        { clip, 4, 0,
+          "start 4: no frame lies in this stretch; of its 40 frames, at 10 per second, the last is "
+          "at 3.9",
+          0 },
+        { clip, 1e300, 0, "no frame lies in this stretch", 0 },
+        { clip, 1.01, 1.09, "no frame lies in", 0 },
+        { clip, 3.9, 0, "no frame lies in", QV_LIKE_QWEN_VL_UTILS },
+        { image, 1, 0, "start 1; an image has no dur", 0 },
+        { image, 0, 1, "start 0, end 1; an image has no dur", 0 },
+    };
+    clip_write(clip);
+    clip_write_bytes(image, (clip_bytes){ (uint8_t[]){ "P6\n1 1\n255\nrgb" }, 14 });
+    EACH (c, cases) {
+        const qv_clip_options o = { .start_s = c->start_s, .end_s = c->end_s, .like = c->like };
+        const struct clip_read r = read_clip(c->name, &o);
+        expect_failure(c->name, QV_EINVAL, c->words, r.status, &r.error);
+        assert_ptr_equal(strstr(r.error.text, c->name), r.error.text);
+    }
 }
 
 /* A cut that ends behind the clip's end ends with the clip. */
 TEST(ends_behind_the_end)
 {
-    static struct frames whole, cut;
     clip_write("back.mp4");
-    assert_ok(read_cut("back.mp4", 0, 0, 1, &whole, ERR));
-    assert_ok(read_cut("back.mp4", 3.5, 1e300, 1, &cut, ERR));
-    unlink("back.mp4");
+    const struct clip_read whole = read_cut("back.mp4", 0, 0, 1);
+    const struct clip_read cut = read_cut("back.mp4", 3.5, 1e300, 1);
     assert_int_equal(whole.info.first_frame, 0);
     assert_int_equal(whole.info.cut_frames, 40);
     assert_int_equal(cut.info.first_frame, 35);
     assert_int_equal(cut.n, 5);
-    assert_memory_equal(cut.hash, whole.hash + 35, 5 * sizeof *cut.hash);
+    for (int i = 0; i < 5; i++)
+        assert_true(cut.frames[i].hash == whole.frames[35 + i].hash);
 }
 
 /* ---- main ------------------------------------------------------------------------------------ */

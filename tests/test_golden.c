@@ -16,7 +16,7 @@
 #include "distance.h"
 #include "files/safetensors.h"
 #include "model/feeder.h"
-#include "qwenvit.h"
+#include "tiny.h"
 
 enum { MOST_LAYERS = 24, MERGE_AREA = 4, MOST_CLIPS = 8 };
 static const double bf16_mean_slack = 1.2, bf16_worst_slack = 1.4, bf16_patch_slack = 1.75;
@@ -177,23 +177,20 @@ static void
 check_family(const char *family, const char *backend, qv_dtype dtype)
 {
     char dir[512], path[600], what[100];
-    qv_context *ctx = NULL;
-    qv_model *model = NULL;
     struct qv_safetensors *expected = NULL;
     struct capture seen = { 0 };
     void *pixels, *grid, *frames;
     snprintf(dir, sizeof dir, "%s/%s", QV_GOLDEN, family);
     snprintf(path, sizeof path, "%s/expected.safetensors", dir);
     snprintf(what, sizeof what, "%s on %s in %s", family, backend, qv_dtype_name(dtype));
-    assert_ok(qv_safetensors_open(path, &expected, ERR) ||
-              qv_context_open(&(qv_context_options){ .backend = backend }, &ctx, ERR) ||
-              qv_model_load(ctx, dir, &(qv_model_options){ .dtype = dtype }, &model, ERR));
+    assert_ok(qv_safetensors_open(path, &expected, ERR));
+    struct tiny t = tiny_open_family(dir, backend, dtype, 0);
+    qv_model *model = t.model;
     tensor(expected, "pixel_values", &pixels);
     const struct qv_safetensor *g = tensor(expected, "grid_thw", &grid);
     const struct qv_safetensor *f = tensor(expected, "frames", &frames);
 
-    qv_model_info info;
-    qv_model_get_info(model, &info);
+    const qv_model_info info = t.info;
     int64_t patches = 0, *thw = grid;
     qv_item items[MOST_CLIPS] = { 0 };
     const size_t n = (size_t)g->shape[0];
@@ -231,8 +228,7 @@ check_family(const char *family, const char *backend, qv_dtype dtype)
     check_all(expected, &seen, &info, thw[0] * thw[1] * thw[2], dtype, what);
     drop(&seen);
 
-    qv_model_free(&model);
-    qv_context_close(&ctx);
+    tiny_close(&t);
     qv_safetensors_close(&expected);
 }
 

@@ -21,41 +21,16 @@
 #include "make_clips.h"
 #include "make_streams.h"
 #include "processes.h"
-#include "qwenvit_clips.h"
+#include "read_clip.h"
 #include "start_decoder.h"
 #include "tempdir.h"
 #include "tiny.h"
 #include "wrap.h"
 
-enum { ROOM = 64 << 20 };
-
-struct frames {
-    qv_status status;
-    uint8_t *at; /* [n] frames */
-    size_t bytes;
-    int64_t n;
-    qv_outcome info;
-    qv_error error;
-};
-
-static struct frames
-read_clip(const char *path, const qv_clip_options *options)
+static int
+no_child(void)
 {
-    struct frames f = { .at = malloc(ROOM) };
-    qv_clip *clip = NULL;
-    f.status = qv_clip_open(path, NULL, NULL, options, &clip, &f.error);
-    if (f.status)
-        return f;
-    qv_clip_get_info(clip, &f.info);
-    const size_t frame = 3 * (size_t)f.info.width * (size_t)f.info.height;
-    for (int64_t got = 1; !f.status && got && f.bytes + frame <= ROOM;) {
-        f.status = qv_clip_read(clip, f.at + f.bytes, 1, &got, NULL, &f.error);
-        f.n += f.status ? 0 : got;
-        f.bytes += f.status ? 0 : (size_t)got * frame;
-    }
-    qv_clip_get_info(clip, &f.info);
-    qv_clip_close(&clip);
-    return f;
+    return waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD ? 0 : -1;
 }
 
 /* Reads a clip with the CPU and with the GPU, and compares. Returns what is said of the latter. */
@@ -65,16 +40,14 @@ compare(const char *path, qv_clip_options options)
     qv_clip_options cpu = options;
     cpu.decode = QV_DECODE_CPU;
     options.decode = QV_DECODE_GPU;
-    struct frames a = read_clip(path, &cpu), b = read_clip(path, &options);
-    if (a.status != b.status || a.n != b.n || a.bytes != b.bytes ||
-        (a.bytes && memcmp(a.at, b.at, a.bytes) != 0) ||
+    const struct clip_read a = read_clip(path, &cpu);
+    const struct clip_read b = read_clip(path, &options);
+    if (a.status != b.status || a.n != b.n || a.hash != b.hash || a.info.width != b.info.width ||
         a.info.damaged_frames != b.info.damaged_frames ||
         strcmp(a.info.decodes_all, b.info.decodes_all) != 0)
         fail_msg("%s: %d '%s', %lld frames, %lld damaged; by the GPU %d '%s', %lld, %lld", path,
                  a.status, a.error.text, (long long)a.n, (long long)a.info.damaged_frames, b.status,
                  b.error.text, (long long)b.n, (long long)b.info.damaged_frames);
-    free(a.at);
-    free(b.at);
     return b.info;
 }
 
@@ -120,9 +93,7 @@ TEST(test_bytes)
         options.start_s = 1.5; /* which leaps over what comes before, where the clip allows it */
         expect(c->clip, &options, c->there, c->why);
         options.start_s = 0;
-        unlink(c->clip);
     }
-    qv_decoder_stop(&options.decoder);
 }
 
 /* No frame is given out whose time and place by the pictures' headers disagree. Packets without
@@ -144,10 +115,6 @@ TEST(test_times)
     s->packets[2]->pts = pts;
     assert_true(stream_write(s, "mpegts", NULL, "times.ts"));
     expect("times.ts", &options, false, "its frames have other times");
-    stream_free(&s);
-    unlink("times.h264");
-    unlink("times.ts");
-    qv_decoder_stop((qv_decoder **)(uintptr_t)&options.decoder);
 }
 
 /* A damaged clip that no GPU would have taken keeps that as the reason. */
@@ -160,9 +127,6 @@ TEST(test_damaged_fields)
     memset(s->packets[0]->data + s->packets[0]->size - 64, 0xff, 64);
     assert_true(stream_write(s, NULL, NULL, "fields.mkv"));
     expect("fields.mkv", &options, false, "it is interlaced");
-    stream_free(&s);
-    unlink("fields.mkv");
-    qv_decoder_stop(&options.decoder);
 }
 
 /* What the GPU does not convert, the clip's process does, and says why. */
@@ -183,8 +147,6 @@ TEST(test_converted_here)
         options.min_pixels = c->min_pixels;
         expect("x264.mp4", &options, true, c->why);
     }
-    unlink("x264.mp4");
-    qv_decoder_stop(&options.decoder);
 }
 
 /* All odd clips of H.264 and HEVC end as with the CPU, whatever a GPU makes of them, and no process
@@ -200,12 +162,8 @@ TEST(test_odd)
             continue;
         clip_write(name);
         n += compare(name, options).decoded_by == QV_DECODE_GPU;
-        unlink(name);
     }
     assert_in_range(n, 10, 1000);
-    qv_decoder_stop(&options.decoder);
-    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
-    assert_int_equal(errno, ECHILD);
 }
 
 /* Makes the allocation fail that a thread's decoder needs for a GPU's frames. */
@@ -233,14 +191,11 @@ TEST(test_no_memory)
     const qv_clip_options options = { .decode = QV_DECODE_GPU, .decoder = start_gpu("") };
     clip_write("x264.mp4");
     no_gpu_decoder = decoder_thread_always = true;
-    struct frames f = read_clip("x264.mp4", &options);
+    const struct clip_read r = read_clip("x264.mp4", &options);
     no_gpu_decoder = decoder_thread_always = false;
-    free(f.at);
-    expect_failure("no memory", QV_EFORMAT, "no memory for the frames of a GPU", f.status,
-                   &f.error);
+    expect_failure("no memory", QV_EFORMAT, "no memory for the frames of a GPU", r.status,
+                   &r.error);
     assert_int_equal(count_shared_maps(), 0);
-    qv_decoder_stop((qv_decoder **)(uintptr_t)&options.decoder);
-    unlink("x264.mp4");
 }
 
 /* Whatever goes wrong, the frames are the CPU's. */
@@ -278,11 +233,9 @@ TEST(test_faults)
         if (!strcmp(c->fault, "long")) /* so that planes are held, and not slots */
             options.like = QV_LIKE_QWEN_VL_UTILS;
         expect("x264-pyramid.mkv", &options, c->there, c->why);
-        qv_decoder_stop(&options.decoder);
-        assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
-        assert_int_equal(errno, ECHILD);
+        test_end(options.decoder);
+        assert_int_equal(no_child(), 0);
     }
-    unlink("x264-pyramid.mkv");
 }
 
 /* A process that has ended or lies is replaced, until that happens too often; and one that has
@@ -302,10 +255,8 @@ TEST(test_replaced)
         for (int k = 0; k <= QVM_MOST_DOUBTS / QVM_GPU_DOUBT; k++)
             expect("x264.mp4", &options, false, c->why);
         expect("x264.mp4", &options, false, "the GPU's processes failed again and again");
-        qv_error err;
-        assert_int_equal(qv_decoder_gpu(options.decoder, 0, true, &err), QV_EBACKEND);
-        assert_non_null(strstr(err.text, "fail again and again"));
-        qv_decoder_stop(&options.decoder);
+        expect_error(QV_EBACKEND, "fail again and again",
+                     qv_decoder_gpu(options.decoder, 0, true, ERR));
     }
 
     options.decoder = start_gpu("");
@@ -318,9 +269,8 @@ TEST(test_replaced)
     now->given = QVM_GPU_CLIPS;
     expect("x264.mp4", &options, true, "");
     assert_true(now->child.pid != first);
-    qv_decoder_stop(&options.decoder);
+    test_end(options.decoder);
     assert_int_equal(kill(first, 0), -1);
-    unlink("x264.mp4");
 }
 
 /* Has no further descriptor opened, or any number again. */
@@ -364,7 +314,6 @@ TEST(test_momentary)
     gpu->now.given = QVM_GPU_CLIPS;
     assert_ok(qv_decoder_gpu(decoder, 0, true, ERR));
     assert_int_equal(gpu->now.child.pid, next);
-    qv_decoder_stop(&decoder);
 }
 
 /* A process that was forked off closes what it has of a decoder: of the program, and of a GPU's
@@ -388,7 +337,7 @@ TEST(test_forked)
     assert_int_equal(how, 0);
     assert_true(gpu->next.child.pid > 0);
     assert_int_equal(qv_decoder_gpu(decoder, 0, true, NULL), QV_OK);
-    qv_decoder_stop(&decoder);
+    test_end(decoder);
     assert_int_equal(count_descriptors(getpid()), n);
 }
 
@@ -405,7 +354,6 @@ TEST(test_missing)
     }
     assert_int_equal(qv_decoder_gpu(decoder, 0, true, &err), QV_EBACKEND);
     assert_int_equal(decoder->gpus->next_retired, 2); /* the third comes a second later */
-    qv_decoder_stop(&decoder);
 }
 
 /* Without a GPU, the error says what is missing. */
@@ -422,26 +370,19 @@ TEST(test_none)
         { "no decoder", 0, "cannot be locked in (its driver makes no decoder then" },
         { "no lock", 0, "cannot be locked in (Landlock: Operation not supported)" },
     };
-    qv_error err;
     clip_write("x264.mp4");
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        qv_clip_options options = { .decoder = start_gpu(cases[i].fault),
+    EACH (c, cases) {
+        qv_clip_options options = { .decoder = start_gpu(c->fault),
                                     .decode = QV_DECODE_GPU,
-                                    .gpu = cases[i].gpu };
-        struct frames f = read_clip("x264.mp4", &options);
-        assert_int_equal(f.status, QV_EBACKEND);
-        if (!strstr(f.error.text, cases[i].text))
-            fail_msg("'%s' is not in '%s'", cases[i].text, f.error.text);
-        free(f.at);
-        assert_int_equal(qv_decoder_gpu(options.decoder, cases[i].gpu, false, &err), QV_EBACKEND);
+                                    .gpu = c->gpu };
+        struct clip_read r = read_clip("x264.mp4", &options);
+        expect_failure(c->fault, QV_EBACKEND, c->text, r.status, &r.error);
+        assert_int_equal(qv_decoder_gpu(options.decoder, c->gpu, false, NULL), QV_EBACKEND);
         options.decode = QV_DECODE_AUTO; /* of a clip by itself the CPU's */
-        f = read_clip("x264.mp4", &options);
-        assert_int_equal(f.status, QV_OK);
-        assert_int_equal(f.info.decoded_by, QV_DECODE_CPU);
-        free(f.at);
-        qv_decoder_stop(&options.decoder);
+        r = read_clip("x264.mp4", &options);
+        assert_int_equal(r.status, QV_OK);
+        assert_int_equal(r.info.decoded_by, QV_DECODE_CPU);
     }
-    unlink("x264.mp4");
 }
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
@@ -511,12 +452,10 @@ static qv_status
 take(void *user, void *entry, const qv_job_result *r, const qv_job_rows *rows, qv_error *err)
 {
     struct results *results = user;
-    const uint8_t *at = rows->tokens.tokens;
     uint64_t *sum = &results->tokens[atoi(r->key)];
     (void)entry;
     (void)err;
-    for (size_t i = 0; i < (size_t)rows->tokens.n * results->row; i++)
-        *sum = (*sum ^ at[i]) * 1099511628211U;
+    *sum = test_hash(*sum, rows->tokens.tokens, (size_t)rows->tokens.n * results->row);
     return QV_OK;
 }
 
@@ -571,7 +510,7 @@ run_job(const struct tiny *t, const char *fault, qv_decode decode, struct result
     results->opened = decoder->gpus->at[0].now.child.pid != 0;
     for (int i = 0; i < GPUS; i++)
         results->given[i] = decoder->gpus->at[i].now.given;
-    qv_decoder_stop(&decoder);
+    test_end(decoder);
     return status;
 }
 
@@ -593,8 +532,6 @@ TEST(test_job)
     assert_in_range(gpu.by[QV_DECODE_CPU], 1, CLIPS - 3);
     assert_string_equal(gpu.why, "the GPU's process has ended");
     assert_int_equal(run_job(&t, "no driver", QV_DECODE_GPU, &gpu), QV_EBACKEND);
-    tiny_close(&t);
-    unlink("x264-pyramid.mkv");
 }
 
 /* In a job, cores that the GPU's clips leave free decode other clips. */
@@ -617,8 +554,6 @@ TEST(test_both)
             assert_string_equal(both.why, "a core was free first");
     }
     cores = 0;
-    tiny_close(&t);
-    unlink("x264-pyramid.mkv");
 }
 
 /* Unasked, a job of many clips has the GPU of its model decode as well, where that is locked in;
@@ -666,8 +601,6 @@ TEST(test_auto)
     n_clips = CLIPS;
     is_open = true;
     on_cuda = false;
-    tiny_close(&t);
-    unlink("x264-pyramid.mkv");
 }
 
 /* What a cache keeps comes from a GPU's decoders only if they are asked for. */
@@ -697,11 +630,8 @@ TEST(test_cache)
         assert_int_equal(counts.done, CLIPS);
         assert_int_equal(decoder->gpus->at[0].now.given, gpu ? CLIPS : 0);
         qv_cache_fill_close(&fill);
-        qv_decoder_stop(&decoder);
     }
     on_cuda = false;
-    tiny_close(&t);
-    unlink("x264.mp4");
 }
 
 /* So do files that the command writes. */
@@ -729,12 +659,8 @@ TEST(test_files)
         qv_context_get_info(t.ctx, &devices.infos[0]);
         assert_int_equal(tool_encode_on(&o, &devices, &job_s), 0);
         assert_int_equal(decoder->gpus->at[0].now.given, gpu ? 2 : 0);
-        qv_decoder_stop(&decoder);
     }
     on_cuda = false;
-    for (int i = 0; i < 2; i++)
-        unlink(clips[i]);
-    tiny_close(&t);
 }
 
 /* In a job of several devices the GPU of each decodes. */
@@ -759,9 +685,6 @@ TEST(test_several)
     for (int i = 0; i < GPUS; i++)
         assert_in_range(gpu.given[i], 1, CLIPS - 1);
     assert_int_equal(gpu.given[0] + gpu.given[1], CLIPS);
-    for (int i = 0; i < GPUS; i++)
-        tiny_close(&t[i]);
-    unlink("x264-pyramid.mkv");
 }
 
 /* Returns whether this system has Landlock, without which no process that has a GPU open can be
@@ -772,11 +695,17 @@ has_landlock(void)
     qv_error err = { QV_OK, "" };
     qv_decoder *decoder = start_gpu("");
     qv_decoder_gpu(decoder, 0, true, &err);
-    qv_decoder_stop(&decoder);
+    test_end(decoder);
     return !strstr(err.text, "(Landlock");
 }
 
-TEST_EACH(tempdir_make, tempdir_remove);
+static int
+tear_down(void)
+{
+    return tempdir_remove() || no_child();
+}
+
+TEST_EACH(tempdir_make, tear_down);
 TEST_GROUP(clips_enter_folder, clips_leave_folder);
 
 TEST_MAIN(argc, argv)

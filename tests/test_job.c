@@ -166,7 +166,7 @@ encode_pairs(const struct tiny *t, qv_input input, const qv_item *item, int64_t 
             memcpy(tokens + (size_t)(i * pairs + p) * pair_rows, one + (size_t)i * pair_rows,
                    pair_rows);
     }
-    qv_plan_free(&plan);
+    test_end(plan);
     return tokens;
 }
 

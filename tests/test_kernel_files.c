@@ -10,6 +10,7 @@
 
 #include "engine/context.h"
 #include "tempdir.h"
+#include "tiny.h"
 
 static const char key[] = "cuDNN graph 0123456789abcdef of bf16, choice 0";
 static const unsigned char plan[] = { 'p', 0, '\n', 'l', 'a', 'n', '\n' };
@@ -181,10 +182,9 @@ TEST(a_warning_is_read_while_others_are_written)
     static const char *const keys[THREADS] = { key, "another" };
     struct warming warming[THREADS];
     pthread_t threads[THREADS];
-    qv_context *ctx = NULL;
     const char *folder = temp_path("kernels");
-    assert_ok(qv_context_open(&(qv_context_options){ .backend = "ref", .kernel_folder = folder },
-                              &ctx, ERR));
+    qv_context *ctx =
+        tiny_context_with(&(qv_context_options){ .backend = "ref", .kernel_folder = folder });
     for (int i = 0; i < THREADS; i++) {
         qv_kernel_files_keep(&ctx->kernel_files, keys[i], plan, sizeof plan);
         warming[i] = (struct warming){ .ctx = ctx, .key = keys[i] };
@@ -211,7 +211,6 @@ TEST(a_warning_is_read_while_others_are_written)
     }
     qv_context_get_info(ctx, &info);
     assert_string_not_equal(info.warning, "");
-    qv_context_close(&ctx);
 }
 
 TEST_EACH(tempdir_make, tempdir_remove);

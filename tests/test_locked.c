@@ -21,6 +21,7 @@
 #include "faulty_decoder.h"
 #include "locked.h"
 #include "make_clips.h"
+#include "read_clip.h"
 #include "start_decoder.h"
 
 #define CLIP "x264-pyramid.mkv"
@@ -42,24 +43,6 @@ count_rows(int kind)
         else
             n += !row->abi && class->shut_in & kind;
     return n;
-}
-
-/* Reads a clip to its end. `info` is what is said of it then. */
-static qv_status
-read_clip(const qv_clip_options *options, qv_outcome *info, qv_error *err)
-{
-    static uint8_t frame[3 << 20];
-    qv_clip *clip = NULL;
-    qv_status status = qv_clip_open(CLIP, NULL, NULL, options, &clip, err);
-    if (status)
-        return status;
-    qv_clip_get_info(clip, info);
-    assert_true((size_t)info->width * (size_t)info->height * 3 <= sizeof frame);
-    for (int64_t got = 1; !status && got;)
-        status = qv_clip_read(clip, frame, 1, &got, NULL, err);
-    qv_clip_get_info(clip, info);
-    qv_clip_close(&clip);
-    return status;
 }
 
 /* Gives this process a standard output and error that the processes which it starts must not get,
@@ -131,9 +114,6 @@ TEST(test_unlocked)
     kill(victim, SIGKILL);
     waitpid(victim, NULL, 0);
     close(results[0]);
-    unlink("free/victim");
-    unlink("free/escaped");
-    assert_int_equal(rmdir("free"), 0);
     if (strchr(text, ' '))
         fail_msg("shut in a process that is not locked in:%s", strchr(text, ' '));
 }
@@ -141,34 +121,30 @@ TEST(test_unlocked)
 TEST(test_clip)
 {
     char expected[64];
-    qv_outcome info;
-    qv_error err = { QV_OK, "" };
     const int end = take_output();
-    qv_clip_options options = { .decoder = start("rows") };
-    const qv_status status = read_clip(&options, &info, &err);
-    qv_decoder_stop(&options.decoder);
+    const qv_clip_options options = { .decoder = start("rows") };
+    const struct clip_read r = read_clip(CLIP, &options);
+    test_end(options.decoder);
     give_back_output(end);
     snprintf(expected, sizeof expected,
              CLIP ": %d rows tried, through:", count_rows(QVM_LOCK_CLIP));
-    assert_int_equal(status, QV_EFORMAT);
-    assert_string_equal(err.text, expected);
+    assert_int_equal(r.status, QV_EFORMAT);
+    assert_string_equal(r.error.text, expected);
 }
 
 TEST(test_gpu)
 {
     char expected[64];
-    qv_outcome info;
-    qv_error err = { QV_OK, "" };
     if (!has_landlock)
         skip();
     const int end = take_output(), n = count_rows(QVM_LOCK_GPU);
-    qv_clip_options options = { .decoder = start_gpu("rows"), .decode = QV_DECODE_GPU };
-    const qv_status status = read_clip(&options, &info, &err);
-    qv_decoder_stop(&options.decoder);
+    const qv_clip_options options = { .decoder = start_gpu("rows"), .decode = QV_DECODE_GPU };
+    const struct clip_read r = read_clip(CLIP, &options);
+    test_end(options.decoder);
     give_back_output(end);
     snprintf(expected, sizeof expected, "%d and %d rows tried, through:", n, n);
-    assert_int_equal(status, QV_OK);
-    assert_string_equal(info.not_gpu, expected);
+    assert_int_equal(r.status, QV_OK);
+    assert_string_equal(r.info.not_gpu, expected);
 }
 
 /* What Landlock refuses even where no filter does. */
@@ -181,7 +157,6 @@ TEST(test_files)
         skip();
     qv_decoder *decoder = start_gpu("files");
     assert_int_equal(qv_decoder_gpu(decoder, 0, true, &err), QV_EBACKEND);
-    qv_decoder_stop(&decoder);
     const int abi = locked_landlock();
     for (int i = 0; i < locked_n_rows; i++)
         n += locked_rows[i].abi && locked_rows[i].abi <= abi;
@@ -198,10 +173,9 @@ TEST(test_peer)
 {
     int pair[2];
     char byte;
-    qv_outcome info;
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0); /* without FD_CLOEXEC */
-    qv_clip_options options = { .decoder = start_gpu("") };
-    assert_ok(read_clip(&options, &info, ERR));
+    const qv_clip_options options = { .decoder = start_gpu("") };
+    assert_int_equal(read_clip(CLIP, &options).status, QV_OK);
     if (has_landlock)
         assert_ok(qv_decoder_gpu(options.decoder, 0, true, ERR));
     assert_true(getsid(options.decoder->child.pid) != getsid(0));
@@ -210,7 +184,6 @@ TEST(test_peer)
     assert_int_equal(poll(&peer, 1, 5000), 1);
     assert_int_equal(read(pair[1], &byte, 1), 0);
     close(pair[1]);
-    qv_decoder_stop(&options.decoder);
 }
 
 /* ---- the end of a caller --------------------------------------------------------------------- */
@@ -222,9 +195,7 @@ hang(int told)
     qv_clip_options options = { .decoder = start_gpu("silent 5"),
                                 .decode = QV_DECODE_GPU,
                                 .decode_seconds = 600 };
-    qv_clip *clip = NULL;
-    if (qv_clip_open(CLIP, NULL, NULL, &options, &clip, NULL))
-        _exit(1);
+    open_clip(CLIP, &options);
     usleep(500000);
     const pid_t pid = options.decoder->gpus->at[0].now.child.pid;
     if (write(told, &pid, sizeof pid) < 0)
@@ -360,7 +331,7 @@ TEST(test_reaped)
                 usleep(1000);
         }
         n_strangers = 0;
-        qv_decoder_stop(&decoder);
+        test_end(decoder);
         signal(SIGCHLD, SIG_DFL);
         assert_int_equal(n_strangers, 0);
     }
@@ -411,8 +382,6 @@ static int
 check_files(void)
 {
     const bool escaped = !access("escaped", F_OK);
-    unlink("victim");
-    unlink(CLIP);
     return clips_leave_folder() || escaped ? -1 : 0;
 }
 

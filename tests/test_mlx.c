@@ -270,10 +270,9 @@ TEST(stored_takes_a_third)
 {
     static const int64_t sizes[][2] = { { 3072, 1024 }, { 1024, 1024 }, { 4096, 1024 },
                                         { 1024, 4096 }, { 4096, 4096 }, { 2560, 4096 } };
-    qv_context *ctx = NULL;
     if (!qv_backend_find("cpu"))
         skip();
-    assert_ok(qv_context_open(&(qv_context_options){ .backend = "cpu" }, &ctx, ERR));
+    qv_context *ctx = tiny_context("cpu");
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         struct qv_matrix matrix = { .n = sizes[i][0], .k = sizes[i][1], .dtype = QV_BF16 };
         struct qv_layout stored, widened;
@@ -285,7 +284,6 @@ TEST(stored_takes_a_third)
             fail_msg("%lld x %lld: stored takes %.3f of bf16", (long long)matrix.n,
                      (long long)matrix.k, ratio);
     }
-    qv_context_close(&ctx);
 }
 
 /* However matrices are cut into slices to be read, they lie the same on the device. */

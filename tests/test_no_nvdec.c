@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests a decoder program that was built without the headers of NVIDIA's decoders: whoever asks for
  * them hears so. */
-
+#define _GNU_SOURCE
 #include "test.h"
 
 #include "make_clips.h"
-#include "qwenvit_clips.h"
+#include "read_clip.h"
+#include "start_decoder.h"
+#include "tempdir.h"
 #include "tiny.h"
 #include "wrap.h"
 
@@ -22,30 +24,25 @@ WRAPPED(void, qv_context_get_info, (const qv_context *context, qv_context_info *
 static qv_decoder *
 start(void)
 {
-    qv_decoder *decoder = NULL;
-    assert_ok(qv_decoder_start(QV_DECODER_NO_NVDEC, &decoder, ERR));
-    return decoder;
+    return start_with(QV_DECODER_NO_NVDEC, "QV_FAULT", "");
 }
 
 TEST(the_program_says_it_whole)
 {
     qv_decoder *decoder = start();
-    qv_error err = { 0 };
-    assert_int_equal(qv_decoder_gpu(decoder, 0, true, &err), QV_EBACKEND);
-    assert_string_equal(err.text, "GPU 0 decodes nothing: this build has no NVDEC support (no "
-                                  "ffnvcodec headers)");
-    qv_decoder_stop(&decoder);
+    expect_error(QV_EBACKEND,
+                 "GPU 0 decodes nothing: this build has no NVDEC support (no ffnvcodec headers)",
+                 qv_decoder_gpu(decoder, 0, true, ERR));
 }
 
 TEST(its_version_says_it)
 {
     char text[256];
-    qv_error err = { 0 };
     assert_ok(qv_decoder_version(QV_DECODER_NO_NVDEC, text, ERR));
     assert_non_null(strstr(text, "\n  FFmpeg   "));
     assert_non_null(strstr(text, "\n  NVDEC    this build has no NVDEC support"));
-    assert_int_equal(qv_decoder_version("/bin/true", text, &err), QV_EBACKEND);
-    assert_non_null(strstr(err.text, "/bin/true does not run"));
+    expect_error(QV_EBACKEND, "/bin/true does not run: exit code 0",
+                 qv_decoder_version("/bin/true", text, ERR));
 }
 
 /* auto is the CPU, and says why; cpu needs no reason, and images have none; gpu fails. */
@@ -61,26 +58,19 @@ TEST(clips_say_it)
         { "grey.ppm", QV_DECODE_AUTO, NULL },
     };
     qv_decoder *decoder = start();
-    qv_error err = { 0 };
-    qv_clip *clip = NULL;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const qv_clip_options options = { .decoder = decoder, .decode = cases[i].decode };
-        qv_outcome info;
-        assert_ok(qv_clip_open(cases[i].clip, NULL, NULL, &options, &clip, ERR));
-        qv_clip_get_info(clip, &info);
-        if (cases[i].not_gpu ? !strstr(info.not_gpu, words) : *info.not_gpu)
-            fail_msg("case %zu: \"%s\"", i, info.not_gpu);
+    EACH (c, cases) {
+        const qv_clip_options options = { .decoder = decoder, .decode = c->decode };
+        const qv_outcome info = clip_info(open_clip(c->clip, &options));
+        if (c->not_gpu ? !strstr(info.not_gpu, words) : *info.not_gpu)
+            fail_msg("case %d: \"%s\"", (int)(c - cases), info.not_gpu);
         assert_int_equal(info.decoded_by, QV_DECODE_CPU);
-        qv_clip_close(&clip);
     }
     const qv_clip_options gpu = { .decoder = decoder, .decode = QV_DECODE_GPU };
     if (clip_is_possible("x264.mp4")) {
         clip_write("x264.mp4");
-        assert_int_equal(qv_clip_open("x264.mp4", NULL, NULL, &gpu, &clip, &err), QV_EBACKEND);
-        assert_non_null(strstr(err.text, words));
-        remove("x264.mp4");
+        const struct clip_read r = read_clip("x264.mp4", &gpu);
+        expect_failure("gpu", QV_EBACKEND, words, r.status, &r.error);
     }
-    qv_decoder_stop(&decoder);
 }
 
 static qv_status
@@ -106,29 +96,17 @@ TEST(a_job_says_it)
     is_cuda = false;
     assert_non_null(strstr(reason, words));
     qv_job_close(&job);
-    qv_decoder_stop(&decoder);
 }
 
 static int
 make_files(void)
 {
-    const int failed = clips_enter_folder();
-    FILE *f = failed ? NULL : fopen("grey.ppm", "wb");
-    if (!f)
+    static uint8_t grey[13 + 3 * 64 * 64] = "P6\n64 64\n255\n";
+    if (clips_enter_folder())
         return -1;
-    fprintf(f, "P6\n64 64\n255\n");
-    for (int i = 0; i < 3 * 64 * 64; i++)
-        fputc(i % 251, f);
+    clip_write_bytes("grey.ppm", (clip_bytes){ grey, sizeof grey });
     clip_write("whole.mkv");
-    return fclose(f);
+    return 0;
 }
 
-static int
-remove_files(void)
-{
-    remove("grey.ppm");
-    remove("whole.mkv");
-    return clips_leave_folder();
-}
-
-TEST_GROUP(make_files, remove_files);
+TEST_GROUP(make_files, clips_leave_folder);

@@ -60,12 +60,6 @@ spoilt_data(const struct pack *p, qv_input input, int i)
     return data;
 }
 
-static void
-free_plan(void *plan)
-{
-    qv_plan_free(&(qv_plan *){ plan });
-}
-
 static struct pack
 pack_open_family(const char *dir, const char *backend, qv_dtype dtype, qv_input input,
                  qv_dtype output)
@@ -77,7 +71,7 @@ pack_open_family(const char *dir, const char *backend, qv_dtype dtype, qv_input 
                                 .input = input,
                                 .output = output };
     size_t bytes;
-    p.plan = test_ends(tiny_plan(&p.t, &o), free_plan);
+    p.plan = tiny_plan(&p.t, &o);
     for (int i = 0; i < N; i++) {
         const int64_t *g = mix[i].grid_thw;
         qv_item *item = &p.items[i];
@@ -323,7 +317,6 @@ check_room(struct pack *p, const struct qv_capacity_bits *bits, bool is_ref)
                 fail_msg("item %d has other bits where there is room for %lld segments", i,
                          (long long)rooms[room]);
         }
-        qv_plan_free(&plan);
     }
 }
 
@@ -426,8 +419,8 @@ TEST(plans_take_turns_in_one_memory)
             if (i < 2) /* another capacity may have other kernels */
                 assert_memory_equal(out.tokens, p.alone[item[i]], bytes);
         }
-        qv_plan_free(&other);
-        qv_plan_free(&larger);
+        test_end(other);
+        test_end(larger);
         check_chunk(&p, (const int[]){ 4, 1, 2 }, 3, "after a larger plan");
     }
 }
@@ -448,8 +441,8 @@ TEST(a_plan_that_was_freed_is_ready_at_once)
     assert_ptr_equal(second->arena, arena);
     char *before = tiny_chunk(&t, first, &item, 1, QV_F32, &bytes);
     assert_ok(qv_plan_push(first, &item, 1, ERR));
-    qv_plan_free(&first);
-    qv_plan_free(&second);
+    test_end(first);
+    test_end(second);
     assert_int_equal(t.model->n_idle, 2);
     first = tiny_plan(&t, &o);
     assert_ptr_equal(first, was);
@@ -457,17 +450,17 @@ TEST(a_plan_that_was_freed_is_ready_at_once)
     assert_int_equal(t.model->n_idle, 1);
     char *after = tiny_chunk(&t, first, &item, 1, QV_F32, &bytes);
     assert_memory_equal(before, after, bytes);
-    qv_plan_free(&first);
+    test_end(first);
     for (int64_t rows = 4; rows <= 64; rows += 4) { /* every bucket up to the device's own chunk */
         qv_plan *plan = tiny_plan(&t, &(qv_plan_options){ .capacity.patches = rows });
         assert_ptr_equal(plan->arena, arena);
-        qv_plan_free(&plan);
+        test_end(plan);
         assert_true(t.model->n_idle <= QV_IDLE_PLANS);
     }
     for (int64_t segments = 1; segments <= 2 * QV_IDLE_PLANS; segments++) {
         qv_plan *plan = tiny_plan(&t, &(qv_plan_options){ .capacity.patches = 16,
                                                           .capacity.segments = segments });
-        qv_plan_free(&plan);
+        test_end(plan);
         assert_true(t.model->n_idle <= QV_IDLE_PLANS);
     }
     assert_int_equal(t.model->n_idle, QV_IDLE_PLANS);

@@ -11,32 +11,23 @@
 #include <libavformat/avformat.h>
 
 #include "../decoder/decoder.h"
+#include "read_clip.h"
 #include "tempdir.h"
 
 enum { SIDE = 64 };
 
-/* Opens a file. Its 64x64 pixels are left as they are unless max_pixels says
+/* The first frame, [height, width, 3]. 64x64 pixels are left as they are unless max_pixels says
  * otherwise. */
-static qv_clip *
-open_clip(const char *path, qv_clip_options o, qv_outcome *info)
-{
-    qv_clip *clip = NULL;
-    o.min_pixels = o.min_pixels ? o.min_pixels : 1024;
-    assert_ok(qv_clip_open(path, NULL, NULL, &o, &clip, ERR));
-    qv_clip_get_info(clip, info);
-    return clip;
-}
-
-/* The first frame, [height, width, 3]. */
 static uint8_t *
 first_frame(const char *path, qv_clip_options o, qv_outcome *info)
 {
     int64_t n = 0;
-    qv_clip *clip = open_clip(path, o, info);
+    o.min_pixels = o.min_pixels ? o.min_pixels : 1024;
+    qv_clip *clip = open_clip(path, &o);
+    *info = clip_info(clip);
     uint8_t *rgb = test_alloc((size_t)info->height * (size_t)info->width * 3);
-    assert_int_equal(qv_clip_read(clip, rgb, 1, &n, NULL, NULL), QV_OK);
+    assert_ok(qv_clip_read(clip, rgb, 1, &n, NULL, ERR));
     assert_int_equal(n, 1);
-    qv_clip_close(&clip);
     return rgb;
 }
 

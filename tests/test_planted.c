@@ -29,28 +29,22 @@ enum { BOUND_S = 240 }; /* A bound for what takes seconds or never ends. */
 
 /* ---- clips ----------------------------------------------------------------------------------- */
 
-static char *good_clip;
+static char good_clip[512];
 
 /* The good clip, with an instruction for its decoder behind its end. */
-static char *
+static const char *
 plant(const char *fault)
 {
     static const char header[8] = { 0, 0, 0, sizeof header + QV_PLANTED_BYTES, 'f', 'r', 'e', 'e' };
-    static char bytes[1 << 21];
-    char name[64], box[QV_PLANTED_BYTES + 1];
-    FILE *f = fopen(good_clip, "rb");
-    assert_non_null(f);
-    size_t n = fread(bytes, 1, sizeof bytes - sizeof header - sizeof box, f);
-    fclose(f);
-    memcpy(bytes + n, header, sizeof header);
-    snprintf(box, sizeof box, "%-*s", QV_PLANTED_BYTES, "");
-    memcpy(box, QV_PLANTED, sizeof QV_PLANTED - 1);
-    memcpy(box + sizeof QV_PLANTED - 1, fault, strlen(fault));
-    memcpy(bytes + n + sizeof header, box, QV_PLANTED_BYTES);
+    char name[64];
+    const struct file good = read_file(good_clip);
+    const size_t n = good.bytes + sizeof header;
+    char *bytes = test_alloc(n + sizeof QV_PLANTED + QV_PLANTED_BYTES);
+    memcpy(bytes, good.data, good.bytes);
+    memcpy(bytes + good.bytes, header, sizeof header);
+    sprintf(bytes + n, QV_PLANTED "%-*s", QV_PLANTED_BYTES, fault);
     snprintf(name, sizeof name, "%s.mp4", fault);
-    char *path = strdup(temp_file(name, bytes, n + sizeof header + QV_PLANTED_BYTES));
-    assert_non_null(path);
-    return path;
+    return test_ends(strdup(temp_file(name, bytes, n + QV_PLANTED_BYTES)), free);
 }
 
 /* A silent decoder is not waited for long. Any other gets more time than a busy machine may make it
@@ -155,6 +149,7 @@ static const struct fault faults[] = {
     { "names", QV_OK, "" },
     { "decisions", QV_OK, "" },
 };
+static const struct fault good = { "good", QV_OK, "" };
 /* EVERY: a good clip follows after this many faults. */
 enum { N_FAULTS = sizeof faults / sizeof *faults, EVERY = 4 };
 
@@ -187,6 +182,13 @@ job_open(const struct tiny *t, struct collector *c, qv_decoder *decoder)
     return collector_job(t, 1, o, c);
 }
 
+static void
+job_end(qv_job *job)
+{
+    assert_ok(qv_job_end(job, ERR));
+    qv_job_close(&job);
+}
+
 /* The key of a good clip. */
 static const char *
 good_key(int i)
@@ -198,15 +200,13 @@ good_key(int i)
 
 /* No process is left behind: everything that the job made has ended. Its orphans would become our
  * children. */
-static void
-expect_nobody(void)
+static int
+nobody_is_left(void)
 {
     const double until_s = qv_seconds() + BOUND_S;
-    while (waitpid(-1, NULL, WNOHANG) >= 0) {
-        assert_true(qv_seconds() < until_s);
+    while (waitpid(-1, NULL, WNOHANG) >= 0 && qv_seconds() < until_s)
         usleep(10000);
-    }
-    assert_int_equal(errno, ECHILD);
+    return waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD ? 0 : -1;
 }
 
 static int
@@ -230,16 +230,13 @@ check_fault(const struct fault *f, const struct got *g, const struct got *alone)
 TEST(each_costs_its_clip)
 {
     enum { N_GOOD = N_FAULTS / EVERY + 1 };
-    char *paths[N_FAULTS];
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct collector *c = collector_make(&t), *alone = collector_make(&t);
-    qv_error err = { 0 };
     qv_decoder *decoder = start("");
     qv_job *job = job_open(&t, alone, decoder);
     add(job, good_clip, good_key(0), FRAMES, false);
     add(job, good_clip, good_key(1), FEW, false);
-    assert_ok(qv_job_end(job, ERR));
-    qv_job_close(&job);
+    job_end(job);
     const struct got *const expected[] = { find(alone, good_key(0)), find(alone, good_key(1)) };
     for (int i = 0; i < 2; i++)
         assert_true(expected[i]->n > 0 && expected[i]->n == expected[i]->n_tokens);
@@ -247,26 +244,17 @@ TEST(each_costs_its_clip)
     job = job_open(&t, c, decoder);
     add(job, good_clip, good_key(0), FRAMES, false);
     for (int i = 0; i < N_FAULTS; i++) {
-        paths[i] = plant(faults[i].name);
-        add(job, paths[i], faults[i].name, FRAMES, is_silent(&faults[i]));
+        add(job, plant(faults[i].name), faults[i].name, FRAMES, is_silent(&faults[i]));
         if (i % EVERY == EVERY - 1)
             add(job, good_clip, good_key(i / EVERY + 1), FEW, false);
     }
-    const qv_status status = qv_job_end(job, &err);
-    qv_job_close(&job);
-    qv_decoder_stop(&decoder);
+    job_end(job);
     int bad = 0;
-    for (int i = 0; i < N_FAULTS; i++) {
+    for (int i = 0; i < N_FAULTS; i++)
         bad += check_fault(&faults[i], find(c, faults[i].name), expected[0]);
-        free(paths[i]);
-    }
     for (int i = 0; i < N_GOOD; i++)
-        bad += check_fault(&(struct fault){ "good", QV_OK, "" }, find(c, good_key(i)),
-                           expected[i > 0]);
-    if (status || bad)
-        fail_msg("%d of %d clips went wrong; the job ended with %s %s", bad, N_FAULTS + N_GOOD,
-                 qv_status_name(status), err.text);
-    expect_nobody();
+        bad += check_fault(&good, find(c, good_key(i)), expected[i > 0]);
+    assert_int_equal(bad, 0);
 }
 
 /* A failure that belongs to no clip: a process that cannot lock itself in, which it reports before
@@ -275,16 +263,12 @@ TEST(no_clip_is_read_without_the_lock)
 {
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct collector *c = collector_make(&t);
-    qv_decoder *decoder = start("unlocked");
-    qv_job *job = job_open(&t, c, decoder);
+    qv_job *job = job_open(&t, c, start("unlocked"));
     add(job, good_clip, "alone", FEW, false);
-    assert_ok(qv_job_end(job, ERR));
-    qv_job_close(&job);
+    job_end(job);
     const struct got *g = find(c, "alone");
     assert_int_equal(g->status, QV_EBACKEND);
     assert_non_null(strstr(g->error, "its decoder cannot be locked in: no such filter"));
-    qv_decoder_stop(&decoder);
-    expect_nobody();
 }
 
 /* ---- the decoder's program is killed --------------------------------------------------------- */
@@ -310,30 +294,19 @@ TEST(a_killed_program_is_started_again)
     enum { N = 24 };
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct collector *c = collector_make(&t), *alone = collector_make(&t);
-    qv_error err = { 0 };
     qv_decoder *decoder = start("");
     qv_job *job = job_open(&t, alone, decoder);
     add(job, good_clip, good_key(0), FRAMES, false);
-    assert_ok(qv_job_end(job, ERR));
-    qv_job_close(&job);
-
+    job_end(job);
     job = job_open(&t, c, decoder);
     for (int i = 0; i < N; i++)
         add(job, good_clip, good_key(i), FRAMES, false);
     kill_program_after(job, decoder, N / 4);
     kill_program_after(job, decoder, N / 4 * 3);
-    const qv_status status = qv_job_end(job, &err);
-    qv_job_close(&job);
+    job_end(job);
     assert_int_equal(decoder->starts, 3);
-    qv_decoder_stop(&decoder);
-    int bad = 0;
     for (int i = 0; i < N; i++)
-        bad += check_fault(&(struct fault){ "good", QV_OK, "" }, find(c, good_key(i)),
-                           find(alone, good_key(0)));
-    if (status || bad)
-        fail_msg("%d of %d clips went wrong; the job ended with %s %s", bad, N,
-                 qv_status_name(status), err.text);
-    expect_nobody();
+        assert_int_equal(check_fault(&good, find(c, good_key(i)), find(alone, good_key(0))), 0);
 }
 
 /* ---- the job's process is killed ------------------------------------------------------------- */
@@ -413,8 +386,7 @@ TEST(nobody_outlives_the_caller)
     EACH (c, kinds)
         for (int with_heir = 0; with_heir < 2; with_heir++) {
             pid_t heir;
-            char *path = plant(*c);
-            const pid_t caller = start_caller(path, with_heir, &heir);
+            const pid_t caller = start_caller(plant(*c), with_heir, &heir);
             kill(caller, SIGKILL);
             const bool left = is_left(heir, 30);
             if (left)
@@ -423,7 +395,6 @@ TEST(nobody_outlives_the_caller)
             bad += left;
             for (pid_t pid; (pid = find_child(0)) != 0; waitpid(pid, NULL, 0))
                 kill(pid, SIGKILL);
-            free(path);
         }
     assert_int_equal(bad, 0);
 }
@@ -439,18 +410,12 @@ make_files(void)
     qv_error err;
     if (tempdir_make() || setenv("QWENVIT_DECODER", QV_DECODER, 1))
         return -1;
-    good_clip = strdup(temp_path("good.mp4"));
-    return !good_clip || tool_make_clip(good_clip, &shape, &err) ? -1 : 0;
+    snprintf(good_clip, sizeof good_clip, "%s", temp_path("good.mp4"));
+    return tool_make_clip(good_clip, &shape, &err) ? -1 : 0;
 }
 
-static int
-remove_files(void)
-{
-    free(good_clip);
-    return tempdir_remove();
-}
-
-TEST_GROUP(make_files, remove_files);
+TEST_EACH(NULL, nobody_is_left);
+TEST_GROUP(make_files, tempdir_remove);
 
 TEST_MAIN(argc, argv)
 {

@@ -4,22 +4,19 @@
 #include "test.h"
 
 #include "backends.h"
+#include "tiny.h"
 
-enum { SIDE = 16, MOST_VALUES = SIDE * SIDE * 256 };
+enum { SIDE = 16 };
 
 /* Encodes one image of side x side patches through a plan of `rows` rows. */
-static void
-encode(qv_model *model, int64_t rows, int64_t side, const uint8_t *frame, float *tokens)
+static void *
+encode(const struct tiny *t, int64_t rows, int64_t side, const uint8_t *frame, size_t *bytes)
 {
-    qv_plan *plan = NULL;
-    qv_model_info info;
-    qv_model_get_info(model, &info);
-    const qv_plan_options o = { .capacity.patches = rows };
-    const qv_item is_image = { .data = frame, .grid_thw = { 1, side, side }, .is_image = true };
-    qv_tokens out = { .tokens = tokens, .capacity = MOST_VALUES / info.out_hidden };
-    assert_ok(qv_plan_create(model, &o, &plan, ERR) || qv_plan_push(plan, &is_image, 1, ERR) ||
-              qv_plan_pull(plan, &out, ERR));
-    qv_plan_free(&plan);
+    const qv_item image = { .data = frame, .grid_thw = { 1, side, side }, .is_image = true };
+    qv_plan *plan = tiny_plan(t, &(qv_plan_options){ .capacity.patches = rows });
+    void *tokens = tiny_chunk(t, plan, &image, 1, QV_F32, bytes);
+    test_end(plan);
+    return tokens;
 }
 
 /* A small plan follows a large one whose frames lay where the small plan's tables are. Rows beyond
@@ -27,30 +24,20 @@ encode(qv_model *model, int64_t rows, int64_t side, const uint8_t *frame, float 
  * be the same. */
 TEST(rows_beyond_the_items_look_nowhere_else)
 {
-    static float first[MOST_VALUES], second[MOST_VALUES];
     for (int b = 0; b < N_TEST_BACKENDS; b++) {
-        qv_context *ctx = NULL;
-        qv_model *model = NULL;
-        qv_model_info info;
-        const qv_context_options o = { .backend = test_backends[b] };
         if (!backend_is_here(test_backends[b]))
             continue;
-        assert_ok(qv_context_open(&o, &ctx, ERR) ||
-                  qv_model_load(ctx, QV_GOLDEN "/qwen3_vl", NULL, &model, ERR));
-        qv_model_get_info(model, &info);
-        const size_t bytes = (size_t)(SIDE * SIDE * info.patch_size * info.patch_size * 3);
-        uint8_t *frame = test_alloc(bytes);
-        memset(frame, 0x7f, bytes);
-        memset(first, 0, sizeof first);
-        memset(second, 0, sizeof second);
-        encode(model, 4 * SIDE * SIDE, SIDE, frame, first); /* Makes an arena for both plans. */
-        memset(first, 0, sizeof first);
-        encode(model, SIDE * SIDE / 4, 4, frame, first);
-        encode(model, 4 * SIDE * SIDE, SIDE, frame, second);
-        memset(second, 0, sizeof second);
-        encode(model, SIDE * SIDE / 4, 4, frame, second);
-        assert_memory_equal(first, second, sizeof first);
-        qv_model_free(&model);
-        qv_context_close(&ctx);
+        struct tiny t = tiny_open_model(QV_GOLDEN "/qwen3_vl", test_backends[b], NULL, 0);
+        const size_t frame_bytes =
+            (size_t)(SIDE * SIDE * t.info.patch_size * t.info.patch_size * 3);
+        uint8_t *frame = test_alloc(frame_bytes);
+        void *tokens[2];
+        size_t bytes;
+        memset(frame, 0x7f, frame_bytes);
+        for (int i = 0; i < 2; i++) { /* The large plan makes an arena for both. */
+            encode(&t, 4 * SIDE * SIDE, SIDE, frame, &bytes);
+            tokens[i] = encode(&t, SIDE * SIDE / 4, 4, frame, &bytes);
+        }
+        assert_memory_equal(tokens[0], tokens[1], bytes);
     }
 }

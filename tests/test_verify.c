@@ -18,6 +18,7 @@
 #include "model/plan.h"
 #include "mmproj_file.h"
 #include "tempdir.h"
+#include "tiny.h"
 #include "verify/verify.h"
 
 #define QWEN3 QV_GOLDEN "/qwen3_vl"
@@ -369,10 +370,13 @@ download_spoilt(struct qv_device *dev, void *dst, struct qv_buffer src, size_t b
 static qv_context *
 open_backend(const char *backend)
 {
-    qv_context *ctx = NULL;
-    assert_ok(
-        qv_context_open(&(qv_context_options){ .backend = backend, .threads = 2 }, &ctx, ERR));
-    return ctx;
+    return tiny_context_with(&(qv_context_options){ .backend = backend, .threads = 2 });
+}
+
+static void
+make_sound(void *ctx)
+{
+    ((qv_context *)ctx)->backend = ((qv_context *)ctx)->dev->backend = now.base;
 }
 
 static qv_context *
@@ -389,14 +393,7 @@ open_faulty(const struct fault *fault)
     now.table.wait = wait_known;
     now.table.download = download_spoilt;
     ctx->backend = ctx->dev->backend = &now.table;
-    return ctx;
-}
-
-static void
-close_faulty(qv_context **ctx)
-{
-    (*ctx)->backend = (*ctx)->dev->backend = now.base;
-    qv_context_close(ctx);
+    return test_ends(ctx, make_sound);
 }
 
 /* ---- inputs ---------------------------------------------------------------------------------- */
@@ -445,55 +442,69 @@ with_value(const char *changed, const char *section, const char *key, const char
 
 /* ---- faults are found ------------------------------------------------------------------------ */
 
+static const int64_t usual_grid[3] = { 1, 12, 16 };
+
+static void
+free_table(void *table)
+{
+    verify_table_free(table);
+    free(table);
+}
+
+/* What is said of a model, on a file's pixels or, without a file, on a clip or an image of this
+ * grid. */
+static const struct verify_table *
+verified(const struct verify_job *job, const char *file, const int64_t thw[3], bool still,
+         uint32_t seed)
+{
+    struct verify_table *table = test_ends(calloc(1, sizeof *table), free_table);
+    struct verify_input input = { 0 };
+    qv_error err = { 0 };
+    if (!file)
+        input = frames_of(job->dir, thw, still, seed);
+    if (file ? verify_against_file(job, file, &input, table, &err)
+             : verify_model(job, &input, table, &err))
+        fail_msg("%s: %s", job->dir, err.text);
+    verify_input_free(&input);
+    return table;
+}
+
 static void
 try_fault(const struct fault *f, qv_dtype dtype)
 {
-    static const int64_t thw[3] = { 1, 12, 16 };
-    struct verify_table table = { 0 };
-    struct verify_input input = { 0 };
-    qv_error err = { 0 };
     qv_context *ctx = open_faulty(f);
     struct verify_job job = { .ctx = ctx, .dir = QWEN3, .dtype = dtype };
-    qv_status status;
     if (f->deepstack)
         job.dir =
             with_value("config.json", "vision_config", "deepstack_visual_indexes", f->deepstack);
     if (f->image_mean)
         job.dir = with_value("preprocessor_config.json", NULL, "image_mean", f->image_mean);
-    if (f->way == ITSELF) {
-        input = frames_of(job.dir, thw, f->image_mean != NULL, 7);
-        status = verify_model(&job, &input, &table, &err);
-    } else {
-        status = verify_against_file(&job, QWEN3 "/expected.safetensors", &input, &table, &err);
-    }
-    if (status)
-        fail_msg("%s: %s", f->name, err.text);
-    const struct verify_row *bad = verify_first_failure(&table);
+    const char *file = f->way == ITSELF ? NULL : QWEN3 "/expected.safetensors";
+    const struct verify_row *bad =
+        verify_first_failure(verified(&job, file, usual_grid, f->image_mean != NULL, 7));
     if (!bad)
         fail_msg("%s in %s: not found", f->name, qv_dtype_name(dtype));
     printf("%-38s %-4s %s: %s: %s\n", f->name, qv_dtype_name(dtype), bad->check, bad->name,
            bad->why);
     assert_string_equal(bad->check, f->check);
     assert_string_equal(bad->name, f->layer);
-    verify_table_free(&table);
-    verify_input_free(&input);
-    close_faulty(&ctx);
+    test_end(ctx); /* which makes it sound */
 }
 
 TEST(planted_faults_are_found)
 {
-    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
-        if (faults[i].dtypes & F32)
-            try_fault(&faults[i], QV_F32);
-        if (faults[i].dtypes & BF16)
-            try_fault(&faults[i], QV_BF16);
+    EACH (f, faults) {
+        if (f->dtypes & F32)
+            try_fault(f, QV_F32);
+        if (f->dtypes & BF16)
+            try_fault(f, QV_BF16);
     }
 }
 
 /* ---- honest towers pass ---------------------------------------------------------------------- */
 
-static const char *const families[] = { "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen4_exp",
-                                        "glm4v" };
+static const char *const families[] = { QWEN3, QV_GOLDEN "/qwen3_vl_moe", QV_GOLDEN "/qwen3_5",
+                                        QV_GOLDEN "/qwen4_exp", QV_GOLDEN "/glm4v" };
 enum { N_FAMILIES = sizeof families / sizeof *families };
 
 /* Checks that there are at least `least` rows and that none fails. There are fewer if the backend
@@ -503,87 +514,53 @@ expect_green(const char *what, const char *backend, const struct verify_table *t
 {
     const struct verify_row *bad = verify_first_failure(t);
     if (bad)
-        fail_msg("%s: %s: %s in %s: %s", what, bad->check, bad->name, qv_dtype_name(bad->dtype),
-                 bad->why);
+        fail_msg("%s on %s: %s: %s in %s: %s", what, backend, bad->check, bad->name,
+                 qv_dtype_name(bad->dtype), bad->why);
     if (t->n < (dtype_is_here(backend, QV_BF16) ? least : least / 3))
-        fail_msg("%s: %zu rows", what, t->n);
-}
-
-static void
-check_golden(const char *family, const char *backend)
-{
-    /* The second is an image. */
-    static const int64_t grids[][3] = { { 2, 12, 16 }, { 1, 12, 16 } };
-    char dir[512], file[600];
-    qv_error err = { 0 };
-    qv_context *ctx = open_backend(backend);
-    struct verify_job job = { .ctx = ctx, .dir = dir };
-    snprintf(dir, sizeof dir, QV_GOLDEN "/%s", family);
-    snprintf(file, sizeof file, "%s/expected.safetensors", dir);
-    for (int still = 0; still < 2; still++) {
-        struct verify_table table = { 0 };
-        struct verify_input input = frames_of(dir, grids[still], still, 7);
-        if (verify_model(&job, &input, &table, &err))
-            fail_msg("%s on %s: %s", family, backend, err.text);
-        expect_green(dir, backend, &table, 14);
-        verify_table_free(&table);
-        verify_input_free(&input);
-    }
-    struct verify_table table = { 0 };
-    struct verify_input input = { 0 };
-    if (verify_against_file(&job, file, &input, &table, &err))
-        fail_msg("%s on %s: %s", family, backend, err.text);
-    expect_green(file, backend, &table, 8);
-    verify_table_free(&table);
-    verify_input_free(&input);
-    qv_context_close(&ctx);
-}
-
-TEST(an_image_of_other_means_passes)
-{
-    static const int64_t thw[3] = { 1, 12, 16 };
-    qv_context *ctx = open_backend("ref");
-    struct verify_job job = {
-        .ctx = ctx, .dir = with_value("preprocessor_config.json", NULL, "image_mean", unequal_means)
-    };
-    struct verify_table table = { 0 };
-    struct verify_input input = frames_of(job.dir, thw, true, 7);
-    assert_ok(verify_model(&job, &input, &table, ERR));
-    expect_green("other means", "ref", &table, 14);
-    verify_table_free(&table);
-    verify_input_free(&input);
-    qv_context_close(&ctx);
+        fail_msg("%s on %s: %zu rows", what, backend, t->n);
 }
 
 TEST(golden_towers_pass)
 {
-    for (int i = 0; i < N_FAMILIES * N_TEST_BACKENDS; i++)
-        if (backend_is_here(test_backends[i / N_FAMILIES]))
-            check_golden(families[i % N_FAMILIES], test_backends[i / N_FAMILIES]);
+    static const int64_t clip_grid[3] = { 2, 12, 16 };
+    for (int b = 0; b < N_TEST_BACKENDS; b++) {
+        const char *backend = test_backends[b];
+        if (!backend_is_here(backend))
+            continue;
+        EACH (dir, families) {
+            const struct verify_job job = { .ctx = open_backend(backend), .dir = *dir };
+            char file[600];
+            snprintf(file, sizeof file, "%s/expected.safetensors", *dir);
+            expect_green(*dir, backend, verified(&job, NULL, clip_grid, false, 7), 14);
+            expect_green(*dir, backend, verified(&job, NULL, usual_grid, true, 7), 14);
+            expect_green(file, backend, verified(&job, file, NULL, false, 0), 8);
+        }
+    }
+}
+
+TEST(an_image_of_other_means_passes)
+{
+    const struct verify_job job = { .ctx = open_backend("ref"),
+                                    .dir = with_value("preprocessor_config.json", NULL,
+                                                      "image_mean", unequal_means) };
+    expect_green("other means", "ref", verified(&job, NULL, usual_grid, true, 7), 14);
 }
 
 TEST(backends_agree)
 {
-    static const int64_t thw[3] = { 1, 12, 16 };
-    qv_error err = { 0 };
     int last = N_TEST_BACKENDS - 1;
     while (!backend_is_here(test_backends[last]))
         last--;
     qv_context *ctx = open_backend(test_backends[last]), *other = open_backend("ref");
     for (int i = 0; i < 2 * N_FAMILIES; i++) {
-        char dir[512];
         struct verify_table table = { 0 };
-        struct verify_job job = { .ctx = ctx, .dir = dir };
-        snprintf(dir, sizeof dir, QV_GOLDEN "/%s", families[i / 2]);
-        struct verify_input input = frames_of(dir, thw, i % 2, 7);
-        if (verify_against_backend(&job, other, &input, &table, &err))
-            fail_msg("%s: %s", families[i / 2], err.text);
-        expect_green(dir, test_backends[last], &table, 8);
+        const struct verify_job job = { .ctx = ctx, .dir = families[i / 2] };
+        struct verify_input input = frames_of(job.dir, usual_grid, i % 2, 7);
+        assert_ok(verify_against_backend(&job, other, &input, &table, ERR));
+        expect_green(job.dir, test_backends[last], &table, 8);
         verify_table_free(&table);
         verify_input_free(&input);
     }
-    qv_context_close(&ctx);
-    qv_context_close(&other);
 }
 
 /* A tower whose weights stay quantised is held to the truth of widened ones. */
@@ -591,27 +568,22 @@ TEST(stored_weights_pass)
 {
     static const int64_t thw[3] = { 1, 8, 12 };
     static const struct mmproj_how how = { .projector = "qwen3vl_merger", .type = 8 };
-    const char *file = mmproj_make(QV_GOLDEN "/qwen3_vl", &how, "mmproj.gguf", NULL);
+    const char *file = mmproj_make(QWEN3, &how, "mmproj.gguf", NULL);
     for (int i = 0; i < N_TEST_BACKENDS; i++) {
-        struct verify_table table = { 0 };
         if (!backend_is_here(test_backends[i]))
             continue;
-        qv_context *ctx = open_backend(test_backends[i]);
-        const struct verify_job job = { .ctx = ctx, .dir = file, .weights = QV_WEIGHTS_STORED };
+        const struct verify_job job = { .ctx = open_backend(test_backends[i]),
+                                        .dir = file,
+                                        .weights = QV_WEIGHTS_STORED };
         for (int rounding = VERIFY_AS_STORED; rounding <= VERIFY_ROUND_WEIGHTS; rounding++) {
             qv_model *model = NULL;
             qv_model_info info;
-            assert_ok(verify_load(&job, ctx, QV_F32, rounding, &model, NULL, ERR));
+            assert_ok(verify_load(&job, job.ctx, QV_F32, rounding, &model, NULL, ERR));
             qv_model_get_info(model, &info);
             assert_true((info.stored_matrices > 0) == (rounding == VERIFY_AS_STORED));
             qv_model_free(&model);
         }
-        struct verify_input input = frames_of(file, thw, false, 7);
-        assert_ok(verify_model(&job, &input, &table, ERR));
-        expect_green(file, test_backends[i], &table, 8);
-        verify_table_free(&table);
-        verify_input_free(&input);
-        qv_context_close(&ctx);
+        expect_green(file, test_backends[i], verified(&job, NULL, thw, false, 7), 8);
     }
 }
 
@@ -621,23 +593,13 @@ TEST(small_inputs_pass)
 {
     static const int64_t grids[][3] = { { 1, 2, 2 }, { 1, 4, 4 } };
     static const uint32_t seeds[] = { 26, 71, 80, 93, 95, 102 };
-    enum { N_GRIDS = sizeof grids / sizeof *grids, N_SEEDS = sizeof seeds / sizeof *seeds };
-    qv_error err = { 0 };
     qv_context *ctx = open_backend("ref");
-    for (int i = 0; i < N_FAMILIES * N_GRIDS * N_SEEDS; i++) {
-        char dir[512];
-        struct verify_table table = { 0 };
-        struct verify_job job = { .ctx = ctx, .dir = dir, .dtype = QV_BF16 };
-        snprintf(dir, sizeof dir, QV_GOLDEN "/%s", families[i % N_FAMILIES]);
-        struct verify_input input =
-            frames_of(dir, grids[i / N_FAMILIES % N_GRIDS], false, seeds[i / N_FAMILIES / N_GRIDS]);
-        if (verify_model(&job, &input, &table, &err))
-            fail_msg("%s: %s", dir, err.text);
-        expect_green(dir, "ref", &table, 8);
-        verify_table_free(&table);
-        verify_input_free(&input);
-    }
-    qv_context_close(&ctx);
+    EACH (seed, seeds)
+        EACH (grid, grids)
+            EACH (dir, families) {
+                const struct verify_job job = { .ctx = ctx, .dir = *dir, .dtype = QV_BF16 };
+                expect_green(*dir, "ref", verified(&job, NULL, *grid, false, *seed), 8);
+            }
 }
 
 /* ---- distances ------------------------------------------------------------------------------- */

@@ -263,10 +263,8 @@ note_warm(struct qv_device *dev, const struct qv_op *op)
 TEST(a_device_hears_what_will_follow)
 {
     struct qv_backend backend = qv_backend_ref;
-    qv_context *ctx = NULL;
+    qv_context *ctx = tiny_context("ref");
     qv_model *model = NULL;
-    qv_error err = { 0 };
-    assert_int_equal(qv_context_open(&(qv_context_options){ .backend = "ref" }, &ctx, &err), 0);
     backend.warm = note_warm;
     ctx->backend = &backend;
     for (int describe = 1; describe >= 0; describe--) {
@@ -284,7 +282,6 @@ TEST(a_device_hears_what_will_follow)
                   backend.prepare(ctx->dev, &warmed[i], 0, &kernel, &scratch, ERR));
         backend.release(ctx->dev, kernel);
     }
-    qv_context_close(&ctx);
 }
 
 TEST_EACH(tempdir_make, tempdir_remove);

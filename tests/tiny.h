@@ -27,13 +27,27 @@ tiny_close_context(void *ctx)
     qv_context_close(&(qv_context *){ ctx });
 }
 
+/* A context, which is closed when the test is over. */
+static inline qv_context *
+tiny_context_with(const qv_context_options *o)
+{
+    qv_context *ctx = NULL;
+    assert_ok(qv_context_open(o, &ctx, ERR));
+    return test_ends(ctx, tiny_close_context);
+}
+
+static inline qv_context *
+tiny_context(const char *backend)
+{
+    return tiny_context_with(&(qv_context_options){ .backend = backend });
+}
+
 /* The model and its context are closed when the test is over. */
 static inline struct tiny
 tiny_open_on(const qv_context_options *o, const char *dir, const qv_model_options *options)
 {
-    struct tiny t = { 0 };
-    assert_ok(qv_context_open(o, &t.ctx, ERR) || qv_model_load(t.ctx, dir, options, &t.model, ERR));
-    test_ends(t.ctx, tiny_close_context);
+    struct tiny t = { .ctx = tiny_context_with(o) };
+    assert_ok(qv_model_load(t.ctx, dir, options, &t.model, ERR));
     test_ends(t.model, tiny_free_model);
     qv_model_get_info(t.model, &t.info);
     return t;
@@ -153,12 +167,18 @@ tiny_slices_are_the_same(const char *dir, const char *backend, const qv_model_op
         }
 }
 
+static inline void
+tiny_free_plan(void *plan)
+{
+    qv_plan_free(&(qv_plan *){ plan });
+}
+
 static inline qv_plan *
 tiny_plan(const struct tiny *t, const qv_plan_options *options)
 {
     qv_plan *plan = NULL;
     assert_ok(qv_plan_create(t->model, options, &plan, ERR));
-    return plan;
+    return test_ends(plan, tiny_free_plan);
 }
 
 /* Runs one chunk through a plan whose output has the given dtype. */

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Tests what engines are given; tools/reference/engines_*.py try it on the engines' own code."""
+"""Tests what engines are given; tools/reference/engines_*.py and sglang_receiver.py try it on the engines' own code."""
 import os
 import types
 

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import contextlib
 import functools
+import glob
 import itertools
 import json
 import os
@@ -213,8 +214,21 @@ def test_each_limit(tight, clip):
     png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", 200, 200) + bytes(100)
     gif = b"GIF89a" + struct.pack("<HH", 60, 60) + b"\0\0\0" + (b"\x2c" + bytes(9) + b"\2\1\0\0") * 3 + b";"
     assert refused(png) == (422, "an image of 40000 pixels; at most 10000 on this server")
-    assert refused(gif) == (422, "an image of 10800 pixels; at most 10000 on this server")
+    for whole_or_cut in (gif, gif[:-1]):
+        assert refused(whole_or_cut) == (422, "an image of 10800 pixels; at most 10000 on this server")
+    apng = png[:16] + struct.pack(">II", 60, 60) + b"acTL" + bytes(4) + b"\1fcTLfcTLfcTL"  # it says that it has one frame
+    assert refused(apng) == (422, "an image of 10800 pixels; at most 10000 on this server")
+    bmp = b"BM" + struct.pack("<IHHIIHHHH", 26 + 64 * 48, 0, 0, 26, 12, 32, 32, 1, 24) + bytes(64 * 48)  # OS/2's
+    assert tight.ask(bmp)[0] == 200
     assert tight.ask(image(5, 32, 32))[0] == 200
+
+
+def test_the_event_loop_does_not_read_a_jpeg_to_its_end():
+    from qwenvit.serve.items import look_at
+
+    began = time.process_time()
+    assert look_at(b"\xff\xd8\xff" + b"\xff" * (32 << 20)) == (True, 0)
+    assert time.process_time() - began < 1
 
 
 def test_a_clip_of_too_many_seconds(start, torn):
@@ -489,6 +503,21 @@ def test_kill_9_under_load(start, tmp_path, same):
 
 
 # ---- how it begins and ends ------------------------------------------------------------------------
+
+
+def test_a_killed_servers_scratch_folder_goes_with_the_next_start(start):
+    def scratch(server):
+        fds = f"/proc/{server.process.pid}/fd"
+        [folder] = {os.readlink(f"{fds}/{fd}") for fd in os.listdir(fds)} & set(glob.glob("/dev/shm/qwenvit-serve-*"))
+        os.utime(folder, (0, 0))  # as of a server that was started long ago
+        return folder
+
+    lives, killed = start(), start()
+    folders = scratch(lives), scratch(killed)
+    killed.kill()
+    start().kill()
+    assert [os.path.exists(folder) for folder in folders] == [True, False]
+    assert lives.ask(image(1))[0] == 200 and lives.end() == 0 and not os.path.exists(folders[0])
 
 
 def test_sigterm_drains(start):

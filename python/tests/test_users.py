@@ -6,6 +6,7 @@ import os
 import pickle
 import sys
 import tarfile
+import tracemalloc
 import urllib.parse
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 import qwenvit
 from conftest import GOLDEN, added, command, read_safetensors, refused
 from qwenvit._options import ClipOptions
+from qwenvit._sources import bytes_of_data
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +93,16 @@ def test_data_urls_are_sources(model, image):
         assert np.array_equal(t.tokens, model.encode(image).tokens) and t.key == "0"
     with pytest.raises(ValueError, match="source 0: a data: URL that is no base64"):
         model.encode("data:image/png;base64,!!")
+
+
+def test_a_data_url_of_many_escapes_takes_little_memory():
+    for text in ("%", "%41", "é%25%%4"):
+        url = "data:," + text * (200_000 // len(text))
+        tracemalloc.start()
+        data = bytes_of_data(url, "data")
+        assert tracemalloc.get_traced_memory()[1] < 12_000_000
+        tracemalloc.stop()
+        assert data == urllib.parse.unquote_to_bytes(url[6:])
 
 
 def test_typed_options_are_those_of_the_binding():

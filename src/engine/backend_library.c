@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Backends in libraries of their own, so that what they are linked with is loaded only where it is
  * used, and may be missing where it is not. */
-#define _POSIX_C_SOURCE 200809L
 #include "backend.h"
 
 #include <dlfcn.h>

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-#define _GNU_SOURCE /* for sched_getaffinity */
 #include "context.h"
 
 #include <limits.h>

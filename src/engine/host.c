@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Host memory for the backends that compute on the host, and a reordering of weights that laying
  * out needs. */
-#define _DEFAULT_SOURCE
 #include "backend.h"
 
 #include <stdlib.h>

@@ -1,6 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-#define _DEFAULT_SOURCE /* for realpath and F_FULLFSYNC */
-#define _DARWIN_C_SOURCE
 
 #include "atomic_file.h"
 
@@ -78,13 +76,6 @@ qv_atomic_files_remove(void)
     return n;
 }
 
-static qv_status
-fail_errno(const struct qv_atomic_file *f, const char *doing, int e, qv_error *err)
-{
-    return qv_fail(err, qv_is_scarcity(e) ? QV_ENOMEM : QV_EIO, "%s: %s: %s", qv_path_tail(f->path),
-                   doing, strerror(e));
-}
-
 /* Creates the temporary file. Its name is put among those to remove only once the file is ours,
  * as another process's file must not be removed. */
 static qv_status
@@ -107,7 +98,7 @@ create_temporary(struct qv_atomic_file *f, qv_error *err)
     }
     const int e = errno;
     free(name);
-    return fail_errno(f, "cannot create a temporary file next to it", e, err);
+    return qv_fail_errno(f->path, "cannot create a temporary file next to it", e, err);
 }
 
 qv_status
@@ -131,7 +122,7 @@ qv_atomic_file_open(const char *path, struct qv_atomic_file *out, qv_error *err)
                     qv_path_tail(path));
     else
         s = (f.fd = open(f.path, O_WRONLY | O_CLOEXEC)) < 0
-                ? fail_errno(&f, "cannot be opened for writing", errno, err)
+                ? qv_fail_errno(f.path, "cannot be opened for writing", errno, err)
                 : QV_OK;
     if (s)
         qv_atomic_file_abort(&f);
@@ -146,7 +137,7 @@ qv_atomic_file_write(struct qv_atomic_file *f, uint64_t offset, const void *data
 {
     const int e = qv_write_all(f->fd, offset, data, bytes, offset == f->end);
     if (e)
-        return fail_errno(f, "cannot write", e, err);
+        return qv_fail_errno(f->path, "cannot write", e, err);
     f->end = bytes ? offset + bytes : f->end;
     return QV_OK;
 }
@@ -184,9 +175,10 @@ sync_folder(const struct qv_atomic_file *f, qv_error *err)
     if (fd < 0 && errno == ENOMEM)
         return qv_no_memory(f->path, err);
     if (fd < 0)
-        return fail_errno(f, "written, but its folder cannot be opened to sync it", errno, err);
+        return qv_fail_errno(f->path, "written, but its folder cannot be opened to sync it", errno,
+                             err);
     const int e = sync_and_close(fd);
-    return e ? fail_errno(f, "written, but its folder cannot be synced", e, err) : QV_OK;
+    return e ? qv_fail_errno(f->path, "written, but its folder cannot be synced", e, err) : QV_OK;
 }
 
 static qv_status
@@ -194,15 +186,15 @@ publish(struct qv_atomic_file *f, qv_error *err)
 {
     const int e = f->temporary ? qv_sync_file(f->fd) : 0;
     if (e)
-        return fail_errno(f, "cannot sync", e, err);
+        return qv_fail_errno(f->path, "cannot sync", e, err);
     const int fd = f->fd;
     f->fd = -1;
     if (close(fd) && errno != EINTR)
-        return fail_errno(f, "cannot close", errno, err);
+        return qv_fail_errno(f->path, "cannot close", errno, err);
     if (!f->temporary)
         return QV_OK;
     if (rename(f->temporary, f->path))
-        return fail_errno(f, "cannot rename the temporary file to it", errno, err);
+        return qv_fail_errno(f->path, "cannot rename the temporary file to it", errno, err);
     free_name(f);
     return sync_folder(f, err);
 }

@@ -9,6 +9,13 @@
 #include "clones.h"
 #include "dtype.h"
 
+/* Defines the function that takes a type's blocks apart: one of those below, for what it has. */
+#define SPLIT(type, by, ...)                                                                       \
+    QV_CLONES static void split_##type(const uint8_t *block, struct qv_gguf_block *out)            \
+    {                                                                                              \
+        by(__VA_ARGS__, block, out);                                                               \
+    }
+
 /* Returns the f16 at p, which need not be aligned. */
 static float
 half(const uint8_t *p)
@@ -42,29 +49,10 @@ split_nibbles(bool has_least, bool has_fifth, const uint8_t *b, struct qv_gguf_b
     }
 }
 
-QV_CLONES static void
-split_q4_0(const uint8_t *block, struct qv_gguf_block *out)
-{
-    split_nibbles(false, false, block, out);
-}
-
-QV_CLONES static void
-split_q4_1(const uint8_t *block, struct qv_gguf_block *out)
-{
-    split_nibbles(true, false, block, out);
-}
-
-QV_CLONES static void
-split_q5_0(const uint8_t *block, struct qv_gguf_block *out)
-{
-    split_nibbles(false, true, block, out);
-}
-
-QV_CLONES static void
-split_q5_1(const uint8_t *block, struct qv_gguf_block *out)
-{
-    split_nibbles(true, true, block, out);
-}
+SPLIT(q4_0, split_nibbles, false, false)
+SPLIT(q4_1, split_nibbles, true, false)
+SPLIT(q5_0, split_nibbles, false, true)
+SPLIT(q5_1, split_nibbles, true, true)
 
 /* ---- blocks of 256 values -------------------------------------------------------------------- */
 
@@ -103,17 +91,8 @@ split_groups(bool has_fifth, const uint8_t *b, struct qv_gguf_block *out)
     }
 }
 
-QV_CLONES static void
-split_q4_k(const uint8_t *block, struct qv_gguf_block *out)
-{
-    split_groups(false, block, out);
-}
-
-QV_CLONES static void
-split_q5_k(const uint8_t *block, struct qv_gguf_block *out)
-{
-    split_groups(true, block, out);
-}
+SPLIT(q4_k, split_groups, false)
+SPLIT(q5_k, split_groups, true)
 
 /* Converts blocks of Q6_K. A block has 128 bytes of lower nibbles, 64 bytes of two upper bits, 16
  * scales of 16 values each, and one f16. Each half of the block has 64 bytes of nibbles and 32 of

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-#define _GNU_SOURCE /* for dladdr */
 #include "installed.h"
 
 #include <dlfcn.h>

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-#define _GNU_SOURCE /* for fallocate */
 
 #include <errno.h>
 #include <fcntl.h>
@@ -31,18 +30,6 @@ struct qv_safetensors_writer {
     size_t tensors_at;     /* where in the header the tensors begin */
     size_t header_bytes;   /* including the length before it and the spaces behind it */
 };
-
-static qv_status
-fail_errno(const struct qv_safetensors_writer *w, const char *doing, int e, qv_error *err)
-{
-    return qv_fail(err, QV_EIO, "%s: %s: %s", qv_path_tail(w->path), doing, strerror(e));
-}
-
-static qv_status
-fail_memory(const struct qv_safetensors_writer *w, qv_error *err)
-{
-    return qv_no_memory(w->path, err);
-}
 
 static qv_status
 fail_tensor(const struct qv_safetensors_writer *w, const struct qv_safetensor *t, const char *what,
@@ -96,7 +83,7 @@ keep_metadata(struct qv_safetensors_writer *w, const char *const (*metadata)[2],
 {
     w->metadata = calloc(n + 1, sizeof *w->metadata);
     if (!w->metadata)
-        return fail_memory(w, err);
+        return qv_no_memory(w->path, err);
     for (; w->n_metadata < n; w->n_metadata++) {
         const size_t i = w->n_metadata;
         for (size_t j = 0; j < i; j++)
@@ -110,7 +97,7 @@ keep_metadata(struct qv_safetensors_writer *w, const char *const (*metadata)[2],
         w->metadata[i][1] = strdup(metadata[i][1]);
         if (!w->metadata[i][0] || !w->metadata[i][1]) {
             w->n_metadata++;
-            return fail_memory(w, err);
+            return qv_no_memory(w->path, err);
         }
     }
     return QV_OK;
@@ -147,7 +134,7 @@ add_tensors(struct qv_safetensors_writer *w, const struct qv_safetensor *tensors
         qv_header_tensor(&w->header, NULL, t->name, t->dtype_name, t->n_dims, t->shape,
                          slot->offset, (uint64_t)end);
     }
-    return w->header.lost ? fail_memory(w, err) : QV_OK;
+    return w->header.lost ? qv_no_memory(w->path, err) : QV_OK;
 }
 
 static qv_status
@@ -183,10 +170,10 @@ reserve(struct qv_safetensors_writer *w, uint64_t size, qv_error *err)
         r = fallocate(w->file.fd, 0, 0, (off_t)size);
     while (r && errno == EINTR);
     if (r && errno != EOPNOTSUPP && errno != EINVAL && errno != ENOSYS)
-        return fail_errno(w, "cannot reserve space for it", errno, err);
+        return qv_fail_errno(w->path, "cannot reserve space for it", errno, err);
 #endif
     if (ftruncate(w->file.fd, (off_t)size))
-        return fail_errno(w, "cannot set its size", errno, err);
+        return qv_fail_errno(w->path, "cannot set its size", errno, err);
     return QV_OK;
 }
 
@@ -200,7 +187,7 @@ write_header(struct qv_safetensors_writer *w, const char *amended, qv_error *err
     qv_text_add(&t, w->header.at + w->tensors_at, w->header.n - w->tensors_at);
     const qv_status s =
         qv_header_end(&t, w->header_bytes) ? qv_atomic_file_write(&w->file, 0, t.at, t.n, err)
-        : t.lost                           ? fail_memory(w, err)
+        : t.lost                           ? qv_no_memory(w->path, err)
                  : qv_fail(err, QV_EINVAL, "%s: metadata \"%.80s\" has become too long",
                            qv_path_tail(w->path), amended);
     free(t.at);
@@ -216,7 +203,7 @@ start_file(struct qv_safetensors_writer *w, qv_error *err)
         size += w->slots[i].bytes;
     }
     if (size > INT64_MAX)
-        return fail_errno(w, "cannot set its size", EFBIG, err);
+        return qv_fail_errno(w->path, "cannot set its size", EFBIG, err);
     qv_status s = qv_atomic_file_open(w->path, &w->file, err);
     if (!s)
         s = reserve(w, size, err);
@@ -286,7 +273,7 @@ qv_safetensors_writer_amend(struct qv_safetensors_writer *w, const char *key, co
                        key);
     char *copy = strdup(text);
     if (!copy)
-        return fail_memory(w, err);
+        return qv_no_memory(w->path, err);
     free(w->metadata[i][1]);
     w->metadata[i][1] = copy;
     return write_header(w, key, err);

@@ -24,10 +24,10 @@ qv_item_pair_frames(const struct qv_config *c, const qv_item *item)
 /* ---- checking -------------------------------------------------------------------------------- */
 
 qv_status
-qv_item_check_grid(const qv_model *model, const int64_t g[3], const char *what, qv_error *err)
+qv_item_check_grid(const struct qv_config *c, const int64_t g[3], const char *what, qv_error *err)
 {
     enum { MOST_PAIRS = 1 << 20 };
-    int64_t m = model->config.merge;
+    const int64_t m = c->merge;
     if (g[0] < 1 || g[0] > MOST_PAIRS)
         return qv_fail(err, QV_EINVAL, "%s: grid_thw is %lld,%lld,%lld; t must be 1 to %d", what,
                        (long long)g[0], (long long)g[1], (long long)g[2], MOST_PAIRS);
@@ -48,7 +48,7 @@ qv_item_check_shape(const qv_model *model, qv_input input, const qv_item *item, 
 {
     const struct qv_config *c = &model->config;
     const int64_t *g = item->grid_thw;
-    qv_status status = qv_item_check_grid(model, g, name, err);
+    qv_status status = qv_item_check_grid(c, g, name, err);
     if (status)
         return status;
     if (item->reserved[0] || item->reserved[1])

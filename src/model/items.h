@@ -16,7 +16,7 @@ int64_t qv_item_pair_frames(const struct qv_config *c, const qv_item *item);
 
 /* Checks that a grid is valid for this model. `name` stands in the error text for what has the
  * grid. */
-qv_status qv_item_check_grid(const qv_model *model, const int64_t grid_thw[3], const char *name,
+qv_status qv_item_check_grid(const struct qv_config *c, const int64_t grid_thw[3], const char *name,
                              qv_error *err);
 
 /* Checks that an item is valid, whatever plan will take it. QV_EINVAL: the text begins with

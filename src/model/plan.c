@@ -360,7 +360,7 @@ choose_capacity(const qv_model *model, const qv_plan_options *o, qv_capacity *ou
     if (!(g[0] || g[1] || g[2]) || !qv_capacity_equal(&o->capacity, &none))
         return QV_OK;
     const struct qv_capacity_bits bits = qv_model_bits(model);
-    const qv_status status = qv_item_check_grid(model, g, "an item", err);
+    const qv_status status = qv_item_check_grid(&model->config, g, "an item", err);
     if (!status)
         *out = qv_capacity_alone(&model->ctx->caps, &model->config, &bits, g);
     return status;

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-#define _POSIX_C_SOURCE 200809L
 
 #include "config.h"
 
@@ -151,9 +150,9 @@ read_deepstack(const struct qv_json_object *vision, struct qv_config *c, qv_erro
                            "a depth of %lld",
                            qv_path_tail(vision->file), vision->prefix, key,
                            (long long)c->deepstack[i], (long long)c->depth);
-        for (int64_t j = 0; j < i; j++)
-            if (c->deepstack[j] == c->deepstack[i])
-                return qv_json_wrong(vision, key, list, "no block may be listed twice", err);
+        /* transformers gives the outputs in the order of the blocks, not of this list */
+        if (i && c->deepstack[i] <= c->deepstack[i - 1])
+            return qv_json_unsupported(vision, key, list, "the indices must ascend", err);
     }
     return QV_OK;
 }

@@ -102,6 +102,10 @@ check_sizes(const struct qv_json_object *vision, const char *const keys[QV_SIZES
     const char *file = qv_path_tail(vision->file), *in = vision->prefix;
     const char *hidden = keys[QV_SIZE_HIDDEN], *heads = keys[QV_SIZE_HEADS];
     const int64_t cell = c->patch * c->merge;
+    if (c->in_channels != 3)
+        return qv_fail(err, QV_EUNSUPPORTED,
+                       "%s: %s%s is %lld; frames are RGB: only 3 is supported", file, in,
+                       keys[QV_SIZE_IN_CHANNELS], (long long)c->in_channels);
     if (c->image_size && c->image_size < c->patch)
         return qv_fail(err, QV_EFORMAT, "%s: %s%s is %lld, smaller than a patch (%s is %lld)", file,
                        in, keys[QV_SIZE_IMAGE], (long long)c->image_size, keys[QV_SIZE_PATCH],

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* What all benches share: a device, timing, tables, records, lists, folders. */
-#define _GNU_SOURCE /* for mkdtemp, fmemopen */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -6,7 +6,6 @@
  * runs the code that it runs in the job, with as many threads, so it is a bound. The bench fails if
  * it is not.
  */
-#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Runs each way of `qwenvit bench job` once: a stage alone, or a job. */
-#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 

@@ -4,7 +4,6 @@
  * start it, from the process's start to its end. It has a cache folder of its own, which is empty
  * the first time, so the first time is reported apart.
  */
-#define _GNU_SOURCE /* for environ */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>

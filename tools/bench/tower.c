@@ -44,7 +44,7 @@ add_item(struct tower_bench *t, const int64_t g[3], qv_error *err)
         return qv_fail(err, QV_ENOMEM, "no memory for a list of grids");
     t->items = items;
     t->items[t->n_items++] = (qv_item){ .grid_thw = { g[0], g[1], g[2] } };
-    const qv_status status = qv_item_check_grid(t->model, g, "an item", err);
+    const qv_status status = qv_item_check_grid(&t->model->config, g, "an item", err);
     if (status)
         return status;
     const int64_t rows = g[0] * g[1] * g[2];

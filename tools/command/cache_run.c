@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* qwenvit cache fill: fills a folder from a list (qwenvit_clips.h). Signals end the run. */
-#define _DEFAULT_SOURCE
 #include <pthread.h>
 #include <stdlib.h>
 

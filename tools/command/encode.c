@@ -4,7 +4,6 @@
  * does the work; this file chooses the clips, their output files and the devices, and token_sink.c
  * writes the results.
  */
-#define _DEFAULT_SOURCE
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

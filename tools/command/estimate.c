@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* qwenvit info --list and qwenvit cache fill --dry-run: estimate what a list of clips amounts
  * to. */
-#define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdlib.h>
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Makes a list of the clips and images that arguments name, which may be folders of them. */
-#define _DEFAULT_SOURCE
 #include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>

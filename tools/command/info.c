@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* qwenvit info: tells what a checkpoint, a clip or a cache is, and what encoding it costs. */
-#define _POSIX_C_SOURCE 200809L
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Has what all subcommands talk to their user with: complaints, exit codes, JSON and progress; and
  * folders that they clear. */
-#define _GNU_SOURCE /* for flock and nftw */
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>

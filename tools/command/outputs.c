@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Refuses to write where the command reads: over a clip, a list, or a file of a model or a cache;
  * and to write two outputs to one file. */
-#define _POSIX_C_SOURCE 200809L
 #include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>

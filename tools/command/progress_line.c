@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Shows the progress of a job: a line while it runs, and a record at its end. */
-#define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Runs the subcommand that a command line names, in this program or in one beside it. */
-#define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <limits.h>
 #include <signal.h>

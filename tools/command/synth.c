@@ -5,7 +5,6 @@
  * without weights. Norms and biases are not trivial, and matrices are scaled so that activations
  * stay of order one: so a tower that treats them wrongly gives visibly wrong results.
  */
-#define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -293,17 +292,20 @@ static qv_status
 synth(struct synth *s, qv_error *err)
 {
     qv_status status = qv_config_read(s->o->config, &s->config, err);
+    if (!status && s->config.note[0])
+        status = qv_fail(err, QV_EUNSUPPORTED, "%s: is a GGUF file; a config.json is needed",
+                         qv_path_tail(s->o->config));
     if (!status)
         status = qv_tower_open(&s->config, &s->tower, err);
-    if (!status && !s->o->force)
-        status = check_folder(s, err);
-    if (!status && mkdir(s->o->output, 0777) && errno != EEXIST)
-        status = qv_fail(err, QV_EIO, "%s: cannot be made: %s", s->o->output, strerror(errno));
     if (!status)
         status = list_tensors(s, err);
     if (!status && (uint64_t)s->o->shards > s->n)
         status = qv_fail(err, QV_EINVAL, "--shards is %lld, but there are %zu tensors",
                          (long long)s->o->shards, s->n);
+    if (!status && !s->o->force)
+        status = check_folder(s, err);
+    if (!status && mkdir(s->o->output, 0777) && errno != EEXIST)
+        status = qv_fail(err, QV_EIO, "%s: cannot be made: %s", s->o->output, strerror(errno));
     if (!status)
         status = s->o->shards > 1 ? write_shards(s, err)
                                   : write_file(s, "model.safetensors", 0, s->n, err);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* qwenvit list: makes a list of the clips and images in tar files, each in its place there. */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

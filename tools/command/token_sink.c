@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The job's sink: writes each clip's tokens to its file, and a drawing of them, and reports the
  * clip. */
-#define _DEFAULT_SOURCE
 #include <stdlib.h>
 #include <unistd.h>
 

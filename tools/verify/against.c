@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/items.h"
 #include "towers/config.h"
 #include "error.h"
 #include "files/safetensors.h"
@@ -45,7 +46,6 @@ static qv_status
 read_input(const struct qv_safetensors *file, const struct qv_config *c, struct verify_input *input,
            qv_error *err)
 {
-    enum { MOST_SIDE = 1 << 14, MOST_PAIRS = 1 << 20 };
     struct matrix pixels = { "pixel_values", "F32", -1, qv_config_row_dim(c), NULL },
                   grid = { "grid_thw", "I64", -1, 3, NULL };
     qv_status status = read_matrix(file, &pixels, err);
@@ -59,13 +59,10 @@ read_input(const struct qv_safetensors *file, const struct qv_config *c, struct 
     int64_t rows = 0;
     for (size_t i = 0; i < input->n; i++) {
         const int64_t *g = input->thw[i];
-        if (g[0] < 1 || g[0] > MOST_PAIRS || g[1] < 1 || g[1] > MOST_SIDE || g[2] < 1 ||
-            g[2] > MOST_SIDE || g[1] % c->merge || g[2] % c->merge)
-            return qv_fail(err, QV_EFORMAT,
-                           "%s: grid_thw[%zu] is %lld, %lld, %lld; all must be positive, rows and "
-                           "columns multiples of %lld",
-                           qv_safetensors_path(file), i, (long long)g[0], (long long)g[1],
-                           (long long)g[2], (long long)c->merge);
+        if (qv_item_check_grid(c, g, qv_safetensors_path(file), err)) {
+            err->status = QV_EFORMAT; /* it is the file's value, not the caller's */
+            return QV_EFORMAT;
+        }
         rows += g[0] * g[1] * g[2];
         if (rows > pixels.rows)
             break;

@@ -3,7 +3,6 @@
  * qwenvit verify: reads the tensors that the definition takes, and makes checkpoints in another
  * layout, of links to the original's files and one small file.
  */
-#define _XOPEN_SOURCE 700
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "commit.h"
+#include "model/items.h"
 #include "towers/config.h"
 #include "error.h"
 #include "command/tool.h"
@@ -43,14 +44,12 @@ make_pixels(const struct tool_options *o, const struct qv_config *c, struct veri
             char *text, size_t size, qv_error *err)
 {
     const int64_t *g = o->grid;
-    for (int i = 1; i < 3; i++)
-        if (g[i] % c->merge || g[i] > 1 << 14)
-            return qv_fail(err, QV_EINVAL,
-                           "--grid is %lld,%lld,%lld; rows and columns must be multiples of %lld",
-                           (long long)g[0], (long long)g[1], (long long)g[2], (long long)c->merge);
+    qv_status status = qv_item_check_grid(c, g, "--grid", err);
+    if (status)
+        return status;
     double bytes =
         (double)(g[1] * c->patch * g[2] * c->patch * c->in_channels * c->temporal) * (double)g[0];
-    qv_status status = take_grid(input, g, err);
+    status = take_grid(input, g, err);
     if (!status)
         status = take_bytes(input, bytes, err);
     uint32_t seed = 1;

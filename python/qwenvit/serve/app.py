@@ -91,8 +91,8 @@ async def encode(service: Service, request: Request) -> Reply:
     if is_json:
         items = await off_loop(len(body), items_of_json, body, limits)
     else:
-        # only a GIF is read to its end
-        items.append(await off_loop(len(body) * body.startswith(b"GIF"), make_item, body, query, limits))
+        # only what may be an animation is read to its end
+        items.append(await off_loop(len(body) * body.startswith((b"GIF", b"\x89PNG", b"RIFF")), make_item, body, query, limits))
     service.metrics.took("parse", began)
     answers = await _answers(request, [service.answer_item(item, request.client, until, not stored) for item in items])
     if not is_json and answers[0].refused:

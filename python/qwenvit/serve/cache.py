@@ -8,10 +8,13 @@ import asyncio
 import contextlib
 import fcntl
 import functools
+import glob
 import json
 import os
 import re
+import shutil
 import tempfile
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
@@ -24,6 +27,8 @@ from .items import Item, Refused
 from .loop import Writers, forgotten, off_loop
 
 ENDING = ".safetensors"
+SCRATCH = "qwenvit-serve-"  # begins the names of folders that last as long as a server
+STARTING = 60.0  # seconds, more than a server takes from making such a folder to taking it
 NAME = re.compile("[0-9a-f]{64}" + re.escape(ENDING))
 
 
@@ -62,17 +67,16 @@ class TokenCache:
         self.in_memory: OrderedDict[str, bytes] = OrderedDict()
         self.file_bytes = self.memory_bytes = 0
         self.flights: dict[str, _Flight] = {}
-        self._scratch = None if folder else tempfile.TemporaryDirectory(
-            prefix="qwenvit-serve-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        )
-        if folder:
+        self._scratch = None if folder else _scratch()
+        if self._scratch:
+            self._lock = _taken(self._scratch.name)
+        elif folder:
             self._take_folder(folder)
 
     def _take_folder(self, folder: str) -> None:
         try:
             os.makedirs(folder, exist_ok=True)
-            self._lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock = _taken(folder)
             found = self._files_in(folder)
         except BlockingIOError:
             raise error("QV_EINVAL", f"{self.option} {folder}: another server has it; each server needs its own") from None
@@ -234,3 +238,26 @@ class TokenCache:
 def _read(path: str) -> bytes:
     with open(path, "rb") as f:
         return f.read()
+
+
+def _taken(folder: str) -> int:
+    """Takes a folder for this process, until the descriptor that it returns is closed. Raises BlockingIOError if another
+    process has it."""
+    lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise
+    return lock
+
+
+def _scratch() -> tempfile.TemporaryDirectory[str]:
+    """Makes a folder for files that are read at once. Removes such folders of servers that were killed."""
+    place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
+    for folder in glob.glob(os.path.join(glob.escape(place), f"{SCRATCH}*")):
+        with contextlib.suppress(OSError):  # of a server that lives, or of another user
+            if os.stat(folder).st_mtime < time.time() - STARTING:
+                os.close(_taken(folder))
+                shutil.rmtree(folder)
+    return tempfile.TemporaryDirectory(prefix=SCRATCH, dir=place)

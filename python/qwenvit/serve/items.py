@@ -4,6 +4,7 @@ Nothing here opens a path or a URL."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import struct
@@ -23,6 +24,7 @@ OPTIONS: dict[str, type] = {
 FRAMES = ("num_frames", "min_frames", "max_frames")
 VALUES = 32  # of an item, at most: twice the options
 ENGINES_VALUES = 1 << 16  # of an engine's request, at most: a client's tools may come along
+MARKERS = 4096  # of a JPEG in front of its size, at most: the event loop waits meanwhile
 DEFAULT_FRAMES = 768  # transformers' most frames of a clip
 
 
@@ -100,13 +102,15 @@ def take_options(given: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
 def jpeg_frame(data: bytes) -> tuple[int, int, int]:
     """Returns the height, width and channels of a JPEG."""
     at = 2
-    while data[at] == 0xFF:
+    for _ in range(MARKERS):
+        if data[at] != 0xFF:
+            break
         marker = data[at + 1]
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
             height, width, channels = struct.unpack_from(">HHB", data, at + 5)
             return height, width, channels
         at += 1 if marker == 0xFF else 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    raise IndexError  # a file that is cut, or no JPEG
+    raise IndexError  # no JPEG
 
 
 def _webp_size(data: bytes) -> tuple[int, int]:
@@ -125,21 +129,17 @@ def _gif_frames(data: bytes) -> int:
         return 3 << (flags & 7) + 1 if flags & 0x80 else 0
 
     at, frames = 13 + table(data[10]), 0
-    while data[at] in (0x21, 0x2C):
-        if data[at] == 0x2C:
-            frames += 1
-            at += 11 + table(data[at + 9])
-        else:
-            at += 2
-        while data[at]:
-            at += 1 + data[at]
-        at += 1
+    with contextlib.suppress(IndexError):  # a file that is cut has the frames before
+        while data[at] in (0x21, 0x2C):
+            if data[at] == 0x2C:
+                frames += 1
+                at += 11 + table(data[at + 9])
+            else:
+                at += 2
+            while data[at]:
+                at += 1 + data[at]
+            at += 1
     return frames
-
-
-def _apng_frames(data: bytes) -> int:
-    at = data.find(b"acTL", 0, 4096)
-    return int.from_bytes(data[at + 4 : at + 8], "big") if at > 0 else 1
 
 
 def look_at(data: bytes) -> tuple[bool, int]:
@@ -149,7 +149,7 @@ def look_at(data: bytes) -> tuple[bool, int]:
         if data.startswith(b"\xff\xd8\xff"):
             return True, math.prod(jpeg_frame(data)[:2])
         if data.startswith(b"\x89PNG\r\n\x1a\n"):
-            frames = _apng_frames(data)
+            frames = max(1, data.count(b"fcTL"))
             return frames < 2, frames * math.prod(struct.unpack_from(">II", data, 16))
         if data[:6] in (b"GIF87a", b"GIF89a"):
             size = math.prod(struct.unpack_from("<HH", data, 6))
@@ -159,7 +159,8 @@ def look_at(data: bytes) -> tuple[bool, int]:
             frames = max(1, data.count(b"ANMF"))
             return frames < 2, frames * math.prod(_webp_size(data))
         if data.startswith(b"BM"):
-            return True, abs(math.prod(struct.unpack_from("<ii", data, 18)))
+            short = data[14:18] == b"\x0c\0\0\0"  # OS/2's header
+            return True, abs(math.prod(struct.unpack_from("<HH" if short else "<ii", data, 18)))
     except (IndexError, struct.error):  # a file that is cut: the decoder says so
         return True, 0
     return data[:2] in (b"P5", b"P6") or data[:4] in (b"II*\0", b"MM\0*"), 0
