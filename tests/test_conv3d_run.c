@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests qv_conv3d as its users meet it: choices and their reasons, costs, streams, tune files and
  * mistakes. checkconv tests that the results are right. */
-#define _GNU_SOURCE
 
 #include "test.h"
 

@@ -4,7 +4,6 @@
  * process: a clip's, and the one that has a GPU open (software_nvdec.c stands in for the GPU). The
  * rest is seen from outside: what the processes keep of their caller, and whether they outlive it.
  */
-#define _GNU_SOURCE
 #include "test.h"
 
 #include <fcntl.h>

@@ -5,7 +5,6 @@
  * return QV_EINVAL with a text, or what its header says, and leave what it was given as it was.
  * Each call runs in a process of its own, so that a crash is one line of the report.
  */
-#define _GNU_SOURCE
 #include "test.h"
 
 #include <ctype.h>

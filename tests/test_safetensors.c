@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests that hostile files are refused with texts that help, and that honest ones come back as
  * they were written. */
-#define _GNU_SOURCE
 
 #include "test.h"
 
