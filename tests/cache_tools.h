@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Helpers that write small caches and look into them. The tokens of a key follow from its name.
  * Include this file after test.h, and define _GNU_SOURCE. */
-#ifndef QV_TESTS_CACHE_TOOLS_H
-#define QV_TESTS_CACHE_TOOLS_H
+#pragma once
 
 #include "cache/part_index.h"
 #include "dtype.h"
@@ -252,15 +251,6 @@ expect_record(const qv_cache *c, const char *key, const char *words)
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-static inline void
-put_file(const char *path, const void *data, size_t bytes)
-{
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(data, 1, bytes, f), bytes);
-    assert_int_equal(fclose(f), 0);
-}
-
 /* Calls `call` with the path of every part and returns how many there are. */
 static inline int
 each_part(const char *dir, void (*call)(const char *path, void *user), void *user)
@@ -406,5 +396,3 @@ remove_folder(const char *dir)
 {
     assert_int_equal(nftw(dir, tempdir_remove_one, 16, FTW_DEPTH | FTW_PHYS), 0);
 }
-
-#endif

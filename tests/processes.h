@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Looks at processes by /proc. Include this file after test.h. */
-#ifndef QV_TESTS_PROCESSES_H
-#define QV_TESTS_PROCESSES_H
+#pragma once
 
 #include <dirent.h>
 #include <unistd.h>
@@ -48,4 +47,16 @@ count_descriptors(int pid)
     return n;
 }
 
-#endif
+/* How many of this process's maps are of a file of such a name. */
+static inline int
+count_maps(const char *name)
+{
+    char line[1024];
+    int n = 0;
+    FILE *f = fopen("/proc/self/maps", "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f))
+        n += strstr(line, name) != NULL;
+    fclose(f);
+    return n;
+}

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests reading configuration files: the defaults of transformers, and an error text for everything
  * that is wrong. */
-#define _GNU_SOURCE
 
 #include "test.h"
 
@@ -312,7 +311,7 @@ TEST(bad_files_are_refused)
     } cases[] = {
         { "", "empty" },
         { "\n\n{\"a\":,}", "line 3" },
-        { "[]", "the top is []|object" },
+        { "[]", "the top level is []|object" },
         { VISION("\"depth\":NaN"), "line 1" },
         { VISION("\"depth\":Infinity"), "line 1" },
         { VISION("\"depth\":18446744073709551616"), "line 1|too big" },

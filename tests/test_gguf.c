@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests GGUF files: honest ones give what they hold; hostile ones are refused with texts that
  * help; and blocks of every quantised type have the values that the `gguf` package computes. */
-#define _GNU_SOURCE
 
 #include "test.h"
 
@@ -135,7 +134,7 @@ TEST(hostile_files_are_refused)
         { HEAD("0", "1") " t:clip.x u4:13 z:8", "key \"clip.x\": its type is 13" },
         { HEAD("0", "1") " t:clip.x u4:0x80000000 z:8", "its type is 2147483648" },
         { HEAD("0", "2") " t:clip.x u4:4 u4:1 t:clip.x u4:4 u4:1",
-          "key \"clip.x\" is there twice" },
+          "key \"clip.x\" occurs twice" },
         { HEAD("0", "1") " t:clip.x u4:7 u1:2", "the boolean before|is 2; it must be 0 or 1" },
         { HEAD("0", "1") " t:clip.x u4:8 u8:0x7fffffffffffffff", "inside of a text" },
         { HEAD("0", "1") " t:clip.x u4:9 u4:9 u8:1 z:12", "9 (array) in an array" },
@@ -164,17 +163,17 @@ TEST(hostile_files_are_refused)
           "\"a\": its size in bytes overflows" },
         { HEAD("1", "0") " t:a u4:2 u8:33 u8:32 u4:8 u8:0 z:2048",
           "\"a\" is Q8_0 with rows of 33 values; Q8_0 has blocks of 32" },
-        { HEAD("1", "0") F32("a", "u4:1 u8:4", "8") " z:96", "is 8, no multiple|32" },
-        { HEAD("1", "0") F32("a", "u4:1 u8:64", "0") " z:64", "256 bytes from 0 on end behind" },
+        { HEAD("1", "0") F32("a", "u4:1 u8:4", "8") " z:96", "is 8, not a multiple|32" },
+        { HEAD("1", "0") F32("a", "u4:1 u8:64", "0") " z:64", "256 bytes from 0 on end past" },
         { HEAD("1", "0") F32("a", "u4:1 u8:4", "0xffffffffffffffe0") " z:96",
-          "from 18446744073709551584 on end behind" },
+          "from 18446744073709551584 on end past" },
         { HEAD("1", "0") F32("a", "u4:1 u8:4", "0"), "before the data|half a download" },
         { HEAD("2", "0") F32("a", "u4:1 u8:16", "0") F32("b", "u4:1 u8:4", "32") " z:256",
           "\"b\": its offset is 32, but the tensor before ends at 64" },
         { HEAD("2", "0") F32("a", "u4:1 u8:4", "0") F32("b", "u4:1 u8:4", "0") " z:256",
           "its offset is 0, but the tensor before ends at 16" },
         { HEAD("2", "0") F32("a", "u4:1 u8:4", "0") F32("a", "u4:1 u8:4", "32") " z:256",
-          "tensor \"a\" is there twice" },
+          "tensor \"a\" occurs twice" },
         { HEAD("1", "0") " u8:200 z:300", "a tensor's name|has 200 bytes; it must have 1 to" },
         { HEAD("1", "0") " u8:3 a x:1b x:ff u4:1 u8:4 u4:0 u8:0 z:96", "is not UTF-8" },
     }, unsupported[] = {

@@ -4,7 +4,6 @@
  * process: a clip's, and the one that has a GPU open (software_nvdec.c stands in for the GPU). The
  * rest is seen from outside: what the processes keep of their caller, and whether they outlive it.
  */
-#define _GNU_SOURCE
 #include "test.h"
 
 #include <fcntl.h>
@@ -23,6 +22,7 @@
 #include "make_clips.h"
 #include "read_clip.h"
 #include "start_decoder.h"
+#include "tempdir.h"
 
 #define CLIP "x264-pyramid.mkv"
 
@@ -342,11 +342,8 @@ TEST(test_reaped)
 /* The page's table is that of lock.inc. */
 TEST(test_page)
 {
-    static char page[1 << 16], line[4096];
-    FILE *file = fopen(QV_ISOLATION_PAGE, "r");
-    assert_non_null(file);
-    page[fread(page, 1, sizeof page - 1, file)] = 0;
-    fclose(file);
+    static char line[4096];
+    const char *page = read_text(QV_ISOLATION_PAGE);
     for (const struct locked_row *row = locked_rows, *end = row + locked_n_rows; row < end;) {
         const struct locked_row *class = row++;
         int n = snprintf(line, sizeof line, "| %s | ", class->text);

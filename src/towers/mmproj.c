@@ -100,8 +100,8 @@ check_file(const char *path, qv_error *err)
     if (s || ends_in_gguf(path) || qv_gguf_is(path))
         return s;
     return qv_fail(err, QV_EFORMAT,
-                   "%s: is neither a checkpoint's folder nor a GGUF file: give the folder that its "
-                   "config.json and weights are in",
+                   "%s: is neither a checkpoint's folder nor a GGUF file: give the folder that has "
+                   "config.json and the weights",
                    qv_path_tail(path));
 }
 
@@ -183,15 +183,18 @@ is_true(const struct reader *r, const char *key)
     return json_is_true(qv_json_get(&r->keys, key));
 }
 
-/* Returns whether any block has a DeepStack merger. The converter writes one boolean per block. */
+/* Returns whether any block has a DeepStack merger. The converter writes one boolean per block;
+ * llama.cpp itself looks for the tensors. */
 static bool
 has_deepstack(const struct reader *r)
 {
     const json_t *list = qv_json_get(&r->keys, VISION "is_deepstack_layers");
+    bool has = false;
     for (size_t i = 0; i < json_array_size(list); i++)
-        if (json_is_true(json_array_get(list, i)))
-            return true;
-    return false;
+        has |= json_is_true(json_array_get(list, i));
+    for (size_t i = 0; i < qv_gguf_count(r->file); i++)
+        has |= !strncmp(qv_gguf_at(r->file, i)->name, "v.deepstack.", 12);
+    return has;
 }
 
 /* Returns the model_type. The projector's name is that of Qwen3-VL for three families: Qwen3.5
@@ -212,11 +215,11 @@ find_family(struct reader *r)
     const struct published *found = NULL;
     qv_status s = qv_json_string(&r->keys, "general.architecture", &architecture, r->err);
     if (!s && (!architecture || strcmp(architecture, "clip") != 0))
-        return qv_json_unsupported(
-            &r->keys, "general.architecture", qv_json_get(&r->keys, "general.architecture"),
-            "a vision tower's is \"clip\": its file is the one that is called "
-            "mmproj, beside the language model's",
-            r->err);
+        return qv_json_unsupported(&r->keys, "general.architecture",
+                                   qv_json_get(&r->keys, "general.architecture"),
+                                   "a vision tower's is \"clip\": its file is the one called "
+                                   "mmproj, next to the language model's",
+                                   r->err);
     for (int i = 0; i < 2 && !s && !projector; i++) {
         where = places[i];
         s = qv_json_string(&r->keys, where, &projector, r->err);
@@ -349,12 +352,20 @@ set_deepstack(struct reader *r)
     if (found && (int64_t)json_array_size(found) != c->depth)
         return qv_json_wrong(&r->keys, key, found, "it must be a boolean for each of the blocks",
                              r->err);
-    for (size_t i = 0; i < json_array_size(found); i++) {
-        if (!json_is_true(json_array_get(found, i)))
+    for (int64_t i = 0; i < c->depth; i++) {
+        char name[64];
+        const bool has = json_is_true(json_array_get(found, (size_t)i));
+        snprintf(name, sizeof name, "v.deepstack.%lld.fc2.weight", (long long)i);
+        if (has != (qv_gguf_find(r->file, name) != NULL))
+            return qv_json_wrong(&r->keys, key, found,
+                                 "it must be true for the blocks with tensors v.deepstack.N, and "
+                                 "false for all others",
+                                 r->err);
+        if (!has)
             continue;
         if (c->n_deepstack == QV_MAX_DEEPSTACK)
             return qv_json_wrong(&r->keys, key, found, "at most 8 may be true", r->err);
-        c->deepstack[c->n_deepstack++] = (int64_t)i;
+        c->deepstack[c->n_deepstack++] = i;
     }
     return QV_OK;
 }
@@ -425,10 +436,9 @@ warn_of_means(const struct reader *r, const json_t *mean, const json_t *std)
     r->c->doubts_means = true;
     snprintf(r->c->warning, sizeof r->c->warning,
              "%s: " VISION
-             "image_mean or image_std is not what checkpoints of %s have (the mean is %s): "
-             "tokens will be others than transformers'. Give --image-mean %g,%g,%g --image-std "
-             "%g,%g,%g (image_mean and image_std in C and Python) to overrule "
-             "the file",
+             "image_mean or image_std is not what checkpoints of %s have (the mean is %s): tokens "
+             "will differ from transformers'. Give --image-mean %g,%g,%g --image-std %g,%g,%g "
+             "(image_mean and image_std in C and Python) to override the file",
              qv_path_tail(r->keys.file), r->published->model_type, qv_json_show(mean, means),
              w[0][0], w[0][1], w[0][2], w[1][0], w[1][1], w[1][2]);
 }
