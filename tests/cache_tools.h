@@ -251,15 +251,6 @@ expect_record(const qv_cache *c, const char *key, const char *words)
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-static inline void
-put_file(const char *path, const void *data, size_t bytes)
-{
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(data, 1, bytes, f), bytes);
-    assert_int_equal(fclose(f), 0);
-}
-
 /* Calls `call` with the path of every part and returns how many there are. */
 static inline int
 each_part(const char *dir, void (*call)(const char *path, void *user), void *user)

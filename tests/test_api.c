@@ -17,21 +17,13 @@
 #include "tempdir.h"
 #include "tiny.h"
 
-#define FOR_EACH_RUN(on, type)                                                                     \
-    for (int on = 0; on < N_TEST_BACKENDS; on++)                                                   \
-        for (int type = 0;                                                                         \
-             type < N_TEST_DTYPES && dtype_is_here(test_backends[on], test_dtypes[type]); type++)
-
 /* TEST_ON_EACH(name) { ... } has a tiny tower t on each backend, in each dtype. */
 #define TEST_ON_EACH(name)                                                                         \
     static void name##_on(struct tiny t);                                                          \
     TEST(name)                                                                                     \
     {                                                                                              \
-        FOR_EACH_RUN(on, type)                                                                     \
-        {                                                                                          \
-            struct tiny t = tiny_open(test_backends[on], test_dtypes[type], 2);                    \
-            name##_on(t);                                                                          \
-        }                                                                                          \
+        EACH_RUN (on, type)                                                                        \
+            name##_on(tiny_open(*on, *type, 2));                                                   \
     }                                                                                              \
     static void name##_on(struct tiny t)
 
@@ -67,10 +59,8 @@ take_and_give(void *context)
 
 TEST(host_memory_serves_any_call)
 {
-    for (int b = 0; b < N_TEST_BACKENDS; b++) {
-        if (!backend_is_here(test_backends[b]))
-            continue;
-        struct tiny t = tiny_open(test_backends[b], QV_F32, 1);
+    EACH_BACKEND (b) {
+        struct tiny t = tiny_open(*b, QV_F32, 1);
         uint8_t *frames = tiny_frames(&t, 8, 6, 4, 7);
         const size_t input = (size_t)(8 * 6 * 4 * t.info.patch_size * t.info.patch_size * 3);
         qv_item clip = { .data = frames, .grid_thw = { 4, 6, 4 } };
@@ -184,9 +174,8 @@ TEST(host_memory_that_cannot_be)
 TEST(chunks_do_not_depend_on_length)
 {
     enum { H = 4, W = 6, PATCHES = H * W };
-    FOR_EACH_RUN(on, type)
-    {
-        struct tiny t = tiny_open(test_backends[on], test_dtypes[type], 2);
+    EACH_RUN (on, type) {
+        struct tiny t = tiny_open(*on, *type, 2);
         const int64_t per_chunk = t.ctx->caps.chunk_rows / PATCHES;
         const int64_t pairs = per_chunk > 40 ? per_chunk + 2 : 2 * per_chunk + 1;
         const size_t frame = (size_t)(PATCHES * t.info.patch_size * t.info.patch_size * 3);
@@ -382,9 +371,8 @@ TEST_ON_EACH(an_image_larger_than_a_chunk)
 TEST(patches_are_frames_where_pixels_are_exact)
 {
     enum { H = 4, W = 6, PAIRS = 2 };
-    FOR_EACH_RUN(on, type)
-    {
-        struct tiny t = tiny_open(test_backends[on], test_dtypes[type], 2);
+    EACH_RUN (on, type) {
+        struct tiny t = tiny_open(*on, *type, 2);
         int64_t ps = t.info.patch_size, width = W * ps, rows = (int64_t)PAIRS * H * W, out = 0;
         uint8_t *frames = tiny_frames(&t, 2 * PAIRS, H, W, 21);
         float *patches = test_alloc((size_t)(rows * t.info.row_dim) * sizeof *patches);
