@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Declares what the writer and the reader of a cache share: names, texts, qwenvit-cache.json. */
-#ifndef QV_CACHE_CACHE_H
-#define QV_CACHE_CACHE_H
+#pragma once
 
 #include <jansson.h>
 
@@ -73,5 +72,3 @@ qv_status qv_cache_description(const char *dir, bool *there, json_t **root, qv_c
                                qv_error *err);
 /* Returns QV_EFORMAT, naming the first difference and both models, if `run` is not as `there`. */
 qv_status qv_cache_same(const char *dir, const json_t *there, const json_t *run, qv_error *err);
-
-#endif

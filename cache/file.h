@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* A file that appears in a folder under a new name, whole and synced, or not at all. Until then it
  * has no name (O_TMPFILE), or where that cannot be, a temporary one with host and process. */
-#ifndef QV_CACHE_FILE_H
-#define QV_CACHE_FILE_H
+#pragma once
 
 #include "qwenvit.h"
 
@@ -42,5 +41,3 @@ qv_status qv_cache_file_publish(struct qv_cache_file *file, const char *name, bo
 char *qv_cache_file_path(const struct qv_cache_file *file);
 /* Closes the file; one that has no name yet is gone. */
 void qv_cache_file_close(struct qv_cache_file *file);
-
-#endif

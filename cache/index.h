@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The index of an open cache: its parts, and where each key's tensors are and what decides whether
  * it is computed again. The record is read from the part when it is asked for. */
-#ifndef QV_CACHE_INDEX_H
-#define QV_CACHE_INDEX_H
+#pragma once
 
 #include "part_index.h"
 
@@ -51,5 +50,3 @@ const struct qv_index_key *qv_index_find(const struct qv_cache_index *c, const c
 qv_status qv_index_copy(struct qv_cache_index *to, const struct qv_cache_index *from,
                         qv_error *err);
 void qv_index_free(struct qv_cache_index *c);
-
-#endif

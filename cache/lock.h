@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Keeps those who add to a cache (a shared lock on qwenvit-cache.json) apart from those who remove
  * (an exclusive one). The lock leaves nothing behind, and ends with the process. */
-#ifndef QV_CACHE_LOCK_H
-#define QV_CACHE_LOCK_H
+#pragma once
 
 #include "file.h"
 
@@ -12,5 +11,3 @@
 qv_status qv_cache_lock(const struct qv_cache_folder *folder, bool alone, int *lock,
                         qv_error *warning, qv_error *err);
 void qv_cache_unlock(int *lock);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Maps a cache's parts into memory, for several threads. A part is mapped while somebody holds it;
  * some that nobody holds stay mapped, and the one that was released first goes first. */
-#ifndef QV_CACHE_MAPS_H
-#define QV_CACHE_MAPS_H
+#pragma once
 
 #include <pthread.h>
 
@@ -34,5 +33,3 @@ void qv_part_maps_close(struct qv_part_maps *maps);
 qv_status qv_part_maps_hold(struct qv_part_maps *maps, size_t i, const char *path, const char **out,
                             qv_error *err);
 void qv_part_maps_release(struct qv_part_maps *maps, size_t i);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Opens a cache with settings of the binding's and tests', and writes parts of what exists
  * already. */
-#ifndef QV_CACHE_OPEN_H
-#define QV_CACHE_OPEN_H
+#pragma once
 
 #include "qwenvit_cache.h"
 
@@ -46,5 +45,3 @@ qv_status qv_cache_write_part(const char *dir, const char *name, int64_t sealed_
                               const struct qv_cache_copied *keys, size_t n,
                               void (*left_out)(void *user, size_t key, const char *words),
                               void *user, qv_error *err);
-
-#endif

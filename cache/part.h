@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* A part that is being written: room in front, then blocks of tokens. Sealing writes the small
  * tensors behind them, and header, index, keys and records in front. */
-#ifndef QV_CACHE_PART_H
-#define QV_CACHE_PART_H
+#pragma once
 
 #include "file.h"
 #include "part_index.h"
@@ -76,5 +75,3 @@ struct qv_cache_part_name {
 qv_status qv_cache_part_seal(struct qv_cache_part *p, const qv_cache_layout *l,
                              const struct qv_cache_usual *usual, struct qv_cache_part_name *name,
                              int64_t sealed_ns, qv_error *err);
-
-#endif

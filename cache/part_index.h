@@ -4,8 +4,7 @@
  * and a row for each key), `__keys` (each ends with a NUL) and `__records` (one JSON object per
  * line), the latter three at multiples of QV_CACHE_ALIGN. Opening a cache reads index and keys
  * alone. */
-#ifndef QV_CACHE_PART_INDEX_H
-#define QV_CACHE_PART_INDEX_H
+#pragma once
 
 #include "cache.h"
 #include "open.h"
@@ -130,5 +129,3 @@ qv_status qv_record_row(const char *record, size_t bytes, const struct qv_cache_
  * the index's tensors, and that each record says what its row does. */
 qv_status qv_part_check(struct qv_part_index *p, const char *path,
                         const struct qv_cache_usual *usual, qv_error *err);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* What the files of the reader share: an open cache, its parts, and which are damaged. */
-#ifndef QV_CACHE_READER_H
-#define QV_CACHE_READER_H
+#pragma once
 
 #include <pthread.h>
 
@@ -69,5 +68,3 @@ qv_status qv_cache_scan(qv_cache *c, const struct qv_cache_reading *how, qv_erro
  * none. Else *later is NULL and `failed` is returned. */
 qv_status qv_cache_look_again(const qv_cache *c, const struct qv_index_key *k, qv_status failed,
                               const qv_cache **later, qv_cache_item *item, qv_error *err);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* What the files of this room share: which frames are asked of a clip, and who decodes it. */
-#ifndef QVM_CLIPS_H
-#define QVM_CLIPS_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -127,5 +126,3 @@ qv_status qvm_session_start(qv_decoder *decoder, const qvm_session *session, int
 int qvm_session_end(qv_decoder *decoder, const qvm_server *server);
 /* Ends a session's process without waiting for its end. */
 void qvm_session_drop(qv_decoder *decoder, const qvm_server *server);
-
-#endif

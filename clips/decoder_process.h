@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* A clip's side of its decoder process, which the file's author may control once it has read the
  * file: nothing that it says is believed. */
-#ifndef QVM_DECODER_PROCESS_H
-#define QVM_DECODER_PROCESS_H
+#pragma once
 
 #include "gpu.h"
 
@@ -51,5 +50,3 @@ qv_status qvm_process_send(struct qvm_process *p, const void *bytes, size_t n, q
 qv_status qvm_process_receive(struct qvm_process *p, void *bytes, size_t n, qv_error *err);
 /* Waits for an event other than a sign of life. If none comes, the error says why. */
 qv_status qvm_process_next(struct qvm_process *p, qvm_event *event, qv_error *err);
-
-#endif

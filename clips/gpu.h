@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Starts GPU processes, gives them clips and ends them (gpu.c). */
-#ifndef QVM_GPU_H
-#define QVM_GPU_H
+#pragma once
 
 #include "clips.h"
 
@@ -57,5 +56,3 @@ void qvm_gpu_doubt(qv_decoder *decoder, int gpu, pid_t pid);
 void qvm_gpus_stop(struct qvm_gpus *gpus);
 /* Closes what a forked process has of them. They go on for the process that started them. */
 void qvm_gpus_leave(struct qvm_gpus *gpus);
-
-#endif

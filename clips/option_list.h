@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* options.inc as a table, for all who read options. Caches know nothing else of clips. */
-#ifndef QVM_OPTION_LIST_H
-#define QVM_OPTION_LIST_H
+#pragma once
 
 #include <float.h>
 #include <stddef.h>
@@ -133,5 +132,3 @@ const char *qvm_option_take(const struct qvm_option *p, qv_clip_options *o, cons
  * together, which may also fail with QV_EUNSUPPORTED (clip_options.c). */
 qv_status qvm_check_row(const qv_clip_options *own, qv_error *err);
 qv_status qvm_check_options(const char *path, const qv_clip_options *o, qv_error *err);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The parts of the CPU backend: GEMM and attention are on oneDNN's matmul, convolutions on
  * oneDNN's convolution, everything else is plain C. */
-#ifndef QV_CPU_CPU_H
-#define QV_CPU_CPU_H
+#pragma once
 
 #include <oneapi/dnnl/dnnl.h>
 
@@ -354,5 +353,3 @@ void qv_lanes_transpose_words_avx512_cpu(void *y, int64_t y_stride, int64_t y_ro
 /* y[n][2] = the bf16 row x[n] and the row x_stride behind it, side by side. If x_stride is 0,
  * the second is zeros. */
 void qv_lanes_pair_cpu(void *y, const void *x, int64_t x_stride, int64_t n);
-
-#endif

@@ -4,8 +4,7 @@
  * assembly because the intrinsics of gcc 12 do not say that they read memory, so that it may put
  * a vector's store behind the load of a tile that needs it.
  */
-#ifndef QV_CPU_TILES_H
-#define QV_CPU_TILES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -69,6 +68,5 @@ tiles_end(void)
 #define TILE_MULTIPLY(sums, x, w)                                                                  \
     __asm__ volatile("tdpbf16ps %%tmm" #w ", %%tmm" #x ", %%tmm" #sums ::)
 
-#endif
 #endif
 #endif

@@ -4,8 +4,7 @@
  * are. A function body that is always inlined is compiled once for each instruction set, into a
  * function with that target; which of these runs depends on what oneDNN may use (qv_isa_cpu).
  */
-#ifndef QV_CPU_VECTORS_H
-#define QV_CPU_VECTORS_H
+#pragma once
 
 #include <stdint.h>
 #include <string.h>
@@ -75,5 +74,3 @@ codes_cpu(floats_cpu *low, floats_cpu *high, const void *line, int64_t pair, int
     *low = __builtin_convertvector((signed_words)(words & mask), floats_cpu);
     *high = __builtin_convertvector((signed_words)(words >> 16 & mask), floats_cpu);
 }
-
-#endif

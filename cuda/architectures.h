@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Says which of a build's kernels a GPU runs. A pure function, which needs no CUDA. */
-#ifndef QV_CUDA_ARCHITECTURES_H
-#define QV_CUDA_ARCHITECTURES_H
+#pragma once
 
 /* The kernels that a GPU runs: */
 enum code_cuda {
@@ -18,5 +17,3 @@ enum code_cuda {
  * chip (Tegra), neither among them nor between them and other GPUs. PTX runs on what is as new as
  * its architecture or newer. */
 enum code_cuda qv_find_code_cuda(const int *built, int sm, int *from);
-
-#endif

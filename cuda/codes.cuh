@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Kernels on quantised weights share these: the layout of a matrix (codes.h), its scales and
  * offsets, and the epilogue. */
-#ifndef QV_CUDA_CODES_CUH
-#define QV_CUDA_CODES_CUH
+#pragma once
 
 #include <cuda_fp16.h>
 
@@ -75,5 +74,3 @@ finish(const struct few_epilogue &e, int64_t row, int64_t col, float sum, T *y)
 cudaError_t qv_few_bf16_cuda(cudaStream_t stream, const struct qv_groups *groups,
                              const struct codes_shape &s, const struct few_epilogue &e,
                              const void *x, void *y, bool *taken);
-
-#endif

@@ -11,8 +11,7 @@
  * of one group. In a word the even codes of 8 (of 4 bits) or 4 (of 8 bits) are in the lower half,
  * the odd ones in its upper, so that one mask gives two.
  */
-#ifndef QV_CUDA_CODES_H
-#define QV_CUDA_CODES_H
+#pragma once
 
 #include "engine/grouped.h"
 
@@ -70,5 +69,3 @@ qv_pair_at_cuda(uint32_t group, uint32_t row, uint32_t col)
     const uint32_t groups = QV_CODES_SLICE_CUDA / group;
     return (int)((row % 8 * groups + col / group) * 2 + row / 8);
 }
-
-#endif

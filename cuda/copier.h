@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Copies within the host's memory by several threads, because one core has only a fraction of the
  * link's rate. */
-#ifndef QV_CUDA_COPIER_H
-#define QV_CUDA_COPIER_H
+#pragma once
 
 #include "qwenvit.h"
 
@@ -15,5 +14,3 @@ void qv_copier_close(struct qv_copier *copier); /* NULL is accepted */
 
 /* Copies like memcpy, and returns when it is done. One thread at a time may call it. */
 void qv_copier_copy(struct qv_copier *copier, void *dst, const void *src, size_t bytes);
-
-#endif

@@ -5,8 +5,7 @@
  * status; context; copier; memory; cudnn_graph and our kernels (launch.h); frames; gemm_graph;
  * gemm, attention, conv, own; batches; work; device.
  */
-#ifndef QV_CUDA_CUDA_H
-#define QV_CUDA_CUDA_H
+#pragma once
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
@@ -237,5 +236,3 @@ qv_status qv_mark_cuda(struct qv_device *dev, int mark, qv_error *err);
 qv_status qv_wait_cuda(struct qv_device *dev, int mark, qv_error *err);
 qv_status qv_elapsed_cuda(struct qv_device *dev, int begin, int end, double *ms, qv_error *err);
 qv_status qv_sync_cuda(struct qv_device *dev, qv_error *err);
-
-#endif

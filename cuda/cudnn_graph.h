@@ -4,8 +4,7 @@
  * so that a graph is written down without a check on every line; qv_graph_open_cuda() makes a plan
  * of it.
  */
-#ifndef QV_CUDA_CUDNN_GRAPH_H
-#define QV_CUDA_CUDNN_GRAPH_H
+#pragma once
 
 #include "cuda.h"
 
@@ -115,5 +114,3 @@ qv_status qv_conv_plan_cuda(const struct target_cuda *target, const struct qv_op
 qv_status qv_gemm_graph_run_cuda(struct qv_device_cuda *dev, const struct qv_op_gemm *op,
                                  const struct graph_cuda *graph, void *const *p, void *workspace,
                                  qv_error *err);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Code that our device kernels share: vectors of f32 or bf16, divisions, activations, launches. */
-#ifndef QV_CUDA_KERNELS_CUH
-#define QV_CUDA_KERNELS_CUH
+#pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -290,5 +289,3 @@ activate(int act, float x)
     }
     return x;
 }
-
-#endif

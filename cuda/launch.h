@@ -6,8 +6,7 @@
  * except in convert and gather; sums are in f32. The kernels take any size that qv_op_check()
  * accepts, beyond 2^31 elements too.
  */
-#ifndef QV_CUDA_KERNELS_H
-#define QV_CUDA_KERNELS_H
+#pragma once
 
 #include <cuda_runtime_api.h>
 
@@ -88,5 +87,4 @@ cudaError_t qv_conv_naive_cuda(cudaStream_t stream, const struct qv_op_conv *op,
 
 #ifdef __cplusplus
 }
-#endif
 #endif

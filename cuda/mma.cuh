@@ -5,8 +5,7 @@
  * lane i holds two neighbours: row i / 4, columns i % 4 * 2 and the next, the first one in the
  * lower half.
  */
-#ifndef QV_CUDA_MMA_CUH
-#define QV_CUDA_MMA_CUH
+#pragma once
 
 #include "device.cuh"
 
@@ -93,5 +92,3 @@ multiply_blocks(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t 
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Declares what the files of the program that decodes share. */
-#ifndef QVM_DECODER_H
-#define QVM_DECODER_H
+#pragma once
 
 #include <libavcodec/avcodec.h>
 #include <libavformat/avformat.h>
@@ -462,5 +461,3 @@ const char *qvm_sandbox(int64_t memory, int first_fd);
  * that it opens no file but landlock.c's; and all of its threads behind that. Return as above. */
 const char *qvm_sandbox_files(void);
 const char *qvm_sandbox_gpu(void);
-
-#endif

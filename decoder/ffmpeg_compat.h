@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Everything that must be written twice because FFmpeg 5.1 to 9 differ. What only tests need is
  * in tests/ffmpeg_write.h. */
-#ifndef QV_FFMPEG_COMPAT_H
-#define QV_FFMPEG_COMPAT_H
+#pragma once
 
 #include <libavcodec/avcodec.h>
 #include <libavformat/avformat.h>
@@ -73,5 +72,4 @@ qvm_is_tiled(const AVFormatContext *format)
     return false;
 }
 
-#endif
 #endif

@@ -3,8 +3,7 @@
  * clips. The clip's decoder process (gpu_decoder.c) reads the file, sends the GPU process the
  * packets, and takes the sampled frames out of memory that both have. Neither believes the other:
  * whatever is unforeseen ends with the clip being decoded again in its decoder process. */
-#ifndef QVM_GPU_DECODER_H
-#define QVM_GPU_DECODER_H
+#pragma once
 
 #include <libavcodec/bsf.h>
 
@@ -152,5 +151,3 @@ int qvm_gpu_decoder_send(qvm_gpu_decoder *d, const AVPacket *packet, bool sample
 int qvm_gpu_decoder_receive(qvm_gpu_decoder *d, AVFrame *frame);
 /* Has the GPU, whose frames have all come, go on with a keyframe behind a gap. */
 void qvm_gpu_decoder_begin_anew(qvm_gpu_decoder *d);
-
-#endif

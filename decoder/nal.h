@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Finds NAL units of H.264 and HEVC in a packet, and reads their bits (nal.c). */
-#ifndef QVM_NAL_H
-#define QVM_NAL_H
+#pragma once
 
 #include "decoder.h"
 
@@ -32,5 +31,3 @@ bool qvm_next_unit(qvm_units *units, const uint8_t **unit, const uint8_t **end);
 int qvm_find_length_bytes(const AVCodecParameters *par);
 /* Returns whether H.264's units of this type are parameter sets. */
 bool qvm_is_h264_parameters(int type);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* What nvdec.c and nvstream.c share: NVIDIA's functions (by FFmpeg's ffnvcodec) and decoders. */
-#ifndef QVM_NVCUVID_H
-#define QVM_NVCUVID_H
+#pragma once
 
 #include <ffnvcodec/dynlink_cuda.h>
 #include <ffnvcodec/dynlink_cuviddec.h>
@@ -113,5 +112,3 @@ CUresult qvm_nvscaler_run(const qvm_nvdec *gpu, struct qvm_nvscaler *scaler, CUd
                           CUstream queue, void *to);
 /* Returns whether the GPU makes the CPU's bytes of a frame, planar and of even sides. */
 bool qvm_nvscale_agrees(const qvm_nvdec *gpu, const AVFrame *frame, int to_width, int to_height);
-
-#endif

@@ -2,8 +2,7 @@
 /* NVIDIA's video decoders, by NVIDIA's own library, which parses the stream and says of each
  * picture whether it was whole. FFmpeg's decoders tell of no damage, and open a device's decoder
  * anew for each clip, which takes some 40 ms during which no other is opened. */
-#ifndef QVM_NVDEC_H
-#define QVM_NVDEC_H
+#pragma once
 
 #include "gpu_decoder.h"
 
@@ -44,5 +43,3 @@ const char *qvm_nvstream_give(qvm_nvstream *stream, const qvm_gpu_decoder_reques
 /* Goes on with a keyframe that refers to nothing before it. Returns as above. */
 const char *qvm_nvstream_begin_anew(qvm_nvstream *stream);
 void qvm_nvstream_close(qvm_nvstream *stream);
-
-#endif

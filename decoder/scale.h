@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The arithmetic of colours and the kernels' arguments, which scale.cu shares with C. */
-#ifndef QVM_SCALE_H
-#define QVM_SCALE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -55,5 +54,3 @@ struct qvm_scale_down {
     uint64_t src, dst; /* addresses */
     uint32_t bytes;
 };
-
-#endif

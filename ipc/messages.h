@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* What a clip (clips/) and the program that decodes (decoder/) say, and their memory. */
-#ifndef QVM_MESSAGES_H
-#define QVM_MESSAGES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -184,5 +183,3 @@ bool qvm_shared_memory_size(int fd, int64_t bytes);
 
 /* Makes a pair of connected stream sockets, which are closed on exec. Returns false with errno. */
 bool qvm_stream(int *here, int *there);
-
-#endif

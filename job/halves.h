@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Puts computed tokens, f32 or bf16, into a cache that may be of f16. */
-#ifndef QV_CACHE_HALVES_H
-#define QV_CACHE_HALVES_H
+#pragma once
 
 #include "qwenvit_cache.h"
 
@@ -9,5 +8,3 @@
  * QV_EUNSUPPORTED, the clip's failure, for a value that f16 cannot hold; others are the cache's. */
 qv_status qv_cache_put_rounded(const qv_cache_layout *layout, qv_cache_entry *entry,
                                const qv_tokens *rows, qv_error *err);
-
-#endif

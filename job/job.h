@@ -4,8 +4,7 @@
  * next chunk (device_thread.c). The sink gets the chunk's pieces with their tokens (sink.c). One
  * lock guards all but what one thread alone uses: a reader its item's clip, a device what it pushes
  * and pulls. */
-#ifndef QV_JOB_JOB_H
-#define QV_JOB_JOB_H
+#pragma once
 
 #include <pthread.h>
 
@@ -296,5 +295,3 @@ int64_t qv_job_token_bytes(const qv_job *job, int64_t tokens);
 
 /* sink.c. Makes the end call for an item that was not done when the job ended, without the lock. */
 void qv_job_cancel_item(qv_job *job, struct qv_job_item *item);
-
-#endif

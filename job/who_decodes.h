@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Who decodes a job's clips: the CPU or a GPU, and how many at once. */
-#ifndef QV_JOB_WHO_DECODES_H
-#define QV_JOB_WHO_DECODES_H
+#pragma once
 
 #include "qwenvit_clips.h"
 
@@ -49,5 +48,3 @@ struct qv_job_choice {
 
 /* Returns who decodes a clip whose options ask for `asked`. holds[QV_JOB_GPU_READY] is ignored. */
 struct qv_job_choice qv_job_who_decodes(qv_decode asked, const bool holds[QV_JOB_CASES]);
-
-#endif

@@ -4,8 +4,7 @@
  * Launches are pure functions of the operation and of the GPU, in C; device.m and work.m carry them
  * out.
  */
-#ifndef QV_METAL_LAUNCH_H
-#define QV_METAL_LAUNCH_H
+#pragma once
 
 #include "arguments.h"
 #include "error.h"
@@ -93,5 +92,3 @@ void qv_describe_metal(const struct launch_metal *launch, bool naive, char *text
     qv_status qv_launch_##name##_metal(const struct qv_op_##name *op, int choice, bool naive,      \
                                        struct launch_metal *out, qv_error *err);
 #include "engine/ops.inc"
-
-#endif

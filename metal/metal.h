@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The parts of the Metal backend, in Objective-C without ARC: everything that is retained here
  * is released here. */
-#ifndef QV_METAL_METAL_H
-#define QV_METAL_METAL_H
+#pragma once
 
 #import <Metal/Metal.h>
 
@@ -75,5 +74,3 @@ qv_status qv_mark_metal(struct qv_device *dev, int mark, qv_error *err);
 qv_status qv_wait_metal(struct qv_device *dev, int mark, qv_error *err);
 qv_status qv_elapsed_metal(struct qv_device *dev, int begin, int end, double *ms, qv_error *err);
 qv_status qv_sync_metal(struct qv_device *dev, qv_error *err);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The tiles that GEMMs and convolutions are cut into (gemm.metal), and how one is chosen. */
-#ifndef QV_METAL_TILES_H
-#define QV_METAL_TILES_H
+#pragma once
 
 #include "dtype.h"
 #include "launch.h"
@@ -88,5 +87,3 @@ naive_launch(const char *function, int64_t outputs, struct launch_metal *out)
     out->groups[0] = (uint32_t)tiles_along(outputs, TILE_THREADS);
     out->groups[1] = out->groups[2] = 1;
 }
-
-#endif

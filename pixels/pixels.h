@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Resizes pixels as transformers does, and as qwen-vl-utils does. Pure functions. */
-#ifndef QVM_PIXELS_H
-#define QVM_PIXELS_H
+#pragma once
 
 #include <stddef.h>
 
@@ -60,5 +59,3 @@ void qvm_resampler_free(qvm_resampler **resampler);
  * Allocates nothing. */
 void qvm_resampler_run(qvm_resampler *resampler, const uint8_t *src, int64_t src_stride,
                        uint8_t *dst);
-
-#endif

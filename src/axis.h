@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The weights of a bicubic resize along one axis, in torch's arithmetic for bytes: 16-bit weights
  * with one precision per axis. */
-#ifndef QV_AXIS_H
-#define QV_AXIS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -39,5 +38,3 @@ qv_axis_weight_bytes(const struct qv_axis *axis)
 {
     return (size_t)axis->out * (size_t)axis->taps * sizeof *axis->weights;
 }
-
-#endif

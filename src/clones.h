@@ -2,14 +2,11 @@
 /* QV_CLONES in front of a function compiles it once for each instruction set, if the compiler and
  * the loader can choose one of them when the library is loaded. It is for plain loops over many
  * values. */
-#ifndef QV_CLONES_H
-#define QV_CLONES_H
+#pragma once
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__linux__) &&       \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define QV_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define QV_CLONES
-#endif
-
 #endif

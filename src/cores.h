@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* How many threads are of use. */
-#ifndef QV_CORES_H
-#define QV_CORES_H
+#pragma once
 
 #include <sched.h>
 #include <unistd.h>
@@ -18,5 +17,3 @@ qv_usable_cores(void)
     const long n = sysconf(_SC_NPROCESSORS_ONLN);
     return n > 0 ? (int)n : 1;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Number formats: sizes and conversions. Rounding is to nearest even and keeps NaN a NaN. */
-#ifndef QV_DTYPE_H
-#define QV_DTYPE_H
+#pragma once
 
 #include <string.h>
 
@@ -139,5 +138,3 @@ qv_store(void *p, int64_t dtype, int64_t i, double v)
     case QV_DTYPE_MAX: break;
     }
 }
-
-#endif

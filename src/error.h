@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Makes error texts. Each is written once, where the failure is known, into the caller's
  * qv_error. */
-#ifndef QV_ERROR_H
-#define QV_ERROR_H
+#pragma once
 
 #include <errno.h>
 #include <stdarg.h>
@@ -158,5 +157,3 @@ qv_no_memory(const char *path, qv_error *err)
 {
     return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(path));
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Arrays that grow. */
-#ifndef QV_GROW_H
-#define QV_GROW_H
+#pragma once
 
 #include <stdlib.h>
 
@@ -14,5 +13,3 @@ qv_grown(void *items, size_t n, size_t *room, size_t item_bytes)
     *room = grown ? more : *room;
     return grown;
 }
-
-#endif

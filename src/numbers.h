@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Arithmetic, and numbers, that several folders need. */
-#ifndef QV_NUMBERS_H
-#define QV_NUMBERS_H
+#pragma once
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -52,5 +51,3 @@ qv_quantile(double *samples, size_t n, double q)
     qsort(samples, n, sizeof *samples, qv_ascending);
     return samples[(size_t)(q * (double)(n - 1) + 0.5)];
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* `reserved` fields of options must be 0: a later version may give them a meaning, which must not
  * be asked for by chance. */
-#ifndef QV_OPTIONS_H
-#define QV_OPTIONS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,5 +17,3 @@ qv_all_zero(const uint64_t *reserved, size_t n)
 }
 #define QV_RESERVED_IS_ZERO(o)                                                                     \
     qv_all_zero((o)->reserved, sizeof(o)->reserved / sizeof *(o)->reserved)
-
-#endif

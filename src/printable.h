@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Makes texts that quote strangers' bytes (names of files, keys, metadata) safe to show. */
-#ifndef QV_PRINTABLE_H
-#define QV_PRINTABLE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -73,5 +72,3 @@ qv_is_printable(const char *text)
     }
     return true;
 }
-
-#endif

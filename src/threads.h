@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Starts threads in which all signals are blocked: signals are the program's business. POSIX
  * functions must be declared before this is included. */
-#ifndef QV_THREADS_H
-#define QV_THREADS_H
+#pragma once
 
 #include <pthread.h>
 #include <signal.h>
@@ -19,5 +18,3 @@ qv_thread_start(pthread_t *thread, void *(*run)(void *), void *user)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return error;
 }
-
-#endif

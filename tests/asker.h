@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* A thread that keeps asking a job for its progress. Include this file after test.h. */
-#ifndef QV_TESTS_ASKER_H
-#define QV_TESTS_ASKER_H
+#pragma once
 
 #include <pthread.h>
 #include <sched.h>
@@ -56,5 +55,3 @@ asker_stop(struct asker *a)
     assert_int_equal(pthread_join(a->thread, NULL), 0);
     a->job = NULL;
 }
-
-#endif

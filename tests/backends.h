@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Tells which of the built-in backends can be tried on this machine. Include this file after
  * test.h. */
-#ifndef QV_TESTS_BACKENDS_H
-#define QV_TESTS_BACKENDS_H
+#pragma once
 
 #include "qwenvit.h"
 
@@ -76,5 +75,3 @@ backend_for(qv_dtype dtype)
 {
     return dtype == QV_F32 || own_dtype(NULL) == dtype ? NULL : "ref";
 }
-
-#endif

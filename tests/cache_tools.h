@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Helpers that write small caches and look into them. The tokens of a key follow from its name.
  * Include this file after test.h, and define _GNU_SOURCE. */
-#ifndef QV_TESTS_CACHE_TOOLS_H
-#define QV_TESTS_CACHE_TOOLS_H
+#pragma once
 
 #include "cache/part_index.h"
 #include "dtype.h"
@@ -397,5 +396,3 @@ remove_folder(const char *dir)
 {
     assert_int_equal(nftw(dir, tempdir_remove_one, 16, FTW_DEPTH | FTW_PHYS), 0);
 }
-
-#endif

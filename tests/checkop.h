@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The parts of checkop: they fill operands, run one case on a device, judge its result, and time
  * it. */
-#ifndef QV_TESTS_CHECKOP_H
-#define QV_TESTS_CHECKOP_H
+#pragma once
 
 #include "engine/backend.h"
 
@@ -189,5 +188,3 @@ bool bench(const struct side *ref, const struct side *side, const struct qv_op *
 /* ---- checkop_fault.c: faults that must be found ---------------------------------------------- */
 
 int selftest(const struct side *ref, const struct side *base, uint64_t seed);
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#ifndef QV_TESTS_CHUNK_TRACE_H
-#define QV_TESTS_CHUNK_TRACE_H
+#pragma once
 
 enum { CHUNK_TRACE_BITS = 30 };
 
@@ -10,5 +9,3 @@ extern char *chunk_trace_items;
 
 /* Writes a line of the caller's own. */
 void chunk_trace(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
-#endif

@@ -2,8 +2,7 @@
 /* Collects what a job told its sink about each source, by the source's key. It also checks the
  * rules of the sink: one begin in front of rows, rows in order, one end as the last call, and one
  * call of a source at a time. */
-#ifndef QV_TESTS_COLLECTOR_H
-#define QV_TESTS_COLLECTOR_H
+#pragma once
 
 #include <math.h>
 #include <pthread.h>
@@ -180,5 +179,3 @@ job_add(qv_job *job, const qv_job_source *source)
 {
     assert_ok(qv_job_add(job, source, ERR));
 }
-
-#endif

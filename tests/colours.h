@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Frames with all colours, of both ranges and three matrices, for test_colours.c and
  * gpu_scale.c. */
-#ifndef QV_TESTS_COLOURS_H
-#define QV_TESTS_COLOURS_H
+#pragma once
 
 #include <string.h>
 
@@ -53,5 +52,3 @@ draw_samples(AVFrame *f, uint32_t *seed)
         for (int i = 0; i < f->linesize[p] * (p ? f->height / 2 : f->height); i++)
             f->data[p][i] = (uint8_t)((*seed = *seed * 1664525 + 1013904223) >> 24);
 }
-
-#endif

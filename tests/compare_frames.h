@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Compares frames that the reader gives of a file with those that FFmpeg alone decodes. */
-#ifndef QV_TESTS_COMPARE_FRAMES_H
-#define QV_TESTS_COMPARE_FRAMES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -28,5 +27,3 @@ typedef struct compared {
 
 /* Reads the file's frames in several selections. */
 compared compare_frames(const char *name, compare_depth depth);
-
-#endif

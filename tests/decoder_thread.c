@@ -2,7 +2,6 @@
 /* Has threads of the test decode, in place of processes of their own, where a clip or a job is
  * given no decoder: there the sanitizers, wrapped calls and counters of a test see what decodes.
  * The linker (--wrap) puts this between a clip and the program that decodes. */
-#define _GNU_SOURCE
 #include "decoder_thread.h"
 
 #include <fcntl.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Declares decoding in threads of a test's own. */
-#ifndef QV_TESTS_DECODER_THREAD_H
-#define QV_TESTS_DECODER_THREAD_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -9,5 +8,3 @@
 extern bool decoder_thread_always;
 /* Returns whether the calling thread serves a clip. */
 bool decoder_thread_is_here(void);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Measures how far outputs lie from the truth. */
-#ifndef QV_TESTS_DISTANCE_H
-#define QV_TESTS_DISTANCE_H
+#pragma once
 
 #include <math.h>
 #include <stdint.h>
@@ -25,5 +24,3 @@ row_distance(const float *x, const float *truth, int64_t rows, int64_t cols, dou
             *worst = d;
     }
 }
-
-#endif

@@ -8,7 +8,6 @@
  * With JOB N only that call fails, and the program prints where it came from. The linker (--wrap)
  * puts the wrappers between, so only the calls of our own code count.
  */
-#define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

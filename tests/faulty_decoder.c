@@ -7,7 +7,6 @@
  * test_planted.c, planted.sh and python/tests/test_planted.py start this program. It is linked with
  * --wrap for the functions that decoding goes through.
  */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Declares what a test and the faulty decoder that it starts agree on. */
-#ifndef QV_TESTS_FAULTY_DECODER_H
-#define QV_TESTS_FAULTY_DECODER_H
+#pragma once
 
 #define QV_LEAKED_FD 57 /* This descriptor is open in the test, without FD_CLOEXEC. */
 
@@ -9,5 +8,3 @@
  * file. The payload begins with this text, names the fault, and is filled up with spaces. */
 #define QV_PLANTED "planted: "
 #define QV_PLANTED_BYTES 40
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* What tests that write clips and images by FFmpeg share; some of it is written in one way with
  * FFmpeg 5.1 and in another since 6.1. */
-#ifndef QV_TESTS_FFMPEG_WRITE_H
-#define QV_TESTS_FFMPEG_WRITE_H
+#pragma once
 
 #include <libavcodec/avcodec.h>
 #include <libavformat/avformat.h>
@@ -46,5 +45,3 @@ set_interlaced(AVFrame *frame)
     frame->interlaced_frame = frame->top_field_first = 1;
 #endif
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Writes GGUF files for tests byte by byte, sharing nothing with the reader. Include it after
  * test.h. */
-#ifndef QV_TESTS_GGUF_FILE_H
-#define QV_TESTS_GGUF_FILE_H
+#pragma once
 
 #include "tempdir.h"
 
@@ -140,5 +139,3 @@ gguf_write(struct gguf_file *f, const char *name)
     *f = (struct gguf_file){ 0 };
     return path;
 }
-
-#endif

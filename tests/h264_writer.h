@@ -5,8 +5,7 @@
  * slices with one raw macroblock and others copied from the picture that was referred to last, so
  * that a wrong picture shows in all that follow.
  */
-#ifndef QV_TESTS_H264_WRITER_H
-#define QV_TESTS_H264_WRITER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -28,5 +27,3 @@ typedef struct h264_picture {
 /* Both write NAL units behind start codes, and return the number of bytes. */
 size_t h264_write_parameters(uint8_t *to);
 size_t h264_write_picture(uint8_t *to, const h264_picture *picture);
-
-#endif

@@ -3,8 +3,7 @@
  * Decodes a file by FFmpeg alone: its demuxer, and its decoder with one thread, from the first
  * packet to the last. No code of ours has part in it, so what our reader gives may be judged by it.
  */
-#ifndef QV_TESTS_JUDGE_H
-#define QV_TESTS_JUDGE_H
+#pragma once
 
 #include <libavcodec/avcodec.h>
 #include <libavformat/avformat.h>
@@ -24,5 +23,3 @@ int64_t judge_decode(const char *path, judge_sink *sink, void *user, bool *sound
 uint64_t judge_hash(const AVFrame *frame);
 /* Hashes rows of so many bytes, which are `stride` bytes apart. */
 uint64_t judge_hash_rows(const uint8_t *at, int64_t stride, size_t bytes, int rows);
-
-#endif

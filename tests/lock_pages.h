@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The verbs of a backend that locks pages, which makes a context keep blocks for all threads. */
-#ifndef QV_TESTS_LOCK_PAGES_H
-#define QV_TESTS_LOCK_PAGES_H
+#pragma once
 
 #include <stdlib.h>
 
@@ -18,5 +17,3 @@ unlock_pages(struct qv_device *dev, void *p)
 {
     free(p);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Tries what a locked-in process must not be able to do, row by row (decoder/lock.inc). */
-#define _GNU_SOURCE
 #include "locked.h"
 
 #include <errno.h>

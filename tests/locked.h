@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Declares the rows of decoder/lock.inc, as a process tries them. */
-#ifndef QV_TESTS_LOCKED_H
-#define QV_TESTS_LOCKED_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -37,5 +36,3 @@ extern const int locked_n_rows;
 int locked_try(enum locked_kind kind, char *text, size_t size);
 /* Returns the version of Landlock that this system has; 0: it has none. */
 int locked_landlock(void);
-
-#endif

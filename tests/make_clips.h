@@ -5,8 +5,7 @@
  * white, or four grey corners. If a clip cannot be made the process ends, because a test without
  * its clip would prove nothing.
  */
-#ifndef QV_TESTS_MAKE_CLIPS_H
-#define QV_TESTS_MAKE_CLIPS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -41,5 +40,3 @@ void clip_write(const char *name);
 void clip_write_bytes(const char *name, clip_bytes bytes);
 /* Writes n ordinary frames; the ending of the path gives the container. */
 void clip_write_frames(const char *path, int n);
-
-#endif

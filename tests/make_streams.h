@@ -6,8 +6,7 @@
  * grey levels and colours that moves, so that no two frames, and no two ways of decoding one, are
  * alike.
  */
-#ifndef QV_TESTS_MAKE_STREAMS_H
-#define QV_TESTS_MAKE_STREAMS_H
+#pragma once
 
 #include <libavcodec/avcodec.h>
 #include <libavformat/avformat.h>
@@ -48,5 +47,3 @@ bool stream_write(const stream *s, const char *muxer, const char *options, const
 /* For H.264 and HEVC behind start codes: takes the NAL units out of a packet, or of the parameters,
  * for which `out` says so; the argument is the unit's first byte. */
 void stream_cut_units(AVPacket *packet, bool (*out)(int head));
-
-#endif

@@ -4,8 +4,7 @@
  * rules are written here a second time), and in forms that other converters wrote. Include it after
  * test.h.
  */
-#ifndef QV_TESTS_MMPROJ_FILE_H
-#define QV_TESTS_MMPROJ_FILE_H
+#pragma once
 
 #include "dtype.h"
 #include "files/gguf_types.h"
@@ -277,7 +276,7 @@ mmproj_keys(struct mmproj_maker *m)
         gguf_u32(&m->file, "clip.vision.window_size", how->window);
     for (int64_t i = 0; i < c->n_deepstack; i++)
         deepstack[c->deepstack[i]] = true;
-    if (qwen3)
+    if (qwen3 && !(how->drop && strstr(how->drop, "is_deepstack")))
         gguf_bools(&m->file, "clip.vision.is_deepstack_layers", deepstack, (size_t)c->depth);
     if (qwen3 && !how->silent)
         gguf_u32(&m->file, "clip.vision.spatial_merge_size", (uint32_t)c->merge);
@@ -363,5 +362,3 @@ mmproj_make(const char *dir, const struct mmproj_how *how, const char *name, con
     assert_ok(values && qv_safetensors_writer_finish(&to, ERR));
     return gguf_write(&m.file, name);
 }
-
-#endif

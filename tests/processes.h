@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Looks at processes by /proc. Include this file after test.h. */
-#ifndef QV_TESTS_PROCESSES_H
-#define QV_TESTS_PROCESSES_H
+#pragma once
 
 #include <dirent.h>
 #include <unistd.h>
@@ -61,5 +60,3 @@ count_maps(const char *name)
     fclose(f);
     return n;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Opens clips, and reads them frame by frame. Include this file after test.h. */
-#ifndef QV_TESTS_READ_CLIP_H
-#define QV_TESTS_READ_CLIP_H
+#pragma once
 
 #include "qwenvit_clips.h"
 
@@ -78,5 +77,3 @@ read_clip(const char *path, const qv_clip_options *options)
 {
     return read_clip_seeing(path, options, NULL);
 }
-
-#endif

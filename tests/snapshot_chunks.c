@@ -5,7 +5,6 @@
  * computes nothing. Before a job's device thread chooses a chunk, all other threads have come to
  * rest, so the sequence does not depend on time.
  */
-#define _GNU_SOURCE /* for MAP_NORESERVE and syscall() */
 #include "test.h"
 
 #include <dirent.h>

@@ -4,7 +4,6 @@
  * them. With device.c and decoder.c it is a qwenvit-decoder that needs no GPU. QV_GPU_FAULT says
  * what goes wrong with it, "FAULT" or "FAULT N": from the Nth packet on that this process is given.
  */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>

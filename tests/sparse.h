@@ -3,8 +3,7 @@
  * Writes a safetensors file that consists of its header and a hole where the data would be, so
  * checkpoints of any size take no room. A test that wants values writes them to sparse_offset.
  */
-#ifndef QV_TESTS_SPARSE_H
-#define QV_TESTS_SPARSE_H
+#pragma once
 
 #include <fcntl.h>
 #include <stdbool.h>
@@ -77,5 +76,3 @@ sparse_write(const struct sparse *s, const char *path)
     }
     return fd;
 }
-
-#endif

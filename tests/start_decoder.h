@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Starts decoders that have one fault. Each is stopped when the test is over. */
-#ifndef QV_TESTS_START_DECODER_H
-#define QV_TESTS_START_DECODER_H
+#pragma once
 
 #include <stdlib.h>
 
@@ -36,6 +35,4 @@ start_gpu(const char *fault)
 {
     return start_with(QV_SOFTWARE_GPU, "QV_GPU_FAULT", fault);
 }
-#endif
-
 #endif

@@ -5,8 +5,7 @@
  * then leave a name for bytes that are not on the disk, or a file without its name. Include this
  * file after test.h.
  */
-#ifndef QV_TESTS_SYNC_LOG_H
-#define QV_TESTS_SYNC_LOG_H
+#pragma once
 
 #include <pthread.h>
 #include <sys/stat.h>
@@ -100,5 +99,3 @@ sync_log_end(void)
     }
     return n;
 }
-
-#endif

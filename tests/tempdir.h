@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* A temporary folder for each test, and files in it. Include this file after test.h, and define
  * _GNU_SOURCE. */
-#ifndef QV_TESTS_TEMPDIR_H
-#define QV_TESTS_TEMPDIR_H
+#pragma once
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -102,7 +101,7 @@ read_file(const char *path)
 }
 
 static inline char *
-read_text(const char *path)
+file_text(const char *path)
 {
     return read_file_and(path, 1).data;
 }
@@ -170,5 +169,3 @@ expect_load_failure(const char *what, const char *path, const char *backend,
         const qv_status test_status = (call);                                                      \
         expect_failure(#call, wanted, words, test_status, &test_error);                            \
     } while (0)
-
-#endif

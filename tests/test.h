@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Unit tests on cmocka: TEST(name) { ... } is a test, and the program runs all tests of its file in
  * their order (test.c has main). Include this file first. */
-#ifndef QV_TESTS_TEST_H
-#define QV_TESTS_TEST_H
+#pragma once
 
 #include <errno.h>
 #include <setjmp.h>
@@ -96,5 +95,3 @@ test_random(uint32_t *seed)
 {
     return *seed = *seed * 1664525 + 1013904223;
 }
-
-#endif

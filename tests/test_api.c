@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests the public calls: chunks and bits, errors and their texts, lifetimes. */
-#define _GNU_SOURCE
 #include "test.h"
 
 #include <stdalign.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests that a file appears as a whole or not at all: it is on the disk before it has its name, and
  * gone after a signal. */
-#define _GNU_SOURCE
 #include "test.h"
 
 #include <signal.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests a cache's folder: everything that is written can be read back, and whatever does not belong
  * there is reported. */
-#define _GNU_SOURCE
 #include "test.h"
 
 #include <math.h>

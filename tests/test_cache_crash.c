@@ -6,7 +6,6 @@
  * and nothing else. What a prune leaves at any moment must be what counted before. The linker puts
  * the wrappers between.
  */
-#define _GNU_SOURCE
 #include "test.h"
 
 #include <signal.h>

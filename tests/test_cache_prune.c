@@ -2,7 +2,6 @@
 /* Tests what pruning removes from a cache and what it leaves, who has the cache locked, readers
  * that have it open, and what is compared of a source. tests/test_cache_crash.c ends and fails each
  * of its calls. */
-#define _GNU_SOURCE
 #include "test.h"
 
 #include <inttypes.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests reading caches with parts that are many, odd or gone. The parts are written here by hand
  * and have one key each. */
-#define _GNU_SOURCE
 #include "test.h"
 
 #include <pthread.h>

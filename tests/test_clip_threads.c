@@ -4,7 +4,6 @@
  * read side by side, each decoded by several threads, give the frames that each gives alone. It is
  * for the thread sanitizer, which sees only our own code (tsan.txt).
  */
-#define _GNU_SOURCE
 #include "test.h"
 
 #include <pthread.h>

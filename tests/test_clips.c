@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Odd and hostile clips through the public interface: each gives the frames that it should or an
  * error that says why not, the same for every number of threads, in little time and memory. */
-#define _POSIX_C_SOURCE 200809L
 #include "test.h"
 
 #include <fcntl.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests reading configuration files: the defaults of transformers, and an error text for everything
  * that is wrong. */
-#define _GNU_SOURCE
 
 #include "test.h"
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests qv_conv3d as its users meet it: choices and their reasons, costs, streams, tune files and
  * mistakes. checkconv tests that the results are right. */
-#define _GNU_SOURCE
 
 #include "test.h"
 
@@ -257,7 +256,7 @@ TEST(the_file_decides)
     char reason[QV_REASON_BYTES];
     qv_conv3d_desc d = causal();
     qv_lowering first = choice(open_context(path, true), &d, reason);
-    char *text = read_text(path);
+    char *text = file_text(path);
     const char *others[] = { first == QV_LOWERING_DIRECT ? "by depth" : "direct", "patchify",
                              "teleport" };
     for (int i = 0; i < 3; i++) {
@@ -297,7 +296,7 @@ TEST(bad_files_are_ignored_with_a_warning)
         expect_words(info.warning, "tune.json");
         choice(ctx, &d, reason); /* It is measured all the same, and kept in memory. */
         expect_words(reason, "measured");
-        assert_string_equal(read_text(path), bad[i]);
+        assert_string_equal(file_text(path), bad[i]);
     }
     remove(path);
     qv_context *ctx = open_context(path, false); /* A file that does not exist is not a mistake. */

@@ -4,7 +4,6 @@
  * under way at once, the predicted use of memory, every CUDA call that makes something failing in
  * turn, and last a device that is lost. The linker (--wrap) puts the wrappers of the calls between.
  */
-#define _GNU_SOURCE
 
 #include "test.h"
 

@@ -2,7 +2,6 @@
 /* Tests cuts of clips: every frame of a cut is, byte for byte, the frame of that number of the
  * whole clip, whether it was reached by a seek or from the beginning; and after a seek no more is
  * read than is needed. */
-#define _GNU_SOURCE
 #include "test.h"
 
 #include <math.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests error texts that are longer than a qv_error: what goes is a path's middle, not the
  * reason. */
-#define _GNU_SOURCE
 
 #include "test.h"
 

@@ -3,7 +3,6 @@
  * Tests filling a cache: which clips of a list are wanted, what failed before, whose fault a
  * failure is, what happens when the run is stopped, values as f16, and the rules of a list's row.
  */
-#define _GNU_SOURCE
 #include "test.h"
 
 #include <math.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests the frames of odd clips: each that is asked for is the one that FFmpeg alone decodes,
  * whatever was left out before it. With arguments it compares the files that they name. */
-#define _GNU_SOURCE
 #include "test.h"
 
 #include <fcntl.h>

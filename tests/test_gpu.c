@@ -2,7 +2,6 @@
 /* Tests that clips which a GPU decodes are the CPU's to the byte, and that whatever goes wrong
  * there costs no more than decoding them again. software_nvdec.c stands in for the GPU; all else is
  * what runs on one. */
-#define _GNU_SOURCE
 #include "test.h"
 
 #include <fcntl.h>

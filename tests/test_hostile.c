@@ -4,7 +4,6 @@
  * the index says. pread() is replaced here (LINKER:--wrap), because a real disk is seldom slow or
  * broken on demand.
  */
-#define _GNU_SOURCE
 
 #include "test.h"
 

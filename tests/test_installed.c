@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests that what this code opens in addition is searched for beside it: not in the working folder,
  * not where a name that somebody gave the program says, and not in a folder that a build knew. */
-#define _GNU_SOURCE
 
 #include "test.h"
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests that decoding that crashes, hangs, takes all memory, lies or tries to get out costs its
  * clip, and nothing else. */
-#define _GNU_SOURCE
 #include "test.h"
 
 #include <fcntl.h>

@@ -4,7 +4,6 @@
  * order, with any number of decoders, sinks and devices. The sink is told exactly once that a
  * source has ended. A fault of one source costs only that one. Memory stays below its bound.
  */
-#define _GNU_SOURCE
 #include "test.h"
 
 #include <math.h>

@@ -4,7 +4,6 @@
  * doing, and the stage that it names as the limit is the one that limits, however early it is
  * asked.
  */
-#define _GNU_SOURCE
 #include "test.h"
 
 #include <unistd.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests kernels that are kept in files: a kernel that was kept is found again, and one that is
  * damaged or belongs to another device is not. */
-#define _GNU_SOURCE
 
 #include "test.h"
 

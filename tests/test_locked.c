@@ -4,7 +4,6 @@
  * process: a clip's, and the one that has a GPU open (software_nvdec.c stands in for the GPU). The
  * rest is seen from outside: what the processes keep of their caller, and whether they outlive it.
  */
-#define _GNU_SOURCE
 #include "test.h"
 
 #include <fcntl.h>
@@ -344,7 +343,7 @@ TEST(test_reaped)
 TEST(test_page)
 {
     static char line[4096];
-    const char *page = read_text(QV_ISOLATION_PAGE);
+    const char *page = file_text(QV_ISOLATION_PAGE);
     for (const struct locked_row *row = locked_rows, *end = row + locked_n_rows; row < end;) {
         const struct locked_row *class = row++;
         int n = snprintf(line, sizeof line, "| %s | ", class->text);

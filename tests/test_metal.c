@@ -3,7 +3,6 @@
  * Tests the host code of the Metal backend, over the emulator: memory of the caller that is used in
  * place, times, a GPU without bfloat, and every call to Metal failing once.
  */
-#define _GNU_SOURCE
 
 #include "test.h"
 

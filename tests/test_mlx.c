@@ -5,7 +5,6 @@
  * affine). In each group of a row, the least value is the bias and (greatest - least) / (2^bits -
  * 1) is the scale. Values are packed into 32-bit words, the first in the lowest bits.
  */
-#define _GNU_SOURCE
 
 #include "test.h"
 

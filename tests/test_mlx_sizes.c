@@ -4,7 +4,6 @@
  * in slices, which tiny ones never are. MLX has groups of 32, 64 and 128; a file may claim any
  * size, with scales of any dtype.
  */
-#define _GNU_SOURCE
 
 #include "test.h"
 

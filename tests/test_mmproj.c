@@ -2,7 +2,6 @@
 /* Tests towers in GGUF files: for every family and type the model is that of the checkpoint that
  * the file was made from; what a file does not say, or says wrongly; and files that are no
  * tower. */
-#define _GNU_SOURCE
 
 #include "test.h"
 
@@ -368,6 +367,10 @@ TEST(what_is_no_tower_is_refused)
           .how.drop = "v.patch_embd.weight.1" },
         { QV_EFORMAT, "no v.blk.0.ffn_up.weight", .how.projector = "qwen3vl_merger",
           .how.drop = "v.blk.0.ffn_up.weight" },
+        { QV_EFORMAT, "clip.vision.is_deepstack_layers is missing; it must be true for the blocks",
+          .how.projector = "qwen3vl_merger", .how.drop = "clip.vision.is_deepstack_layers" },
+        { QV_EFORMAT, "clip.vision.is_deepstack_layers is [true,false,true]; it must be true",
+          .how.projector = "qwen3vl_merger", .how.drop = "v.deepstack.2.fc2.weight" },
         { QV_EFORMAT, "tensor v.deepstack.2.fc2.weight has shape [128,24]|ask for [24,128]",
           .how.projector = "qwen3vl_merger", .how.reshape = "v.deepstack.2.fc2.weight" },
         { QV_EFORMAT, "v.position_embd.weight has shape [32,36]", .how.projector = "qwen3vl_merger",

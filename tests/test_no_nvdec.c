@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests a decoder program that was built without the headers of NVIDIA's decoders: whoever asks for
  * them hears so. */
-#define _GNU_SOURCE
 #include "test.h"
 
 #include "make_clips.h"

@@ -3,7 +3,6 @@
  * what the file is: JPEG's colours, the range of a clip, where in a file a clip ends, EXIF's eight
  * orientations, and the stream and the filter of qwen-vl-utils. Everything is small enough to be
  * worked out by hand. */
-#define _GNU_SOURCE
 
 #include "test.h"
 

@@ -5,7 +5,6 @@
  * clips before and behind it are done, with the bits that they have alone. If the job's process is
  * killed, none of the decoders stays.
  */
-#define _GNU_SOURCE
 #include "test.h"
 
 #include <pthread.h>

@@ -5,7 +5,6 @@
  * that is large enough for several threads is the same to the bit as with one thread. Runs under
  * the thread sanitizer too. pread() is replaced here (LINKER:--wrap).
  */
-#define _GNU_SOURCE
 
 #include "test.h"
 

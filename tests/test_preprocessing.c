@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests preprocessing: the rules against transformers' numbers, the resize against
  * torchvision's, and decoding with clips that the test makes. */
-#define _GNU_SOURCE
 #include "test.h"
 
 #include <fcntl.h>

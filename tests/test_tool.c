@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests what the command prints: names as text, and the progress bar on a terminal; and that a
  * signal ends it. */
-#define _XOPEN_SOURCE 700
 
 #include "test.h"
 

@@ -4,7 +4,6 @@
  * at the right layer by the check that is named for it. A fault is the table of a backend, wrapped
  * in one that packs or computes something else.
  */
-#define _GNU_SOURCE
 
 #include "test.h"
 

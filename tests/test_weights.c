@@ -5,7 +5,6 @@
  * shards; symbolic links), the model has the same bits. A tensor that does not fit is refused by
  * name.
  */
-#define _GNU_SOURCE
 
 #include "test.h"
 

@@ -7,7 +7,6 @@
  * (transformers' get_vision_window_index pads a whole window there and drops it afterwards).
  */
 
-#define _GNU_SOURCE
 #include "test.h"
 
 #include "backends.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Opens a golden checkpoint, for tests that need any tower. Include this file after test.h. */
-#ifndef QV_TESTS_TINY_H
-#define QV_TESTS_TINY_H
+#pragma once
 
 #include <math.h>
 
@@ -191,5 +190,3 @@ tiny_chunk(const struct tiny *t, qv_plan *plan, const qv_item *items, size_t n, 
     assert_int_equal(out.n, out.capacity);
     return out.tokens;
 }
-
-#endif

@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* WRAPPED(type, call, (parameters)) { ... } is what the linker puts in place of a call (--wrap);
  * __real_CALL is the call itself. */
-#ifndef QV_TESTS_WRAP_H
-#define QV_TESTS_WRAP_H
+#pragma once
 
 #define WRAPPED(type, call, parameters)                                                            \
     type __real_##call parameters;                                                                 \
     type __wrap_##call parameters;                                                                 \
     type __wrap_##call parameters
-
-#endif

@@ -21,19 +21,19 @@ from ._model import Model, Pixels, Tokens, devices, load
 if TYPE_CHECKING:
     from . import torch
     from ._async import AsyncEncoder
-    from ._cache import Cache
+    from ._cache import Cache, Entry
     from ._cache_writer import CacheWriter
     from ._patch import is_patched, patch, unpatch
     from ._prompt import prompt
 
 __all__ = [
-    "AsyncEncoder", "Cache", "CacheWriter", "Error", "FileError", "InputError", "Model", "OutOfMemoryError", "Pixels",
+    "AsyncEncoder", "Cache", "CacheWriter", "Entry", "Error", "FileError", "InputError", "Model", "OutOfMemoryError", "Pixels",
     "Tokens", "devices", "is_patched", "load", "patch", "prompt", "unpatch", "__version__",
 ]
 # names whose modules are imported when they are first used; torch is a module itself
 _LATER = {
-    "AsyncEncoder": "_async", "Cache": "_cache", "CacheWriter": "_cache_writer", "is_patched": "_patch", "patch": "_patch",
-    "prompt": "_prompt", "torch": "torch", "unpatch": "_patch",
+    "AsyncEncoder": "_async", "Cache": "_cache", "CacheWriter": "_cache_writer", "Entry": "_cache", "is_patched": "_patch",
+    "patch": "_patch", "prompt": "_prompt", "torch": "torch", "unpatch": "_patch",
 }
 
 

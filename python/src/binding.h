@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Declarations that the files of the binding share. The binding is thin: arguments are checked and
  * described in qwenvit/ (Python). */
-#ifndef QWENVIT_PYTHON_BINDING_H
-#define QWENVIT_PYTHON_BINDING_H
+#pragma once
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -267,5 +266,3 @@ nb::ndarray<> take_array(nb::handle object, const char *what);
 void must_be_contiguous(const nb::ndarray<> &array, const char *what);
 
 } // namespace qvpy
-
-#endif

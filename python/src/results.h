@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Open jobs, which calls share, and the results of each call, which wait until Python takes them.
  */
-#ifndef QWENVIT_PYTHON_RESULTS_H
-#define QWENVIT_PYTHON_RESULTS_H
+#pragma once
 
 #include <atomic>
 #include <condition_variable>
@@ -91,5 +90,3 @@ struct Results {
 };
 
 } // namespace qvpy
-
-#endif

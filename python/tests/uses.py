@@ -46,7 +46,7 @@ def right() -> None:
     u: object = qwenvit.patch(object(), backend="cpu", threads=1)
     v: bool = qwenvit.is_patched(u)
     cache = qwenvit.Cache("tokens")
-    w: int = len(cache["a"])
+    w: qwenvit.Entry = cache["a"]
     try:
         m.close()
     except qwenvit.InputError as why:

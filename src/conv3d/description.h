@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Pure functions of a Conv3d's description (qwenvit_conv3d.h). */
-#ifndef QV_CONV3D_DESCRIPTION_H
-#define QV_CONV3D_DESCRIPTION_H
+#pragma once
 
 #include "qwenvit_conv3d.h"
 
@@ -54,5 +53,3 @@ struct qv_conv3d_tensors {
  */
 qv_status qv_conv3d_define(const qv_conv3d_desc *desc, const struct qv_conv3d_tensors *in,
                            int64_t first, int64_t count, double *y, qv_error *err);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Says which descriptions are valid, and which lowerings may compute them: pure functions. */
-#ifndef QV_CONV3D_LEGAL_H
-#define QV_CONV3D_LEGAL_H
+#pragma once
 
 #include "description.h"
 #include "engine/backend.h"
@@ -44,5 +43,3 @@ struct qv_conv3d_decision {
  * for a bad description, or a forced lowering that is not legal. */
 qv_status qv_conv3d_decide(const qv_conv3d_desc *desc, const struct qv_caps *caps, int forced,
                            struct qv_conv3d_decision *out, qv_error *err);
-
-#endif

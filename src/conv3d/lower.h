@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* A lowering as a list of operations, and the layout of the weight that they take. */
-#ifndef QV_CONV3D_LOWER_H
-#define QV_CONV3D_LOWER_H
+#pragma once
 
 #include "description.h"
 #include "engine/block_order.h"
@@ -70,5 +69,3 @@ void qv_conv3d_reshape(const qv_conv3d_desc *desc, const struct qv_conv3d_form *
  * size. */
 void qv_conv3d_channels_last_to_first(const void *w, int64_t o, int64_t taps, int64_t c,
                                       size_t element_bytes, void *out);
-
-#endif

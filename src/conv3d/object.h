@@ -6,8 +6,7 @@
  * kernels, and a stream of calls computes the same bits as one call. object.c creates it, measure.c
  * times the ways to run it, run.c runs it.
  */
-#ifndef QV_CONV3D_OBJECT_H
-#define QV_CONV3D_OBJECT_H
+#pragma once
 
 #include "legal.h"
 #include "lower.h"
@@ -75,5 +74,3 @@ void qv_conv3d_work_text(const struct qv_conv3d *conv, char *text, size_t size);
 /* Overrides the choice of the thresholds with one from the tune file, measured now or before. A
  * choice that is not legal here is ignored. */
 qv_status qv_conv3d_choose(struct qv_conv3d *conv, const qv_conv3d_weights *weights, qv_error *err);
-
-#endif

@@ -4,8 +4,7 @@
  * it knows a device, and nothing below it knows a tower. Functions that can fail return a status
  * and leave a text in err.
  */
-#ifndef QV_ENGINE_BACKEND_H
-#define QV_ENGINE_BACKEND_H
+#pragma once
 
 #include "axis.h"
 #include "dtype.h"
@@ -305,5 +304,3 @@ qv_host_pointer(struct qv_buffer b)
 {
     return b.memory ? (char *)b.memory->base + b.offset : NULL;
 }
-
-#endif

@@ -4,8 +4,7 @@
  * merge), so that the merge*merge patches of one token are adjacent. The grid is in patches, both
  * sides multiples of merge.
  */
-#ifndef QV_ENGINE_BLOCK_ORDER_H
-#define QV_ENGINE_BLOCK_ORDER_H
+#pragma once
 
 #include <stdint.h>
 
@@ -42,5 +41,3 @@ qv_block_coords(int64_t grid_h, int64_t grid_w, int64_t merge, int64_t item, int
             coords[qv_block_row(grid_w, merge, r, c)] =
                 (struct qv_coords){ (int32_t)item, (int32_t)pair, (int32_t)r, (int32_t)c };
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* An open device: its backend, its capabilities, the kernels prepared on it. */
-#ifndef QV_ENGINE_CONTEXT_H
-#define QV_ENGINE_CONTEXT_H
+#pragma once
 
 #include <pthread.h>
 
@@ -124,5 +123,3 @@ struct qv_context {
                     * for */
     char passed_over[512]; /* as in qv_context_info */
 };
-
-#endif

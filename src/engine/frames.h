@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Frames that lie in a device's memory, and are resized there. Any thread may call these functions,
  * also in another's turn. */
-#ifndef QV_ENGINE_FRAMES_H
-#define QV_ENGINE_FRAMES_H
+#pragma once
 
 #include "backend.h"
 
@@ -19,5 +18,3 @@ qv_status qv_frames_resize(qv_context *ctx, const struct qv_frames_view *views, 
 qv_status qv_frames_read(qv_context *ctx, void *to, const void *frames, size_t bytes,
                          qv_error *err);
 void qv_frames_free(qv_context *ctx, void *frames);
-
-#endif

@@ -11,8 +11,7 @@
  * then as many offsets. Scales and offsets have the matrix's dtype (f32, f16 or bf16). What a
  * device makes of it is up to the device.
  */
-#ifndef QV_ENGINE_GROUPED_H
-#define QV_ENGINE_GROUPED_H
+#pragma once
 
 #include "dtype.h"
 
@@ -58,5 +57,3 @@ qv_grouped_value(const struct qv_groups *g, const void *row, int64_t k, int64_t 
         (float)qv_grouped_code(g, row, i) * qv_grouped_factor(g, row, k, 0, i / g->group);
     return scaled + qv_grouped_factor(g, row, k, 1, i / g->group);
 }
-
-#endif

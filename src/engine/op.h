@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Operations as data. A plan lists them, a backend prepares them, checkop tries them, and a line
  * of text repeats one. */
-#ifndef QV_ENGINE_OP_H
-#define QV_ENGINE_OP_H
+#pragma once
 
 #include "grouped.h"
 #include "qwenvit_conv3d.h" /* for enum qv_act */
@@ -161,5 +160,3 @@ double qv_activate(int64_t act, double x);
 
 double qv_op_flops(const struct qv_op *op); /* a multiply-add counts two */
 double qv_op_bytes(const struct qv_op *op); /* as if each operand were read or written once */
-
-#endif

@@ -4,8 +4,7 @@
  *     {"format": "qwenvit tune 2",
  *      "devices": {DEVICE: {WORK: {"choice": NAME, "ms": {NAME: milliseconds}}}}}
  */
-#ifndef QV_ENGINE_TUNE_H
-#define QV_ENGINE_TUNE_H
+#pragma once
 
 #include <jansson.h>
 
@@ -35,5 +34,3 @@ double qv_tune_ms(const struct qv_tune *tune, const char *work, const char *way)
  * that fails there is a warning. */
 void qv_tune_measured(struct qv_tune *tune, const char *work, const char *way, double ms);
 void qv_tune_choose(struct qv_tune *tune, const char *work, const char *choice);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Turns at a device, which whoever uses it from several threads takes. */
-#ifndef QV_ENGINE_TURNS_H
-#define QV_ENGINE_TURNS_H
+#pragma once
 
 #include <pthread.h>
 
@@ -19,5 +18,3 @@ struct qv_turns {
 void qv_turn_take(qv_context *ctx);
 void qv_turn_end(qv_context *ctx);
 bool qv_turn_is_wanted(qv_context *ctx);
-
-#endif

@@ -4,8 +4,7 @@
  * beside the final one; then come fsync, rename, and fsync of the folder. The old file stays until
  * then. A device or a pipe is written to directly. Both libraries use this.
  */
-#ifndef QV_FILES_ATOMIC_FILE_H
-#define QV_FILES_ATOMIC_FILE_H
+#pragma once
 
 #include "qwenvit.h"
 
@@ -37,5 +36,3 @@ qv_status qv_atomic_file_put(const char *path, const void *data, uint64_t bytes,
 /* For a signal handler, whose process then ends: removes the temporary files of all threads, and
  * returns how many there were. */
 int qv_atomic_files_remove(void);
-
-#endif

@@ -6,8 +6,7 @@
  * counts and lengths are compared with the file's size before anything is allocated, and everything
  * is checked at open. Files are read with pread and never mapped.
  */
-#ifndef QV_FILES_GGUF_H
-#define QV_FILES_GGUF_H
+#pragma once
 
 #include <jansson.h>
 
@@ -49,5 +48,3 @@ const struct qv_gguf_tensor *qv_gguf_at(const struct qv_gguf *file, size_t i);
 /* Reads bytes [begin, begin + bytes) of a tensor's data. A file that became shorter is QV_EIO. */
 qv_status qv_gguf_read(const struct qv_gguf *file, const struct qv_gguf_tensor *tensor,
                        uint64_t begin, void *dst, uint64_t bytes, qv_error *err);
-
-#endif

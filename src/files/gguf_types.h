@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Lists the types that tensors of a GGUF file have: ggml's numbers for them, their sizes, and how
  * their values are read. */
-#ifndef QV_FILES_GGUF_TYPES_H
-#define QV_FILES_GGUF_TYPES_H
+#pragma once
 
 #include "qwenvit.h"
 
@@ -46,5 +45,3 @@ void qv_gguf_widen(const struct qv_gguf_type *type, const void *blocks, int64_t 
 
 /* Returns the names of all types that can be read, "F32, F16, ..", for error texts. */
 const char *qv_gguf_types_read(void);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Finds files that were installed along with this code: programs that it starts and libraries
  * that it opens. */
-#ifndef QV_FILES_INSTALLED_H
-#define QV_FILES_INSTALLED_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -14,5 +13,3 @@
  * access(). If it returns false, path is the last place that was tried, or the name alone. */
 bool qv_find_installed(const char *name, const char *from_lib, const char *from_bin, int mode,
                        char *path, size_t size);
-
-#endif

@@ -4,8 +4,7 @@
  * their ranges. Every error text names the file, the field, the value found and what would be
  * right.
  */
-#ifndef QV_FILES_JSON_H
-#define QV_FILES_JSON_H
+#pragma once
 
 #include <jansson.h>
 
@@ -92,5 +91,3 @@ qv_status qv_json_wrong(const struct qv_json_object *object, const char *key, co
 /* Fails in the same form with QV_EUNSUPPORTED, for a value that is valid but not supported. */
 qv_status qv_json_unsupported(const struct qv_json_object *object, const char *key,
                               const json_t *value, const char *wanted, qv_error *err);
-
-#endif

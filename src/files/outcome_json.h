@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* What became of a clip, in JSON. */
-#ifndef QV_FILES_OUTCOME_JSON_H
-#define QV_FILES_OUTCOME_JSON_H
+#pragma once
 
 #include <jansson.h>
 
@@ -15,5 +14,3 @@ enum qv_outcome_reader { QV_FOR_INFO, QV_FOR_ENCODE, QV_FOR_FILE, QV_FOR_RECORD,
 int qv_outcome_json(json_t *object, const qv_outcome *outcome, enum qv_outcome_reader reader,
                     int first, int end);
 enum { QV_LAST_PLACE = 99 }; /* as `end`: all that follow */
-
-#endif

@@ -6,8 +6,7 @@
  * besides. Files are read with pread and never mapped, because a mapped file that shrinks kills the
  * process.
  */
-#ifndef QV_FILES_SAFETENSORS_H
-#define QV_FILES_SAFETENSORS_H
+#pragma once
 
 #include "qwenvit.h"
 #include "text.h"
@@ -104,5 +103,3 @@ qv_status qv_safetensors_writer_amend(struct qv_safetensors_writer *w, const cha
 qv_status qv_safetensors_writer_finish(struct qv_safetensors_writer **w, qv_error *err);
 /* Removes the temporary file and frees the writer. */
 void qv_safetensors_writer_abort(struct qv_safetensors_writer **w);
-
-#endif

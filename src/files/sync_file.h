@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Writing and syncing so that the data outlive a loss of power on every system, for files that
  * appear whole. Each function returns 0 or errno. */
-#ifndef QV_FILES_SYNC_FILE_H
-#define QV_FILES_SYNC_FILE_H
+#pragma once
 
 #include <errno.h>
 #include <fcntl.h>
@@ -52,5 +51,3 @@ qv_sync_folder(int fd)
 {
     return !fsync(fd) || errno == EINVAL || errno == ENOTSUP ? 0 : errno;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Texts that grow, and text as it stands in JSON. */
-#ifndef QV_FILES_TEXT_H
-#define QV_FILES_TEXT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -30,5 +29,3 @@ size_t qv_text_escaped(const char *bytes, size_t n); /* how many bytes qv_text_e
 /* Returns a file's name as text, for free(); bytes that are not UTF-8 become %XX. NULL if out of
  * memory. */
 char *qv_utf8_text(const char *bytes);
-
-#endif

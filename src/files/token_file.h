@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* A safetensors file of one source's tokens, as `encode`, `cache get` and Python's save()
  * write it. It appears whole or not at all. */
-#ifndef QV_FILES_TOKEN_FILE_H
-#define QV_FILES_TOKEN_FILE_H
+#pragma once
 
 #include <stdio.h>
 
@@ -96,5 +95,3 @@ struct qv_token_file_data {
 qv_status qv_token_file_save(const struct qv_token_file_options *options,
                              const struct qv_token_file_data *data,
                              const char *const (*metadata)[2], size_t n_metadata, qv_error *err);
-
-#endif

@@ -4,8 +4,7 @@
  * plans serves every size. Which bucket an item goes to depends on that item alone. All of these
  * are pure functions.
  */
-#ifndef QV_MODEL_CAPACITY_H
-#define QV_MODEL_CAPACITY_H
+#pragma once
 
 #include "engine/backend.h"
 #include "towers/config.h"
@@ -137,5 +136,3 @@ struct qv_capacity qv_capacity_for_chunk(const struct qv_caps *caps, const struc
                                          const struct qv_capacity *pack,
                                          const struct qv_capacity *used, bool more,
                                          int64_t repeats);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The inside of a feeder. feeder.c has what waits, feeder_chunks.c has the chunks that are filled
  * with it. */
-#ifndef QV_MODEL_FEEDER_H
-#define QV_MODEL_FEEDER_H
+#pragma once
 
 #include "plan.h"
 
@@ -111,5 +110,3 @@ qv_capacity qv_pack_capacity(const qv_model *model, int64_t rows, const int64_t 
 /* Returns the capacity for a chunk that takes `used` of `chunk`; see qv_capacity_for_chunk. */
 qv_capacity qv_chunk_capacity(const qv_model *model, const qv_capacity *chunk,
                               const qv_capacity *used, bool more, int64_t repeats);
-
-#endif

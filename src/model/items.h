@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Items are checked here before they are pushed, and cut into pieces. */
-#ifndef QV_MODEL_ITEMS_H
-#define QV_MODEL_ITEMS_H
+#pragma once
 
 #include "capacity.h"
 #include "model.h"
@@ -41,5 +40,3 @@ qv_status qv_items_check(const qv_model *model, qv_input input, const qv_capacit
  * data is inside the whole's. All pieces of an image have its one frame. Any thread may call it. */
 qv_item qv_item_piece(const qv_model *model, qv_input input, const qv_item *item, int64_t first,
                       int64_t n);
-
-#endif

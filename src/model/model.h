@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* A model: a tower's weights on a device, and the plans that it keeps. */
-#ifndef QV_MODEL_MODEL_H
-#define QV_MODEL_MODEL_H
+#pragma once
 
 #include "conv3d/legal.h"
 #include "engine/context.h"
@@ -42,5 +41,3 @@ struct qv_arena {
     const qv_plan *chunks[QV_MOST_CHUNKS];
     int users; /* the plans that use it, and the model */
 };
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Chooses which of the frame pairs that wait go into the next chunk. */
-#ifndef QV_MODEL_PACKER_H
-#define QV_MODEL_PACKER_H
+#pragma once
 
 #include "capacity.h"
 
@@ -21,5 +20,3 @@ struct qv_pack_run {
  */
 size_t qv_pack_choose(const qv_capacity *chunk, const struct qv_pack_run *waiting, size_t n,
                       int64_t taken[QV_FEEDER_PIECES]);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The inside of a plan. plan.c makes it, stream.c runs chunks through it, inspect.c shows it to
  * tools. */
-#ifndef QV_MODEL_PLAN_H
-#define QV_MODEL_PLAN_H
+#pragma once
 
 #include "capacity.h"
 #include "model.h"
@@ -118,5 +117,3 @@ double qv_plan_flops(const qv_plan *plan, const struct qv_step *step, const qv_i
  * to time it: no input is uploaded and no token downloaded. A chunk must have been pushed
  * before. */
 qv_status qv_plan_work(qv_plan *plan, qv_error *err);
-
-#endif

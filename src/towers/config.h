@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Reads config.json and the preprocessor files of a checkpoint into the tower's numbers. */
-#ifndef QV_TOWERS_CONFIG_H
-#define QV_TOWERS_CONFIG_H
+#pragma once
 
 #include "family.h"
 #include "files/json.h"
@@ -128,5 +127,3 @@ void qv_preprocess_set(struct qv_config *c);
         0.26862954, 0.26130258, 0.27577711                                                         \
     }
 #define QV_MAX_PIXELS ((int64_t)1 << 40)
-
-#endif

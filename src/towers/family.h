@@ -4,8 +4,7 @@
  * how its blocks are built. families.c has them all. tower.c makes tensors from them, steps.c
  * operations.
  */
-#ifndef QV_TOWERS_FAMILY_H
-#define QV_TOWERS_FAMILY_H
+#pragma once
 
 #include "qwenvit_conv3d.h" /* for enum qv_act */
 
@@ -114,5 +113,3 @@ const char *qv_family_size_key(const struct qv_family *family, enum qv_size size
 /* Finds the family of a model_type, which may be the whole model's or the tower's; *name becomes
  * the whole model's. Returns NULL if it is not known. */
 const struct qv_family *qv_family_find(const char *model_type, const char **name);
-
-#endif

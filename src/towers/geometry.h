@@ -4,8 +4,7 @@
  * multiples of merge. Rows are in block order (engine/block_order.h). All frame pairs of a clip
  * have the same geometry.
  */
-#ifndef QV_TOWERS_GEOMETRY_H
-#define QV_TOWERS_GEOMETRY_H
+#pragma once
 
 #include "engine/block_order.h"
 #include "family.h"
@@ -36,5 +35,3 @@ qv_interpolation_taps(enum qv_interpolation how)
 {
     return how == QV_BICUBIC ? 16 : 4;
 }
-
-#endif

@@ -183,15 +183,18 @@ is_true(const struct reader *r, const char *key)
     return json_is_true(qv_json_get(&r->keys, key));
 }
 
-/* Returns whether any block has a DeepStack merger. The converter writes one boolean per block. */
+/* Returns whether any block has a DeepStack merger. The converter writes one boolean per block;
+ * llama.cpp itself looks for the tensors. */
 static bool
 has_deepstack(const struct reader *r)
 {
     const json_t *list = qv_json_get(&r->keys, VISION "is_deepstack_layers");
+    bool has = false;
     for (size_t i = 0; i < json_array_size(list); i++)
-        if (json_is_true(json_array_get(list, i)))
-            return true;
-    return false;
+        has |= json_is_true(json_array_get(list, i));
+    for (size_t i = 0; i < qv_gguf_count(r->file); i++)
+        has |= !strncmp(qv_gguf_at(r->file, i)->name, "v.deepstack.", 12);
+    return has;
 }
 
 /* Returns the model_type. The projector's name is that of Qwen3-VL for three families: Qwen3.5
@@ -349,12 +352,20 @@ set_deepstack(struct reader *r)
     if (found && (int64_t)json_array_size(found) != c->depth)
         return qv_json_wrong(&r->keys, key, found, "it must be a boolean for each of the blocks",
                              r->err);
-    for (size_t i = 0; i < json_array_size(found); i++) {
-        if (!json_is_true(json_array_get(found, i)))
+    for (int64_t i = 0; i < c->depth; i++) {
+        char name[64];
+        const bool has = json_is_true(json_array_get(found, (size_t)i));
+        snprintf(name, sizeof name, "v.deepstack.%lld.fc2.weight", (long long)i);
+        if (has != (qv_gguf_find(r->file, name) != NULL))
+            return qv_json_wrong(&r->keys, key, found,
+                                 "it must be true for the blocks with tensors v.deepstack.N, and "
+                                 "false for all others",
+                                 r->err);
+        if (!has)
             continue;
         if (c->n_deepstack == QV_MAX_DEEPSTACK)
             return qv_json_wrong(&r->keys, key, found, "at most 8 may be true", r->err);
-        c->deepstack[c->n_deepstack++] = (int64_t)i;
+        c->deepstack[c->n_deepstack++] = i;
     }
     return QV_OK;
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The list of operations that turns a chunk into tokens, built from a tower's tensors. */
-#ifndef QV_TOWERS_STEPS_H
-#define QV_TOWERS_STEPS_H
+#pragma once
 
 #include "conv3d/lower.h"
 #include "engine/backend.h"
@@ -84,5 +83,3 @@ qv_conv3d_desc qv_steps_patch_embed(const struct qv_config *c, const struct qv_t
 qv_status qv_steps_build(const struct qv_config *c, const struct qv_tower *tower,
                          const struct qv_tower_shape *s, qv_lowering patch_embed,
                          struct qv_steps *out, qv_error *err);
-
-#endif

@@ -5,8 +5,7 @@
  * them, and in GGUF files under other names, cut into pieces and quantised in blocks. Most tensors
  * of a tower are one stored tensor; some are made of several.
  */
-#ifndef QV_TOWERS_STORED_TENSOR_H
-#define QV_TOWERS_STORED_TENSOR_H
+#pragma once
 
 #include "engine/grouped.h"
 #include "files/gguf.h"
@@ -120,5 +119,3 @@ struct qv_groups qv_stored_gguf_groups(const struct qv_stored_tensor *stored);
 qv_status qv_stored_gguf_keep(const struct qv_stored_tensor *stored, int64_t row, int64_t rows,
                               const struct qv_stored_room *room, int64_t k, void *out,
                               qv_error *err);
-
-#endif

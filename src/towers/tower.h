@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The tensors of a vision tower by their roles, listed from its config and its family. */
-#ifndef QV_TOWERS_TOWER_H
-#define QV_TOWERS_TOWER_H
+#pragma once
 
 #include "config.h"
 
@@ -87,5 +86,3 @@ struct qv_tower {
 /* Lists the tensors; QV_ENOMEM. The tower must be closed even after a failure. */
 qv_status qv_tower_open(const struct qv_config *c, struct qv_tower *out, qv_error *err);
 void qv_tower_close(struct qv_tower *tower);
-
-#endif

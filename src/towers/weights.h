@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* A tower's tensors on a device. Loading finds them by name, checks and converts them, and
  * lays them out slice by slice. */
-#ifndef QV_TOWERS_WEIGHTS_H
-#define QV_TOWERS_WEIGHTS_H
+#pragma once
 
 #include "engine/backend.h"
 #include "tower.h"
@@ -89,5 +88,3 @@ struct qv_leftover {
  * QV_EFORMAT or QV_ENOMEM. */
 qv_status qv_leftover_find(const char *dir, const struct qv_config *config,
                            const struct qv_tower *tower, struct qv_leftover *out, qv_error *err);
-
-#endif

@@ -6,8 +6,7 @@
  * it ends the process, as sanitizers do. Inputs that the library reads as files lie in a folder in
  * memory, which is made once per process.
  */
-#ifndef QV_TESTS_FUZZ_H
-#define QV_TESTS_FUZZ_H
+#pragma once
 
 #include <fcntl.h>
 #include <ftw.h>
@@ -177,5 +176,3 @@ fuzz_fill(size_t bytes)
         p[i] = (uint8_t)(i * 37 % 61);
     return p;
 }
-
-#endif

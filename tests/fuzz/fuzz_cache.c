@@ -4,7 +4,6 @@
  * the rest is a file as it is. If not, then come a header without its length, NUL, and index, keys,
  * records and data; the harness makes the index's checksum right, and those of header and records.
  */
-#define _GNU_SOURCE
 #include "cache/part_index.h"
 #include "fuzz.h"
 #include "files/safetensors.h"

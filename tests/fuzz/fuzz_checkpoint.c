@@ -6,7 +6,6 @@
  * every tensor as a whole, and once in slices of a few bytes. Both must report the same and leave
  * the same data on the device.
  */
-#define _GNU_SOURCE
 #include "fuzz.h"
 
 #include "../sparse.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Fuzzes config.json. If it is accepted, a checkpoint is described whose file has the header that
  * the tower asks for, and no data behind the header that would take memory. */
-#define _GNU_SOURCE
 #include "towers/config.h"
 #include "fuzz.h"
 #include "../sparse.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Fuzzes the description and the options of a Conv3d. The library is only asked about it, and runs
  * it where that is cheap. */
-#define _GNU_SOURCE
 #include "dtype.h"
 #include "fuzz.h"
 #include "qwenvit_conv3d.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* A GGUF file: reads the tensors that its header claims, and loads a tower from it on ref. */
-#define _GNU_SOURCE
 #include "fuzz.h"
 
 #include "engine/context.h"

@@ -2,7 +2,6 @@
 /* Images: reads from any file which way up it says that it is, why it cannot be decoded and which
  * codes are black and white, and decodes JPEG files by libjpeg-turbo, of up to a million pixels as
  * their headers say. */
-#define _GNU_SOURCE
 #include "fuzz.h"
 #include "../decoder/decoder.h"
 

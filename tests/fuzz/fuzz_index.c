@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Fuzzes the model.safetensors.index.json of a folder with two shards, a link to one of them, and a
  * link to nothing. */
-#define _GNU_SOURCE
 #include <jansson.h>
 
 #include "fuzz.h"

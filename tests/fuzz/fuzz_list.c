@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Fuzzes a list of clips as `encode --list` and `cache fill --list` read it. A list that is
  * accepted must hold what list.h promises. */
-#define _GNU_SOURCE
 #include <math.h>
 
 #include "files/text.h"

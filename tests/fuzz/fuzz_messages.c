@@ -2,7 +2,6 @@
 /* Fuzzes what the decoder process of a clip says to the clip (clips/decoder_process.c), whose
  * side runs here without a process. The bytes of the input become events, which are honest except
  * for what the input changes, or are sent as they are. */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <math.h>
 

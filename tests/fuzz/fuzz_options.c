@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Fuzzes the options of contexts, models and plans, and items, on the smallest golden model. */
-#define _GNU_SOURCE
 #include "fuzz.h"
 
 static const char model_folder[] = QV_GOLDEN "/qwen3_vl_moe";

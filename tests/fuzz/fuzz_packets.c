@@ -2,7 +2,6 @@
 /* Reads the headers of packets of any codec, and keeps their parameter sets. An input is the codec,
  * the flags of the packets, and blocks of a length in 16 bits and as many bytes: the codec's
  * parameters, then a packet per block. */
-#define _GNU_SOURCE
 #include "fuzz.h"
 #include "../decoder/decoder.h"
 

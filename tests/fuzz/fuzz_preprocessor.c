@@ -2,7 +2,6 @@
 /* Fuzzes preprocessor_config.json, video_preprocessor_config.json and processor_config.json beside
  * a good config.json. NUL bytes separate the three in the input. A file whose part is empty is not
  * written. */
-#define _GNU_SOURCE
 #include <math.h>
 
 #include "towers/config.h"

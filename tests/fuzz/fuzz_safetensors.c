@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Fuzzes a safetensors file. If the input begins with '{', it is a header, NUL and data, and the
  * harness puts the length in front, because few changes of a header would keep the length right. */
-#define _GNU_SOURCE
 #include "fuzz.h"
 #include "files/safetensors.h"
 

@@ -2,7 +2,6 @@
 /* Fuzzes texts. The first byte chooses the kind. o: an operation; p: operations by name; c: a
  * Conv3d; t: a tune file. A text that can be parsed must print as a text that parses to the same
  * value. */
-#define _GNU_SOURCE
 #include "conv3d/legal.h"
 #include "fuzz.h"
 #include "engine/op.h"

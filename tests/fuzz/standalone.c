@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* replay_NAME FILE|FOLDER...: runs a harness over files, and over the files in folders in the order
  * of their names, without libFuzzer. It ends as the harness does. */
-#define _GNU_SOURCE
 #include <dirent.h>
 
 #include "fuzz.h"

@@ -4,8 +4,7 @@
  * like mean what they mean in Metal, and a pointer of one address space does not become one of
  * another.
  */
-#ifndef QV_METAL_ADDRESS_SPACES_H
-#define QV_METAL_ADDRESS_SPACES_H
+#pragma once
 
 #define __METAL_VERSION__ 310
 #define device __global
@@ -110,5 +109,3 @@ template <class A, class B>
 void simdgroup_multiply(thread simdgroup_float8x8 &d, simdgroup_matrix<A, 8, 8> a,
                         simdgroup_matrix<B, 8, 8> b);
 } // namespace metal
-
-#endif

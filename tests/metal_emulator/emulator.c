@@ -4,7 +4,6 @@
  * others. The fiber that goes on next is drawn at random, so that everything that no barrier orders
  * can come in any order.
  */
-#define _GNU_SOURCE
 #include "fiber.h"
 #include "line.h"
 #include "memory.h"

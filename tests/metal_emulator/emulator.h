@@ -5,8 +5,7 @@
  * emulator.c runs threadgroups of fibers. Kernels include metal_stdlib. Metal/Metal.h and metal.m
  * stand in for the framework.
  */
-#ifndef QV_METAL_EMULATOR_H
-#define QV_METAL_EMULATOR_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -75,6 +74,4 @@ extern long emulator_calls_left;
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

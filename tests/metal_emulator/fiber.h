@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* A thread of control that runs until it switches to another one. */
-#ifndef QV_METAL_FIBER_H
-#define QV_METAL_FIBER_H
+#pragma once
 
 #include <stddef.h>
 
@@ -20,5 +19,3 @@ struct fiber {
 void fiber_prepare(struct fiber *f, char *stack, size_t bytes, void (*entry)(void));
 /* Saves the current place in `from`, and goes on at the place that `to` has saved. */
 void fiber_switch(struct fiber *from, struct fiber *to);
-
-#endif

@@ -4,8 +4,7 @@
  * memory. The calls end here, in functions of this file, so that the sanitizer's own library may be
  * in the program too.
  */
-#ifndef QV_METAL_INSTRUMENT_H
-#define QV_METAL_INSTRUMENT_H
+#pragma once
 
 #include <metal_stdlib>
 
@@ -103,5 +102,3 @@ out_of_bounds(emulator_source *source, unsigned long index)
 }
 #undef HOOK
 }
-
-#endif

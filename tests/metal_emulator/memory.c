@@ -6,7 +6,6 @@
  * time, counted in barriers, and the thread. Two accesses of which one writes are ordered if they
  * belong to the same thread, or if a barrier for both threads lies between them.
  */
-#define _GNU_SOURCE
 #include "memory.h"
 
 #include <link.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Keeps which memory a thread may touch, and who touched threadgroup memory last. */
-#ifndef QV_METAL_MEMORY_H
-#define QV_METAL_MEMORY_H
+#pragma once
 
 #include "runtime.h"
 
@@ -25,5 +24,3 @@ void memory_order_simdgroup(uint32_t simdgroup);
  * last call. */
 void emulator_fault(const void *code, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-
-#endif

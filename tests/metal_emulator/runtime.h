@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Declares what metal_stdlib, the output of translate.c, and emulator.c share. */
-#ifndef QV_METAL_RUNTIME_H
-#define QV_METAL_RUNTIME_H
+#pragma once
 
 #include "emulator.h"
 
@@ -92,6 +91,4 @@ void emulator_wrong(const char *what, int line);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

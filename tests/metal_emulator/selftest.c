@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests that the emulator catches each fault that is planted in faults.metal, accepts the correct
  * twin, and computes what Metal would. */
-#define _GNU_SOURCE
 #include "test.h"
 
 #include "emulator.h"

@@ -7,7 +7,6 @@
  * clang accepts and Metal does not. It expands macros that make kernels, before anything else, and
  * leaves the other macros to clang.
  */
-#define _POSIX_C_SOURCE 200809L /* For open_memstream. */
 #include <ctype.h>
 #include <stdarg.h>
 #include <stdbool.h>

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Functions that the benches and the profile share: a device with its measured roofline, timing,
  * tables and records. */
-#ifndef QV_TOOLS_BENCH_H
-#define QV_TOOLS_BENCH_H
+#pragma once
 
 #include "command/tool.h"
 #include "figures.h"
@@ -201,5 +200,3 @@ void bench_put_bounds(json_t *record, const struct bench_bounds *bounds, double 
 qv_status bench_report_bounds(struct bench *b, const struct bench_limit *l,
                               const struct bench_bounds *bounds, const char *prefix,
                               struct bench_record r, qv_error *err);
-
-#endif

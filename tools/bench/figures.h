@@ -4,8 +4,7 @@
  * use, a bound may come out slower than what it bounds; a share, a ratio or a rest that follows
  * from it is withheld, with the reason.
  */
-#ifndef QV_TOOLS_BENCH_FIGURES_H
-#define QV_TOOLS_BENCH_FIGURES_H
+#pragma once
 
 #include "qwenvit.h"
 
@@ -81,5 +80,3 @@ struct bench_job_bounds bench_job_bounds_of(const double ms[BENCH_JOB_WAYS],
  * all that its stages do, so the stage's measurement would be wrong. Returns QV_ESTATE, naming
  * both. 0 ms means that a way was not timed. */
 qv_status bench_job_check(const double ms[BENCH_JOB_WAYS], qv_error *err);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* What `qwenvit bench job` times: stages alone, and jobs. */
-#ifndef QV_TOOLS_BENCH_JOB_STAGES_H
-#define QV_TOOLS_BENCH_JOB_STAGES_H
+#pragma once
 
 #include <pthread.h>
 
@@ -51,5 +50,3 @@ struct job_way {
 bench_work job_work;
 
 qv_status job_ask_decoders(struct job_bench *j, qv_error *err);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Declarations that the parts of `qwenvit cache`, and what estimates a list, share. */
-#ifndef QV_TOOLS_CACHE_COMMAND_H
-#define QV_TOOLS_CACHE_COMMAND_H
+#pragma once
 
 #include "list.h"
 #include "qwenvit_cache.h"
@@ -52,5 +51,3 @@ struct tool_measured {
 };
 qv_status tool_measure(const struct tool_options *o, const struct tool_entry *const *clips,
                        size_t n, struct tool_measured *out, qv_error *err);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Declarations that the parts of `qwenvit encode` share. */
-#ifndef QV_TOOLS_ENCODE_H
-#define QV_TOOLS_ENCODE_H
+#pragma once
 
 #include <pthread.h>
 
@@ -91,5 +90,3 @@ qv_status tool_trace_finish(struct tool_trace *t, qv_error *err);
 void tool_trace_close(struct tool_trace **trace);
 
 qv_status tool_report_job(const struct tool_encoder *e, qv_error *err);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* A list of clips: each line is a path or a JSON object. */
-#ifndef QV_TOOLS_LIST_H
-#define QV_TOOLS_LIST_H
+#pragma once
 
 #include "clips/option_list.h"
 
@@ -56,5 +55,3 @@ typedef qv_status tool_tar_see(void *user, const char *name, int64_t offset, int
 /* Returns QV_EIO; QV_EFORMAT if it is not a tar file, or is cut short; what `see` returned. */
 qv_status tool_tar_visit(const char *path, tool_tar_see *see, void *user, qv_error *err);
 bool tool_tar_is(const char *path);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Declarations that the subcommands share: options, exit codes, messages. Only tools print. */
-#ifndef QV_TOOLS_TOOL_H
-#define QV_TOOLS_TOOL_H
+#pragma once
 
 #include <jansson.h>
 
@@ -357,5 +356,3 @@ bool tool_drawing_colours(float *tokens, int64_t n, int64_t dim, uint8_t *colour
 /* png.c: writes rgb[height, width, 3] as a PNG file. */
 qv_status tool_write_png(const char *path, const uint8_t *rgb, int height, int width,
                          qv_error *err);
-
-#endif

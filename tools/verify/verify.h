@@ -6,8 +6,7 @@
  * The distance of a row is |x - truth| / |truth|, in double. The worst row decides, never a mean
  * alone.
  */
-#ifndef QV_TOOLS_VERIFY_H
-#define QV_TOOLS_VERIFY_H
+#pragma once
 
 #include "qwenvit.h"
 
@@ -216,5 +215,3 @@ qv_status verify_read_tensor(const char *dir, const struct qv_config *config, co
 qv_status verify_load_layout(const struct verify_job *job, const struct qv_config *config,
                              qv_dtype dtype, const struct verify_tensor *weight,
                              enum verify_layout layout, qv_model **out, qv_error *err);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The small part of Foundation that the Metal backend uses, on top of the GNU Objective-C
  * runtime. */
-#ifndef QV_EMULATED_FOUNDATION_H
-#define QV_EMULATED_FOUNDATION_H
+#pragma once
 
 #include <objc/objc.h>
 #include <stddef.h>
@@ -61,5 +60,3 @@ __attribute__((objc_root_class))
 - (NSUInteger)count;
 - (Element)objectAtIndex:(NSUInteger)i;
 @end
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The part of Metal that the backend uses, with the signatures of Apple's headers. */
-#ifndef QV_EMULATED_METAL_H
-#define QV_EMULATED_METAL_H
+#pragma once
 
 #import <Foundation/Foundation.h>
 
@@ -116,5 +115,3 @@ enum {
 @end
 
 NSArray<id<MTLDevice>> *MTLCopyAllDevices(void);
-
-#endif
