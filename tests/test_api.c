@@ -527,16 +527,17 @@ TEST(wrong_items_are_refused_with_words)
         { "multiples of 2", .grid_thw = { 1, INT64_MIN, 2 } },
         { "up to 8192", .grid_thw = { 1, 1 << 20, 2 }, .input = QV_INPUT_PATCHES },
         { "4194304 patches together", .grid_thw = { 1, 4096, 1026 } },
-        { "n_frames is 3; 1 frame pairs take 2", .grid_thw = { 1, 4, 2 }, .n_frames = 3 },
-        { "n_frames is 4; 3 frame pairs take 6", .grid_thw = { 3, 2, 2 }, .n_frames = 4 },
+        { "n_frames is 3; 1 frame pairs need 2", .grid_thw = { 1, 4, 2 }, .n_frames = 3 },
+        { "n_frames is 4; 3 frame pairs need 6", .grid_thw = { 3, 2, 2 }, .n_frames = 4 },
         { "n_frames is -1", .grid_thw = { 1, 2, 2 }, .n_frames = -1 },
-        { "of an image take 1", .grid_thw = { 1, 2, 2 }, .n_frames = 2, .is_image = true },
-        { "n_frames is 2; rows have none", .grid_thw = { 1, 2, 2 }, .n_frames = 2,
+        { "of an image need 1", .grid_thw = { 1, 2, 2 }, .n_frames = 2, .is_image = true },
+        { "n_frames is 2; it must be 0 for rows", .grid_thw = { 1, 2, 2 }, .n_frames = 2,
           .input = QV_INPUT_PATCHES },
         { "item 1: reserved must be 0", .grid_thw = { 1, 2, 2 }, .reserved = 1 },
-        { "item 1 (grid_thw 1,4,16) makes it 68 patches; this plan", .grid_thw = { 1, 4, 16 } },
-        { "segments; this plan takes 3", .grid_thw = { 1 << 20, 64, 64 } },
-        { "makes it 4 segments; this plan takes 3 in a chunk", .grid_thw = { 3, 2, 2 } },
+        { "item 1 (grid_thw 1,4,16) makes the chunk 68 patches; this plan's",
+          .grid_thw = { 1, 4, 16 } },
+        { "segments; this plan's chunks hold 3", .grid_thw = { 1 << 20, 64, 64 } },
+        { "makes the chunk 4 segments; this plan's chunks hold 3", .grid_thw = { 3, 2, 2 } },
     };
     struct tiny t = tiny_open("ref", QV_F32, 1);
     uint8_t *frames = tiny_frames(&t, 4, 2, 2, 5);
@@ -568,7 +569,8 @@ TEST(wrong_items_are_refused_with_words)
     const qv_item wrong = { .data = frames, .grid_thw = { 1, 2, 2 } };
     const qv_item many = { .data = frames, .grid_thw = { 3, 2, 4 } };
     expect_error(QV_EINVAL, "has 4 patches; this plan's", qv_plan_push(dense, &wrong, 1, ERR));
-    expect_error(QV_EINVAL, "3 segments; this plan takes 2", qv_plan_push(dense, &many, 1, ERR));
+    expect_error(QV_EINVAL, "3 segments; this plan's chunks hold 2",
+                 qv_plan_push(dense, &many, 1, ERR));
     expect_error(QV_EINVAL, "plan is NULL", qv_plan_push(NULL, &wrong, 1, ERR));
 
     qv_plan *none = NULL;

@@ -604,7 +604,7 @@ TEST(test_made_again)
     close_writer(&w);
     const qv_cache_prune_options o = { .superseded = true };
     prune(dir, &o);
-    expect_error(QV_EIO, "its tokens are others now", qv_cache_hold(c, &item, ERR));
+    expect_error(QV_EIO, "the key was encoded again", qv_cache_hold(c, &item, ERR));
 }
 
 /* ---- sources --------------------------------------------------------------------------------- */

@@ -311,7 +311,7 @@ TEST(bad_files_are_refused)
     } cases[] = {
         { "", "empty" },
         { "\n\n{\"a\":,}", "line 3" },
-        { "[]", "the top is []|object" },
+        { "[]", "the top level is []|object" },
         { VISION("\"depth\":NaN"), "line 1" },
         { VISION("\"depth\":Infinity"), "line 1" },
         { VISION("\"depth\":18446744073709551616"), "line 1|too big" },

@@ -267,7 +267,7 @@ TEST(device_memory_gives_the_same_bits)
             assert_int_equal(cudaStreamSynchronize(stream), 0);
         assert_int_equal(cudaMemcpy(found, tokens_there, bytes, cudaMemcpyDefault), 0);
         assert_memory_equal(found, expected, bytes);
-        qv_plan_free(&plan);
+        test_end(plan);
         tiny_close(&t);
         cudaFree(frames_there);
         cudaFree(tokens_there);
@@ -318,7 +318,7 @@ TEST(page_locked_memory_gives_the_same_bits)
     assert_null(none);
     qv_host_free(t.ctx, locked_frames);
     qv_host_free(t.ctx, locked_tokens);
-    qv_plan_free(&plan);
+    test_end(plan);
     tiny_close(&t);
     free(shifted);
 }
@@ -396,10 +396,10 @@ TEST(chunks_under_way_at_once)
     assert_int_equal(qv_plan_pull(plan, &(qv_tokens){ 0 }, &err), QV_ESTATE);
     qv_plan_push(plan, pairs, 1, &err); /* The plan is freed while its work is under way, and its
                                          * memory is used again. */
-    qv_plan_free(&plan);
+    test_end(plan);
     plan = tiny_plan(&t, &o);
     assert_int_equal(qv_plan_pull(plan, &(qv_tokens){ 0 }, &err), QV_ESTATE);
-    qv_plan_free(&plan);
+    test_end(plan);
     cudaStreamDestroy(other);
     tiny_close(&t);
     free(found);
@@ -425,12 +425,12 @@ TEST(recorded_is_step_by_step)
     int layers = 0;
     qv_plan *plan = tiny_plan(&t, &o);
     float *recorded = tiny_chunk(&t, plan, items, 2, QV_F32, &n);
-    qv_plan_free(&plan);
+    test_end(plan);
     o.hook = look;
     o.hook_user = &layers;
     plan = tiny_plan(&t, &o);
     float *stepped = tiny_chunk(&t, plan, items, 2, QV_F32, &m);
-    qv_plan_free(&plan);
+    test_end(plan);
     assert_true(t.info.n_deepstack > 0 && layers > t.info.depth);
     assert_int_equal(n, m);
     assert_memory_equal(recorded, stepped, n);

@@ -351,8 +351,7 @@ TEST(test_none)
         const char *text;
     } cases[] = {
         { "no driver", 0, "GPU 0 decodes nothing: NVIDIA's driver (libcuda.so.1) is not here" },
-        { "dies at its start", 0,
-          "GPU 0 decodes nothing: the process that should decode there ended" },
+        { "dies at its start", 0, "GPU 0 decodes nothing: its process ended" },
         { "", 7, "GPU 7 decodes nothing: invalid device ordinal" },
         { "no decoder", 0, "cannot be locked in (its driver makes no decoder then" },
         { "no lock", 0, "cannot be locked in (Landlock: Operation not supported)" },

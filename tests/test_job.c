@@ -823,7 +823,7 @@ TEST(options_are_checked)
     } wrong[] = {
         { one, 0, { 0 }, "0 models" },
         { NULL, 1, { 0 }, "0 models" },
-        { one, 2, { 0 }, "0 and 1 are one" },
+        { one, 2, { 0 }, "0 and 1 are the same object" },
         { odd, 2, { 0 }, "model 1 is qwen3_vl_moe" },
         { weights, 2, { 0 }, "with weights of others; the first" },
         { one, 1, { .decoders = -1 }, "decoders is -1" },
@@ -831,7 +831,7 @@ TEST(options_are_checked)
         { one, 1, { .memory = -5 }, "memory is -5" },
         { one, 1, { .ahead = -1 }, "ahead is -1" },
         { one, 1, { .output = QV_U8 }, "output is u8" },
-        { one, 1, { .chunk_rows = -1 }, "chunk_rows is -1; 0 to" },
+        { one, 1, { .chunk_rows = -1 }, "chunk_rows is -1; must be 0 to" },
         { one, 1, { .chunk_rows = INT32_MAX }, "patches is 2147483648; must be" },
         { one, 1, { .reserved = { 1 } }, "reserved" },
     };

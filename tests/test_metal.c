@@ -466,7 +466,7 @@ TEST(rows_beyond_the_fill_read_what_is_there)
         size_t bytes;
         qv_plan *plan = tiny_plan(&t, &o);
         tiny_chunk(&t, plan, &clip, 1, QV_F32, &bytes);
-        qv_plan_free(&plan);
+        test_end(plan);
     }
 }
 
