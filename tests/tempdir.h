@@ -101,7 +101,7 @@ read_file(const char *path)
 }
 
 static inline char *
-read_text(const char *path)
+file_text(const char *path)
 {
     return read_file_and(path, 1).data;
 }

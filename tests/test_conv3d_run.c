@@ -256,7 +256,7 @@ TEST(the_file_decides)
     char reason[QV_REASON_BYTES];
     qv_conv3d_desc d = causal();
     qv_lowering first = choice(open_context(path, true), &d, reason);
-    char *text = read_text(path);
+    char *text = file_text(path);
     const char *others[] = { first == QV_LOWERING_DIRECT ? "by depth" : "direct", "patchify",
                              "teleport" };
     for (int i = 0; i < 3; i++) {
@@ -296,7 +296,7 @@ TEST(bad_files_are_ignored_with_a_warning)
         expect_words(info.warning, "tune.json");
         choice(ctx, &d, reason); /* It is measured all the same, and kept in memory. */
         expect_words(reason, "measured");
-        assert_string_equal(read_text(path), bad[i]);
+        assert_string_equal(file_text(path), bad[i]);
     }
     remove(path);
     qv_context *ctx = open_context(path, false); /* A file that does not exist is not a mistake. */

@@ -343,7 +343,7 @@ TEST(test_reaped)
 TEST(test_page)
 {
     static char line[4096];
-    const char *page = read_text(QV_ISOLATION_PAGE);
+    const char *page = file_text(QV_ISOLATION_PAGE);
     for (const struct locked_row *row = locked_rows, *end = row + locked_n_rows; row < end;) {
         const struct locked_row *class = row++;
         int n = snprintf(line, sizeof line, "| %s | ", class->text);

@@ -617,7 +617,7 @@ TEST(every_function_is_in_the_table)
     EACH (c, headers) {
         char path[600];
         snprintf(path, sizeof path, "%s/%s", QV_INCLUDE, *c);
-        for (const char *at = read_text(path); (at = strstr(at, "\nQV_API ")) != NULL; n++) {
+        for (const char *at = file_text(path); (at = strstr(at, "\nQV_API ")) != NULL; n++) {
             const char *open = strchr(++at, '('), *end = strchr(at, ';'), *name = open;
             while (isalnum((unsigned char)name[-1]) || name[-1] == '_')
                 name--;

@@ -485,7 +485,7 @@ TEST(metadata_are_amended_before_the_end)
                  qv_safetensors_writer_amend(w, "model", "\xff", ERR));
     assert_ok(qv_safetensors_writer_finish(&w, ERR));
     assert_non_null(
-        strstr(read_text(temp_path("m")) + 8, "\"damaged\":\"12345\",\"model\":\"qwen3_vl\""));
+        strstr(file_text(temp_path("m")) + 8, "\"damaged\":\"12345\",\"model\":\"qwen3_vl\""));
     struct qv_safetensors *file = open_ok(temp_path("m"));
     assert_ok(qv_safetensors_read(file, qv_safetensors_find(file, "a"), 0, got, 3, ERR));
     assert_memory_equal(got, "abc", 3);
