@@ -174,13 +174,11 @@ static const char *
 advice(const char *name, const json_t *there)
 {
     if (strcmp(name, "packing") != 0)
-        return "give the run what the cache has, or another folder";
-    return there ? "another version packed frame pairs by another rule, and by this one clips that "
-                   "it lacks "
-                   "could have other bits; go on with that version, or give another folder"
-                 : "qwenvit 0.2.0 and before packed whole clips, and frame pairs packed by this "
-                   "run could "
-                   "have other bits; go on with that version, or give another folder";
+        return "run with the cache's, or into another folder";
+    return there ? "another version packed frame pairs by another rule, so this version's tokens "
+                   "could have other bits; continue with that version, or use another folder"
+                 : "qwenvit 0.2.0 and before packed whole clips, so this version's tokens could "
+                   "have other bits; continue with that version, or use another folder";
 }
 
 qv_status

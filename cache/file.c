@@ -66,7 +66,7 @@ qv_cache_folder_open(const char *path, struct qv_cache_folder *out, qv_error *er
 {
     struct qv_cache_folder f = { .fd = -1 };
     if (mkdir(path, 0777) && errno != EEXIST)
-        return qv_fail_errno(path, "the folder cannot be made", errno, err);
+        return qv_fail_errno(path, "the folder cannot be created", errno, err);
     f.path = strdup(path);
     if (!f.path)
         return qv_no_memory(path, err);
@@ -217,7 +217,7 @@ qv_cache_file_open(const struct qv_cache_folder *folder, struct qv_cache_file *o
     if (f.fd < 0)
         f.fd = open_named(&f);
     if (f.fd < 0)
-        return qv_fail_errno(folder->path, "no file can be made in it", errno, err);
+        return qv_fail_errno(folder->path, "no file can be created in it", errno, err);
     *out = f;
     return QV_OK;
 }
@@ -281,9 +281,9 @@ qv_cache_file_publish(struct qv_cache_file *f, const char *name, bool *taken, qv
         return qv_fail_errno(f->folder->path, "a part cannot be synced", e, err);
     if (give_name(f, name)) {
         *taken = errno == EEXIST;
-        return *taken
-                   ? QV_OK
-                   : qv_fail_errno(f->folder->path, "a part cannot be given its name", errno, err);
+        return *taken ? QV_OK
+                      : qv_fail_errno(f->folder->path, "a part cannot be renamed to its final name",
+                                      errno, err);
     }
     if (*f->temporary)
         unlinkat(f->folder->fd, f->temporary, 0);

@@ -43,11 +43,9 @@ qv_cache_key(const char *bytes, char *out, qv_error *err)
     if (!bytes || !out)
         return qv_fail(err, QV_EINVAL, "key: bytes or out is NULL");
     if (!*bytes)
-        return qv_fail(err, QV_EFORMAT, "the key is empty; a text is needed");
+        return qv_fail(err, QV_EFORMAT, "the key is empty; it must have 1 byte or more");
     if (!strncmp(bytes, "__", 2))
-        return qv_fail(err, QV_EFORMAT,
-                       "the key %s begins with \"__\", which caches keep for "
-                       "themselves",
+        return qv_fail(err, QV_EFORMAT, "the key %s begins with \"__\", which caches reserve",
                        qv_json_quote(bytes, quoted));
     char *text = qv_utf8_text(bytes);
     if (!text)
@@ -58,7 +56,7 @@ qv_cache_key(const char *bytes, char *out, qv_error *err)
     free(text);
     return n <= QV_CACHE_MAX_KEY
                ? QV_OK
-               : qv_fail(err, QV_EFORMAT, "the key %s has %zu bytes; at most %d are kept",
+               : qv_fail(err, QV_EFORMAT, "the key %s has %zu bytes; it may have %d",
                          qv_json_quote(bytes, quoted), n, QV_CACHE_MAX_KEY);
 }
 

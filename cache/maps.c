@@ -69,8 +69,8 @@ static qv_status
 too_many(const struct qv_part_maps *m, const char *path, qv_error *err)
 {
     return qv_fail(err, QV_ENOMEM,
-                   "%s: cannot be mapped: %zu parts are in use at once, and a process has room for "
-                   "no more; release (in Python, drop or copy) tokens that are not needed",
+                   "%s: cannot be mapped: %zu parts are in use at once, and a process can map no "
+                   "more; release (in Python, drop or copy) tokens that are not needed",
                    qv_path_tail(path), m->n_mapped - m->n_idle);
 }
 

@@ -481,7 +481,7 @@ qv_cache_part_seal(struct qv_cache_part *p, const qv_cache_layout *l,
                      (*name->count)++);
         s = qv_cache_file_publish(&p->file, text, &taken, err);
         if (!s && taken && !name->digits)
-            s = qv_fail(err, QV_EIO, "%s: part %.255s is there already",
+            s = qv_fail(err, QV_EIO, "%s: part %.255s exists already",
                         qv_path_tail(p->file.folder->path), text);
     }
     return s;

@@ -194,7 +194,7 @@ check_records(const struct qv_part_index *p, const char *path, const struct qv_c
         if (!s)
             s = qv_record_row(record, r.record_bytes, usual, path, key, &told, err);
         if (!s && !is_row_of(&r, &told))
-            s = qv_fail(err, QV_EFORMAT, "%s: the record of key %s says what its row does not",
+            s = qv_fail(err, QV_EFORMAT, "%s: the record of key %s disagrees with its row",
                         qv_path_tail(path), qv_json_quote(key, quoted));
     }
     free(text);

@@ -107,11 +107,10 @@ leave(struct pruning *p, uint32_t part, const qv_error *why, qv_error *err)
     char words[900];
     p->out->left++;
     if (p->o->keep || p->o->n_drop)
-        return qv_fail(
-            err, QV_EIO,
-            "%s: no more keys are removed, as older records of theirs may be in a part that "
-            "cannot be used: %s",
-            qv_path_tail(p->folder.path), why->text);
+        return qv_fail(err, QV_EIO,
+                       "%s: no more keys are removed, because a part that cannot be used may have "
+                       "older records of them: %s",
+                       qv_path_tail(p->folder.path), why->text);
     if (!p->o->told)
         return QV_OK;
     snprintf(words, sizeof words, "%.255s: left as it is: %s", name_of(p, part), why->text);
@@ -286,7 +285,7 @@ write_part(struct pruning *p, uint32_t part, uint64_t room, size_t done, bool *i
     const size_t stem = make_stem(copy.path, name.begin, &count);
     qv_status s = qv_file_open(p->c->index.parts[part].path, &copy.from, &size, err);
     if (!s && (size != p->from.size || stem > MOST_STEM))
-        s = qv_fail(err, QV_EIO, "its name is too long, or somebody changes it");
+        s = qv_fail(err, QV_EIO, "its name is too long, or it is being changed");
     *is_left = s != QV_OK;
     if (!s)
         s = qv_cache_part_open(&p->folder, room, 0, &copy.to, err);

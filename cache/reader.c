@@ -259,7 +259,7 @@ qv_cache_look_again(const qv_cache *c, const struct qv_index_key *k, qv_status f
             err, QV_EIO,
             "%s: key %s: its part %.120s is gone (No such file), and %s; open the cache again",
             qv_path_tail(c->dir), qv_json_quote(name, quoted), c->index.parts[k->part].name,
-            item->key ? "its tokens are others now" : "the key with it");
+            item->key ? "the key was encoded again" : "the key with it");
     if (s)
         item->key = NULL;
     return s;

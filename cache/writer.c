@@ -236,7 +236,7 @@ start(qv_cache_writer *w, qv_error *err)
     w->has_lock = true;
     w->has_thread = !pthread_create(&w->thread, NULL, seal_parts, w);
     return w->has_thread ? QV_OK
-                         : qv_fail(err, QV_ENOMEM, "%s: no thread can be made to seal parts",
+                         : qv_fail(err, QV_ENOMEM, "%s: no thread can be started to seal parts",
                                    qv_path_tail(w->folder.path));
 }
 
@@ -385,7 +385,8 @@ make_entry(qv_cache_writer *w, const char *key, const qv_cache_source *source, i
     const uint64_t need = s ? 0 : qv_cache_part_need(&w->layout, e->key, e->path, e->options);
     if (!s && qv_cache_part_least(need) > QV_CACHE_MAX_ROOM)
         s = qv_fail(err, QV_EFORMAT,
-                    "key, path and options take %llu bytes of a part's front; %llu are kept",
+                    "key, path and options take %llu bytes in front of a part's data; there is "
+                    "room for %llu",
                     (unsigned long long)need, (unsigned long long)QV_CACHE_MAX_ROOM);
     if (s)
         free_entry(&e);

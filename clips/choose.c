@@ -32,13 +32,13 @@ choose_cut(const char *path, const qvm_rules *rules, const qv_clip_options *o, q
     if (!cut)
         return QV_OK;
     if (info->is_image)
-        return qv_fail(err, QV_EINVAL, "%s: %s; an image has no seconds", path, asked);
+        return qv_fail(err, QV_EINVAL, "%s: %s; an image has no duration", path, asked);
     rules->cut(info, o, &info->first_frame, &info->cut_frames);
     if (info->cut_frames >= 1)
         return QV_OK;
     return qv_fail(err, QV_EINVAL,
-                   "%s: %s: no frame lies in there; of its %lld, %.15g a second, "
-                   "the last is at %.15g",
+                   "%s: %s: no frame lies in this stretch; of its %lld frames, at %.15g per "
+                   "second, the last is at %.15g",
                    path, asked, (long long)info->source_frames, info->source_fps,
                    (double)(info->source_frames - 1) / info->source_fps);
 }
@@ -55,14 +55,15 @@ choose_frames(const char *path, const qvm_rules *rules, const qv_preprocess *p,
         return status;
     const double seconds = info->is_image ? 0 : (double)info->cut_frames / info->source_fps;
     if (o->max_seconds > 0 && seconds > o->max_seconds)
-        return qv_fail(err, QV_EINVAL, "%s: a clip of %.1f s; at most %g s; give start and end",
+        return qv_fail(err, QV_EINVAL,
+                       "%s: the clip lasts %.1f s; at most %g s are allowed; give start and end",
                        path, seconds, o->max_seconds);
     if (!info->is_image)
         status = rules->count(info, p, o, &info->n_frames, &inner);
     if (status)
         return qv_fail(err, status, "%s: %s", path, inner.text);
     if (info->n_frames < 1 || info->n_frames > QVM_MAX_SAMPLED)
-        return qv_fail(err, QV_EINVAL, "%s: %lld frames would be sampled; 1 to %d", path,
+        return qv_fail(err, QV_EINVAL, "%s: %lld frames would be sampled; it must be 1 to %d", path,
                        (long long)info->n_frames, QVM_MAX_SAMPLED);
     *indices = calloc((size_t)info->n_frames, sizeof **indices);
     if (!*indices)
@@ -125,8 +126,9 @@ qvm_choose(const char *path, const qv_preprocess *preset, const qv_clip_options 
                        "this one",
                        path);
     if (p.patch_size < 1 || p.merge_size < 1 || p.temporal_patch_size < 1)
-        return qv_fail(err, QV_EINVAL, "%s: patch %d, temporal patch %d, merge %d; each at least 1",
-                       path, p.patch_size, p.temporal_patch_size, p.merge_size);
+        return qv_fail(err, QV_EINVAL,
+                       "%s: patch %d, temporal patch %d, merge %d; each must be at least 1", path,
+                       p.patch_size, p.temporal_patch_size, p.merge_size);
     info->like = o->like;
     qv_status status = choose_frames(path, rules, &p, o, info, indices, err);
     return status ? status : choose_size(path, rules, &p, o, info, err);

@@ -57,9 +57,7 @@ open_bytes(qv_clip *clip, const void *bytes, size_t n, qv_error *err)
 #else
     (void)bytes;
     return qv_fail(err, QV_EUNSUPPORTED,
-                   "%s: %zu bytes in memory; on this system only files are "
-                   "read",
-                   clip->path, n);
+                   "%s: %zu bytes in memory; on this system clips must be files", clip->path, n);
 #endif
 }
 
@@ -79,12 +77,10 @@ static qv_status
 fail_to_open(const char *path, int code, qv_error *err)
 {
     return strstr(path, "://") && code == ENOENT
-               ? qv_fail(
-                     err, QV_EIO,
-                     "%s: this is an address, and only files of this machine are read: download "
-                     "it first (curl -LO .., aws s3 cp .. .), or name it in a folder where its "
-                     "storage is mounted",
-                     path)
+               ? qv_fail(err, QV_EIO,
+                         "%s: this is a URL, and only local files are read: download it first "
+                         "(curl -LO .., aws s3 cp .. .), or give its path on a mounted file system",
+                         path)
                : qv_fail(err, qv_status_of_errno(code), "%s: cannot be opened: %s", path,
                          strerror(code));
 }
@@ -135,7 +131,7 @@ check_unchanged(const qv_clip *clip, qv_error *err)
     if (!clip->is_file)
         return QV_OK;
     if (fstat(clip->process.session.clip, &now))
-        return qv_fail(err, QV_EIO, "%s: cannot be looked at: %s", clip->path, strerror(errno));
+        return qv_fail(err, QV_EIO, "%s: cannot be examined: %s", clip->path, strerror(errno));
     return now.st_size == clip->outcome.file_bytes && mtime_ns(&now) == clip->outcome.file_mtime_ns
                ? QV_OK
                : qv_fail(err, QV_EFORMAT, "%s: the file changed while it was read; encode it again",
@@ -384,8 +380,8 @@ catch_up(qv_clip *clip, qv_error *err)
     qvm_event event;
     qv_status status = begin(clip, err);
     if (!status && !are_same_frames(&before, &clip->outcome))
-        status = qv_fail(err, QV_EFORMAT, "%s: decoded again, it has other frames than before",
-                         clip->path);
+        status =
+            qv_fail(err, QV_EFORMAT, "%s: decoded a second time, it has other frames", clip->path);
     for (int64_t i = 0; !status && i < clip->n_taken; i++) {
         status = qvm_process_next(&clip->process, &event, err);
         if (!status)

@@ -108,15 +108,17 @@ qvm_check_options(const char *path, const qv_clip_options *o, qv_error *err)
                        o->fps, (long long)o->num_frames);
     QVM_EACH_OPTION (p)
         if (p->scopes & QVM_UTILS && qvm_option_real(p, o) != 0 && o->like != QV_LIKE_QWEN_VL_UTILS)
-            return qv_fail(err, QV_EINVAL, "%s: %s goes with the rules of qwen-vl-utils alone",
-                           path, p->name);
+            return qv_fail(err, QV_EINVAL, "%s: %s is only for the rules of qwen-vl-utils", path,
+                           p->name);
     if (o->like == QV_LIKE_QWEN_VL_UTILS && o->cap_pixels)
         return qv_fail(err, QV_EINVAL,
                        "%s: cap_pixels goes with transformers' rules; qwen-vl-utils always caps",
                        path);
     if (o->bytes && (o->offset || o->length))
-        return qv_fail(err, QV_EINVAL, "%s: offset %lld, length %lld; from 0 up, of a file", path,
-                       (long long)o->offset, (long long)o->length);
+        return qv_fail(
+            err, QV_EINVAL,
+            "%s: offset %lld, length %lld; both must be from 0 up, and the clip in a file", path,
+            (long long)o->offset, (long long)o->length);
     if (!o->bytes != !o->n_bytes)
         return qv_fail(err, QV_EINVAL, "%s: %zu bytes, which are %s", path, o->n_bytes,
                        o->bytes ? "empty" : "NULL");

@@ -39,10 +39,10 @@ qvm_process_start(struct qvm_process *p, const qv_clip_options *o, qv_error *err
     p->gpu = o->gpu;
     p->session.shared = qvm_shared_memory();
     if (p->session.shared < 0 || !qvm_stream(&p->socket, &p->session.socket))
-        return qv_fail(err, QV_ENOMEM, "%s: no means to talk to a decoder: %s", p->path,
+        return qv_fail(err, QV_ENOMEM, "%s: no socket to talk to its decoder: %s", p->path,
                        strerror(errno));
     if (o->decode == QV_DECODE_GPU && !qvm_stream(&p->codec, &p->session.codec))
-        return qv_fail(err, QV_ENOMEM, "%s: no means to talk to a GPU's process: %s", p->path,
+        return qv_fail(err, QV_ENOMEM, "%s: no socket to talk to a GPU's process: %s", p->path,
                        strerror(errno));
     if (!o->decoder)
         status = qv_decoder_start(NULL, &p->own_decoder, &inner);
@@ -120,12 +120,12 @@ explain_end(struct qvm_process *p, const char *silent, qv_error *err)
     const int how = end(p, true);
     p->program_lost = how == -1;
     if (how == -1)
-        return qv_fail(err, QV_EBACKEND, "%s: the program that decodes has ended", p->path);
+        return qv_fail(err, QV_EBACKEND, "%s: qwenvit-decoder has ended", p->path);
     if (silent)
-        return qv_fail(err, QV_EFORMAT, "%s: %s for %g s (decode_seconds): it was ended", p->path,
+        return qv_fail(err, QV_EFORMAT, "%s: %s for %g s (decode_seconds): it was killed", p->path,
                        silent, p->patience_s);
     if (WIFSIGNALED(how))
-        return qv_fail(err, QV_EFORMAT, "%s: decoding it crashed, with signal %d (%s)", p->path,
+        return qv_fail(err, QV_EFORMAT, "%s: its decoder crashed with signal %d (%s)", p->path,
                        WTERMSIG(how), strsignal(WTERMSIG(how)));
     return qv_fail(err, p->asked ? QV_EFORMAT : QV_EBACKEND,
                    "%s: its decoder exited with code %d without an error", p->path,
@@ -150,7 +150,7 @@ qvm_process_send(struct qvm_process *p, const void *bytes, size_t n, qv_error *e
     if (!code || code == EPIPE || code == ECONNRESET)
         return QV_OK;
     if (code == ETIMEDOUT)
-        return explain_end(p, "its decoder takes no requests", err);
+        return explain_end(p, "its decoder accepts no requests", err);
     return lose_it(p, code, err);
 }
 

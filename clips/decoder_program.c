@@ -263,8 +263,7 @@ give_up(qv_decoder *d, int code)
     char text[64];
     if (code == ETIMEDOUT) {
         qvm_child_signal(&d->child, SIGKILL);
-        snprintf(d->lost, sizeof d->lost, "has not answered for %g s, and was ended",
-                 d->patience_s);
+        snprintf(d->lost, sizeof d->lost, "did not answer for %g s and was killed", d->patience_s);
     } else if (code == EPIPE || code == ECONNRESET) {
         snprintf(d->lost, sizeof d->lost, "has ended%s: %s",
                  d->answered ? "" : " without an answer", say_ending(end_program(&d->child), text));
@@ -281,8 +280,7 @@ exchange(qv_decoder *d, const qvm_order *order, const qvm_session *session, int3
     const double until_s = qv_seconds() + d->patience_s;
     int code = send_order(d, order, session, until_s);
     if (code && code != ETIMEDOUT && code != EPIPE && code != ECONNRESET)
-        return qv_fail(err, QV_EBACKEND, "the program that decodes cannot be told: %s",
-                       strerror(code));
+        return qv_fail(err, QV_EBACKEND, "qwenvit-decoder cannot be reached: %s", strerror(code));
     d->used = d->used || order->kind == QVM_SERVE;
     *answer = 0;
     if (!code && order->kind != QVM_DROP)
@@ -291,7 +289,7 @@ exchange(qv_decoder *d, const qvm_order *order, const qvm_session *session, int3
     if (!code)
         return QV_OK;
     give_up(d, code);
-    return qv_fail(err, QV_EBACKEND, "the program that decodes %s", d->lost);
+    return qv_fail(err, QV_EBACKEND, "qwenvit-decoder %s", d->lost);
 }
 
 /* Makes the program ready for an order. For a new session one that was lost is started again; an
@@ -302,7 +300,7 @@ make_ready(qv_decoder *d, const qvm_order *order, int64_t *start, qv_error *err)
     if (order->kind != QVM_SERVE)
         return *start == d->starts && !*d->lost
                    ? QV_OK
-                   : qv_fail(err, QV_EBACKEND, "the program that decodes was lost");
+                   : qv_fail(err, QV_EBACKEND, "qwenvit-decoder was lost");
     if (*d->lost)
         end_program(&d->child);
     const qv_status status = d->child.pid ? QV_OK : start_program(d, err);
@@ -317,7 +315,7 @@ ask(qv_decoder *d, const qvm_order *order, const qvm_session *session, int64_t *
 {
     if (d->owner != getpid())
         return qv_fail(err, QV_EBACKEND,
-                       "the program that decodes was started by another process than this one");
+                       "qwenvit-decoder was started by another process, not this one");
     pthread_mutex_lock(&d->lock);
     qv_status status = make_ready(d, order, start, err);
     if (!status)
@@ -336,7 +334,7 @@ qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_t memor
     if (status)
         return status;
     if (answer <= 0)
-        return qv_fail(err, QV_EBACKEND, "the program that decodes makes no more processes");
+        return qv_fail(err, QV_EBACKEND, "qwenvit-decoder can start no more processes");
     server->pid = answer;
     return QV_OK;
 }

@@ -95,7 +95,7 @@ hear(struct qvm_gpus *gpus, struct qvm_gpu *g, struct qvm_gpu_process *p, bool w
         return true;
     }
     if (code)
-        snprintf(g->why, sizeof g->why, "the process that should decode there %s",
+        snprintf(g->why, sizeof g->why, "its process %s",
                  code == ETIMEDOUT ? "is not ready after 60 s" : "ended at its start");
     else
         snprintf(g->why, sizeof g->why, "%s", hello.text);
@@ -124,7 +124,7 @@ lose(struct qvm_gpus *gpus, struct qvm_gpu *g)
     struct qvm_gpu_process *p = &g->now;
     g->doubts += QVM_GPU_DOUBT;
     if (g->doubts > QVM_MOST_DOUBTS) {
-        snprintf(g->why, sizeof g->why, "the processes that decode there fail again and again");
+        snprintf(g->why, sizeof g->why, "its processes fail again and again");
         g->retry_s = INFINITY;
         g->momentary = false;
     }
@@ -211,7 +211,7 @@ qv_decoder_gpu_bytes(void)
 }
 
 #define NO_SUCH_GPU "from 0 to %d, of one that is started"
-#define NOT_OURS "the program that decodes was started by another process than this one"
+#define NOT_OURS "qwenvit-decoder was started by another process, not this one"
 
 qv_status
 qv_decoder_gpu(qv_decoder *d, int gpu, bool wait, qv_error *err)

@@ -58,7 +58,7 @@ count(const qv_outcome *info, const qv_preprocess *p, const qv_clip_options *o, 
     const int64_t total = info->cut_frames;
     (void)p;
     if (total < FRAME_FACTOR)
-        return qv_fail(err, QV_EFORMAT, "a clip of %lld frame; qwen-vl-utils takes %d and more",
+        return qv_fail(err, QV_EFORMAT, "a clip of %lld frame; qwen-vl-utils needs at least %d",
                        (long long)total, FRAME_FACTOR);
     if (o->num_frames)
         *n = qvm_round_half_even((double)o->num_frames / FRAME_FACTOR) * FRAME_FACTOR;
@@ -66,11 +66,12 @@ count(const qv_outcome *info, const qv_preprocess *p, const qv_clip_options *o, 
         *n = (int64_t)(wanted_frames(info, o) / FRAME_FACTOR) * FRAME_FACTOR;
     if (*n >= FRAME_FACTOR && *n <= total)
         return QV_OK;
-    return qv_fail(err, QV_EINVAL,
-                   "%s %lld: qwen-vl-utils would take %lld frames; %d to %lld of this clip",
-                   o->num_frames ? "num_frames" : "max_frames",
-                   (long long)(o->num_frames ? o->num_frames : o->max_frames), (long long)*n,
-                   FRAME_FACTOR, (long long)total);
+    return qv_fail(
+        err, QV_EINVAL,
+        "%s %lld: qwen-vl-utils would sample %lld frames; it must be %d to %lld for this clip",
+        o->num_frames ? "num_frames" : "max_frames",
+        (long long)(o->num_frames ? o->num_frames : o->max_frames), (long long)*n, FRAME_FACTOR,
+        (long long)total);
 }
 
 /* torch.linspace(first, first + total - 1, n).round() in float32, from both ends, rounded once. */
@@ -137,12 +138,13 @@ size(const qv_outcome *info, const qv_preprocess *p, const qv_clip_options *o, i
     const int64_t longer = height > width ? height : width;
     const int64_t shorter = height > width ? width : height;
     if (limits.most < limits.least)
-        return qv_fail(err, QV_EINVAL,
-                       "most pixels are %.15g, below the least, %.15g; see max_pixels, min_pixels",
-                       limits.most, limits.least);
+        return qv_fail(
+            err, QV_EINVAL,
+            "the most pixels, %.15g, are below the least, %.15g; see max_pixels and min_pixels",
+            limits.most, limits.least);
     if (shorter < 1 || (double)longer / (double)shorter > MAX_RATIO)
         return qv_fail(err, QV_EFORMAT,
-                       "%lldx%lld is too long and thin; an aspect ratio of at most %d is possible",
+                       "%lldx%lld is too long and thin; the aspect ratio may be at most %d",
                        (long long)width, (long long)height, MAX_RATIO);
 
     const double h = (double)height, w = (double)width, f = (double)factor;

@@ -51,11 +51,12 @@ check_resize(int64_t num_frames, int64_t height, int64_t width, const qv_preproc
         return qv_fail(err, QV_EINVAL, "size %lldx%lld; each side must be 1 to %d",
                        (long long)width, (long long)height, QVM_MAX_SAMPLED);
     if (num_frames < 0 || num_frames > QVM_MAX_SAMPLED)
-        return qv_fail(err, QV_EINVAL, "%lld frames; 0 (an image) to %d", (long long)num_frames,
-                       QVM_MAX_SAMPLED);
+        return qv_fail(err, QV_EINVAL, "%lld frames; it must be 0 (an image) to %d",
+                       (long long)num_frames, QVM_MAX_SAMPLED);
     if (p->patch_size < 1 || p->merge_size < 1 || p->temporal_patch_size < 1 ||
         p->patch_size > 4096 || p->merge_size > 64 || p->temporal_patch_size > 64)
-        return qv_fail(err, QV_EINVAL, "patch %d, temporal patch %d, merge %d; each at least 1",
+        return qv_fail(err, QV_EINVAL,
+                       "patch %d, temporal patch %d, merge %d; each must be at least 1",
                        p->patch_size, p->temporal_patch_size, p->merge_size);
     if (p->processor != QV_PROCESSOR_QWEN3_VL && p->processor != QV_PROCESSOR_QWEN2_VL &&
         p->processor != QV_PROCESSOR_GLM4V)
@@ -101,8 +102,7 @@ qv_smart_resize(int64_t num_frames, int64_t height, int64_t width, const qv_prep
     const int64_t shorter = height > width ? width : height;
     if (shorter < 1 || (double)longer / (double)shorter > MAX_ASPECT)
         return qv_fail(err, QV_EINVAL,
-                       "%lldx%lld is too long and thin; an aspect ratio of at most "
-                       "200 is possible",
+                       "%lldx%lld is too long and thin; the aspect ratio may be at most 200",
                        (long long)width, (long long)height);
 
     const double h = (double)height, w = (double)width, f = (double)factor;

@@ -91,7 +91,7 @@ wait_for(qvm_gpu_decoder *d, short events)
         if (ready > 0)
             return at.revents;
         if (ready < 0 && errno != EINTR) {
-            lose(d, "no process of the GPU can be heard");
+            lose(d, "the GPU's process cannot be heard");
             return 0;
         }
         if (!ready && qv_seconds() > until_s) {
@@ -110,7 +110,7 @@ take_event(qvm_gpu_decoder *d, bool wait)
 {
     qvm_gpu_decoder_event *to = &d->came[(d->first + d->n) % QVM_MOST_EVENTS];
     if (d->n == QVM_MOST_EVENTS)
-        return lose(d, "the GPU's process said too much");
+        return lose(d, "the GPU's process sent too much");
     for (size_t done = 0; done < sizeof *to;) {
         const ssize_t got = recv(d->socket, (char *)to + done, sizeof *to - done, MSG_DONTWAIT);
         if (got > 0)

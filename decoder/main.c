@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* qwenvit-decoder: makes a process for each clip that the program which started it wants decoded.
- * The process starts at once, as all libraries are loaded here, and can do nothing but decode. This
- * one never sees a byte of a clip. */
+/* qwenvit-decoder: forks a process for each clip of the program that started it. The new process
+ * starts at once, because all libraries are loaded here, and can do nothing but decode. This one
+ * never sees a byte of a clip. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -228,7 +228,7 @@ main(int argc, char **argv)
     if (argc == 2 && !strcmp(argv[1], "--version"))
         return print_version(is_started ? STDIN_FILENO : STDOUT_FILENO);
     if (!is_started) {
-        fputs("qwenvit-decoder is started by libqwenvit_clips and by qwenvit; its one option is "
+        fputs("qwenvit-decoder is started by libqwenvit_clips and by qwenvit; its only option is "
               "--version\n",
               stderr);
         return 2;

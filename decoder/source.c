@@ -141,9 +141,9 @@ open_format(qvm_source *source, const AVInputFormat *found, qv_error *err)
     const int code = avformat_open_input(&source->format, "", found, &options);
     av_dict_free(&options);
     if (code == AVERROR(ENOMEM) && !source->io_errno) /* nearly always the file's doing */
-        return qv_fail(err, QV_EFORMAT,
-                       "what the container says of itself (streams, tables) takes more memory "
-                       "than there is, or than FFmpeg takes");
+        return qv_fail(
+            err, QV_EFORMAT,
+            "the container's own tables need more memory than there is, or than FFmpeg allows");
     return code < 0 ? fail_av(source, code, "opening the container", err) : QV_OK;
 }
 
@@ -192,10 +192,9 @@ choose_stream(qvm_source *source, qv_error *err)
             stream->discard = AVDISCARD_ALL;
     }
     if (qvm_is_tiled(format))
-        return qv_fail(
-            err, QV_EFORMAT,
-            "an image of tiles (HEIC, AVIF), which are not put together here; as JPEG or "
-            "PNG it can be read");
+        return qv_fail(err, QV_EFORMAT,
+                       "a tiled image (HEIC, AVIF), whose tiles are not put together here; convert "
+                       "it to JPEG or PNG");
     if (!source->stream)
         return qv_fail(err, QV_EFORMAT, "no video stream among %u streams of '%s'%s",
                        format->nb_streams, format->iformat->name,

@@ -26,7 +26,7 @@ add_headers(qvm_times *t, const AVCodecParameters *par, const AVPacket *packet, 
     t->headers = first ? p->headers : t->headers;
     const bool changes = p->changes || (p->headers && p->headers != t->headers);
     if (changes)
-        qvm_times_doubt(t, "its format changes on the way");
+        qvm_times_doubt(t, "its format changes midway");
     if (p->palette)
         qvm_times_doubt(t, "it has a palette");
     if (p->parameters && !t->sets_change) {
@@ -117,7 +117,7 @@ qvm_times_sort(qvm_times *t, const AVFormatContext *format, const AVStream *stre
         qsort(t->at, (size_t)t->n, sizeof *t->at, by_time);
     for (int64_t i = 1; !t->unsure && i < t->n; i++)
         if (t->at[i - 1].pts == t->at[i].pts)
-            qvm_times_doubt(t, "two packets have one time");
+            qvm_times_doubt(t, "two packets have the same time");
     /* frames earlier than the first keyframe refer to missing ones and are not shown */
     t->may_lack =
         t->may_lack || (!t->unsure && t->at[0].pts != began) || qvm_may_hide_pictures(par);

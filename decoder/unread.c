@@ -19,16 +19,13 @@ enum reason { NOT_SEEN, CUT, ANIMATED, FLOATS, HEIF, JPEG_TIFF };
 
 static const char *const words[] = {
     [CUT] = "it is cut short: the file ends before the image does",
-    [ANIMATED] =
-        "it is an animated WebP, of which this FFmpeg decodes no frame; a still WebP, or the "
-        "animation as GIF, APNG or a clip, can be read",
+    [ANIMATED] = "it is an animated WebP, which this FFmpeg cannot decode; convert it to GIF, APNG "
+                 "or a clip, or to a still WebP",
     [FLOATS] = QVM_FLOATS,
-    [HEIF] =
-        "it is a HEIF image (HEIC), which this FFmpeg cannot open; as JPEG or PNG it can be read "
-        "(heif-convert IMAGE.heic IMAGE.jpg)",
-    [JPEG_TIFF] = "it is a TIFF whose pixels are packed as JPEG, which FFmpeg makes black ones of; "
-                  "as JPEG, or as TIFF of "
-                  "another compression, it can be read",
+    [HEIF] = "it is a HEIF image (HEIC), which this FFmpeg cannot open; convert it to JPEG or PNG "
+             "(heif-convert IMAGE.heic IMAGE.jpg)",
+    [JPEG_TIFF] = "it is a TIFF whose pixels are packed as JPEG, which FFmpeg decodes as black; "
+                  "convert it to JPEG, or to TIFF with another compression",
 };
 
 static size_t

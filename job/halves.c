@@ -14,7 +14,7 @@ to_f16(const float *from, int64_t n, uint16_t *to, qv_error *err)
         to[i] = qv_f32_to_f16(from[i]);
         if ((to[i] & 0x7fff) == 0x7c00)
             return qv_fail(err, QV_EUNSUPPORTED,
-                           "a token has the value %g, which f16 does not hold; bf16 does",
+                           "a token has the value %g, which f16 cannot hold; bf16 can",
                            (double)from[i]);
     }
     return QV_OK;

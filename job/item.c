@@ -271,7 +271,8 @@ check_source(const qv_job_source *s, qv_error *err)
                        (long long)MOST_BYTES);
     return (unsigned)s->kind < QV_JOB_KINDS
                ? QV_OK
-               : qv_fail(err, QV_EINVAL, "%s: kind is %d, no qv_source_kind", name, (int)s->kind);
+               : qv_fail(err, QV_EINVAL, "%s: kind is %d, not a qv_source_kind", name,
+                         (int)s->kind);
 }
 
 /* Starts the devices' GPU processes, all at once, as each takes half a second. */
@@ -385,7 +386,7 @@ find_place(const struct qv_job_item *item, qv_error *why)
     const char *name = item->source.key;
     const int64_t bytes = item->lent + item->held;
     if (c->waiting == c->queue)
-        return qv_fail(why, QV_EFULL, "%s: %zu sources wait; no more are taken now", name,
+        return qv_fail(why, QV_EFULL, "%s: %zu sources wait; no more are accepted now", name,
                        c->waiting);
     if (c->most_ahead && c->ahead && c->ahead + bytes > c->most_ahead)
         return qv_fail(why, QV_EFULL,
@@ -409,7 +410,8 @@ wait_for_place(qv_job *job, const struct qv_job_item *item, qv_error *err)
     if (job->status)
         return qv_fail(err, job->status, "%s", job->error.text);
     return job->ended || job->stopping || client->is_closed
-               ? qv_fail(err, QV_ESTATE, "%s: the job was ended; no more sources come", name)
+               ? qv_fail(err, QV_ESTATE, "%s: the job was ended; no more sources may be added",
+                         name)
                : QV_OK;
 }
 

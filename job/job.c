@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Opens and ends a job, checks its options, and has the waiting that its stages share. */
+/* Opens and ends a job, checks its options, and waits on behalf of its stages. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,10 +107,11 @@ check_options(const qv_job_options *o, qv_error *err)
         return qv_fail(err, QV_EINVAL, "reserved job options must be 0");
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (numbers[i].value < 0 || numbers[i].value > numbers[i].most)
-            return qv_fail(err, QV_EINVAL, "job options: %s is %lld; 0 to %lld", numbers[i].name,
-                           (long long)numbers[i].value, (long long)numbers[i].most);
+            return qv_fail(err, QV_EINVAL, "job options: %s is %lld; must be 0 to %lld",
+                           numbers[i].name, (long long)numbers[i].value,
+                           (long long)numbers[i].most);
     if (o->output != QV_DTYPE_AUTO && o->output != QV_F32 && o->output != QV_BF16)
-        return qv_fail(err, QV_EINVAL, "job options: output is %s; f32 or bf16",
+        return qv_fail(err, QV_EINVAL, "job options: output is %s; must be f32 or bf16",
                        qv_dtype_name(o->output));
     return QV_OK;
 }
@@ -150,14 +151,15 @@ static qv_status
 check_models(qv_job *job, qv_model *const *models, size_t n, qv_error *err)
 {
     if (!models || !n || n > MOST_MODELS || !models[0])
-        return qv_fail(err, QV_EINVAL, "open job: %zu models; 1 to %d", models ? n : 0,
+        return qv_fail(err, QV_EINVAL, "open job: %zu models; must be 1 to %d", models ? n : 0,
                        MOST_MODELS);
     qv_model_get_info(models[0], &job->model);
     for (size_t i = 1; i < n; i++) {
         qv_model_info m = { 0 };
         for (size_t j = 0; j < i; j++)
             if (models[j] == models[i])
-                return qv_fail(err, QV_EINVAL, "open job: models %zu and %zu are one", j, i);
+                return qv_fail(err, QV_EINVAL, "open job: models %zu and %zu are the same object",
+                               j, i);
         if (!models[i])
             return qv_fail(err, QV_EINVAL, "open job: model %zu is NULL", i);
         qv_model_get_info(models[i], &m);

@@ -58,6 +58,16 @@ dtype_is_here(const char *name, qv_dtype dtype)
            (strcmp(name, "cpu") != 0 || dtype == QV_F32 || own_dtype(name) == dtype);
 }
 
+/* EACH_BACKEND (b) { ... } is done with *b at each backend that can be tried, and
+ * EACH_RUN (b, dtype) { ... } with each dtype as well. */
+#define EACH_BACKEND(b)                                                                            \
+    EACH (b, test_backends)                                                                        \
+        if (backend_is_here(*b))
+#define EACH_RUN(b, dtype)                                                                         \
+    EACH (b, test_backends)                                                                        \
+        EACH (dtype, test_dtypes)                                                                  \
+            if (dtype_is_here(*b, *dtype))
+
 /* The backend for a test that needs any device that computes in `dtype`. It is NULL, the default,
  * if the default backend computes in that dtype by itself. */
 static inline const char *

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Helpers that write small caches and look into them. The tokens of a key follow from its name.
- * Include this file after test.h, and define _GNU_SOURCE. */
+ * Include this file after test.h. */
 #pragma once
 
 #include "cache/part_index.h"
@@ -250,15 +250,6 @@ expect_record(const qv_cache *c, const char *key, const char *words)
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
-
-static inline void
-put_file(const char *path, const void *data, size_t bytes)
-{
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(data, 1, bytes, f), bytes);
-    assert_int_equal(fclose(f), 0);
-}
 
 /* Calls `call` with the path of every part and returns how many there are. */
 static inline int

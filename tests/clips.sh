@@ -26,7 +26,7 @@ refused cover.mkv 'an attached cover picture'
 refused nothing.mp4 'no frame'
 refused no-moov.mp4 'opening the container failed'
 refused encrypted.mp4 'the video is encrypted; an unencrypted file is needed'
-refused too-thin.mkv 'an aspect ratio of at most 200'
+refused too-thin.mkv 'the aspect ratio may be at most 200'
 refused huge.png 'frames of 65535x65535; at most 16384x16384 pixels are read'
 refused hls.mp4 'not' # "not read" or "not a clip"
 refused concat.mp4 "the content is 'concat', which is not read"

@@ -76,7 +76,7 @@ expect 0 '2 clips' "$qwenvit" encode --list list --model "$model" $small -o /"$P
 [ -s new/k.safetensors ] && [ -s "new/$PWD/two/a/clip.mp4.safetensors" ] || fail 'file:// addresses'
 echo '{"pth": "x"}' > list
 expect 3 'unknown field "pth"; the fields are path, key, fps, start, end, first_frame,' "$qwenvit" encode --list list --model "$model" -o new
-# tar files: the names and sizes of ustar, GNU and pax, and what is no tar file
+# tar files: the names and sizes of ustar, GNU and pax, and what is not a tar file
 long=$(printf 'l%.0s' 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0)
 long=$long$long$long$long$long$long$long
 mkdir -p "$long" && cp two/a/clip.mp4 "$long/$long.mp4"
@@ -94,7 +94,7 @@ for f in gnu pax ustar; do
     "$qwenvit" info "shards/$f/two/a/clip.mp4.safetensors" > a.txt && "$qwenvit" info new/clip.mp4.safetensors > b.txt
     [ "$(sed 1,2d a.txt)" = "$(sed 1,2d b.txt)" ] || fail "$f: other tokens"
 done
-expect 3 'no tar file' "$qwenvit" list two/a/clip.mp4
+expect 3 'not a tar file' "$qwenvit" list two/a/clip.mp4
 expect 3 'nobody.tar: cannot be opened' "$qwenvit" list nobody.tar
 head -c 3000 ustar.tar > cut.tar
 expect 3 'cut.tar: it is cut short' "$qwenvit" list cut.tar

@@ -46,3 +46,17 @@ count_descriptors(int pid)
     closedir(dir);
     return n;
 }
+
+/* How many of this process's maps are of a file of such a name. */
+static inline int
+count_maps(const char *name)
+{
+    char line[1024];
+    int n = 0;
+    FILE *f = fopen("/proc/self/maps", "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f))
+        n += strstr(line, name) != NULL;
+    fclose(f);
+    return n;
+}

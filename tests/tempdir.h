@@ -45,14 +45,20 @@ temp_path(const char *name)
     return path;
 }
 
-static inline const char *
-temp_file(const char *name, const void *data, size_t bytes)
+static inline void
+put_file(const char *path, const void *data, size_t bytes)
 {
-    const char *path = temp_path(name);
     FILE *f = fopen(path, "wb");
     assert_non_null(f);
     assert_int_equal(fwrite(data, 1, bytes, f), bytes);
     assert_int_equal(fclose(f), 0);
+}
+
+static inline const char *
+temp_file(const char *name, const void *data, size_t bytes)
+{
+    const char *path = temp_path(name);
+    put_file(path, data, bytes);
     return path;
 }
 
@@ -67,21 +73,37 @@ struct file {
     size_t bytes;
 };
 
+/* With so many zeros behind its bytes. */
 static inline struct file
-read_file(const char *path)
+read_file_and(const char *path, size_t zeros)
 {
     struct file file = { 0 };
     FILE *f = fopen(path, "rb");
     assert_non_null(f);
     assert_int_equal(fseek(f, 0, SEEK_END), 0);
     const long n = ftell(f);
-    assert_true(n > 0);
+    assert_true(n >= 0);
     rewind(f);
     file.bytes = (size_t)n;
-    file.data = test_alloc(file.bytes);
+    file.data = test_alloc(file.bytes + zeros);
     assert_int_equal(fread(file.data, 1, file.bytes, f), file.bytes);
+    memset(file.data + file.bytes, 0, zeros);
     fclose(f);
     return file;
+}
+
+static inline struct file
+read_file(const char *path)
+{
+    const struct file file = read_file_and(path, 0);
+    assert_true(file.bytes > 0);
+    return file;
+}
+
+static inline char *
+file_text(const char *path)
+{
+    return read_file_and(path, 1).data;
 }
 
 /* A copy of a file of tests/golden in the folder. */

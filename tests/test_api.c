@@ -17,21 +17,13 @@
 #include "tempdir.h"
 #include "tiny.h"
 
-#define FOR_EACH_RUN(on, type)                                                                     \
-    for (int on = 0; on < N_TEST_BACKENDS; on++)                                                   \
-        for (int type = 0;                                                                         \
-             type < N_TEST_DTYPES && dtype_is_here(test_backends[on], test_dtypes[type]); type++)
-
 /* TEST_ON_EACH(name) { ... } has a tiny tower t on each backend, in each dtype. */
 #define TEST_ON_EACH(name)                                                                         \
     static void name##_on(struct tiny t);                                                          \
     TEST(name)                                                                                     \
     {                                                                                              \
-        FOR_EACH_RUN(on, type)                                                                     \
-        {                                                                                          \
-            struct tiny t = tiny_open(test_backends[on], test_dtypes[type], 2);                    \
-            name##_on(t);                                                                          \
-        }                                                                                          \
+        EACH_RUN (on, type)                                                                        \
+            name##_on(tiny_open(*on, *type, 2));                                                   \
     }                                                                                              \
     static void name##_on(struct tiny t)
 
@@ -67,10 +59,8 @@ take_and_give(void *context)
 
 TEST(host_memory_serves_any_call)
 {
-    for (int b = 0; b < N_TEST_BACKENDS; b++) {
-        if (!backend_is_here(test_backends[b]))
-            continue;
-        struct tiny t = tiny_open(test_backends[b], QV_F32, 1);
+    EACH_BACKEND (b) {
+        struct tiny t = tiny_open(*b, QV_F32, 1);
         uint8_t *frames = tiny_frames(&t, 8, 6, 4, 7);
         const size_t input = (size_t)(8 * 6 * 4 * t.info.patch_size * t.info.patch_size * 3);
         qv_item clip = { .data = frames, .grid_thw = { 4, 6, 4 } };
@@ -184,9 +174,8 @@ TEST(host_memory_that_cannot_be)
 TEST(chunks_do_not_depend_on_length)
 {
     enum { H = 4, W = 6, PATCHES = H * W };
-    FOR_EACH_RUN(on, type)
-    {
-        struct tiny t = tiny_open(test_backends[on], test_dtypes[type], 2);
+    EACH_RUN (on, type) {
+        struct tiny t = tiny_open(*on, *type, 2);
         const int64_t per_chunk = t.ctx->caps.chunk_rows / PATCHES;
         const int64_t pairs = per_chunk > 40 ? per_chunk + 2 : 2 * per_chunk + 1;
         const size_t frame = (size_t)(PATCHES * t.info.patch_size * t.info.patch_size * 3);
@@ -382,9 +371,8 @@ TEST_ON_EACH(an_image_larger_than_a_chunk)
 TEST(patches_are_frames_where_pixels_are_exact)
 {
     enum { H = 4, W = 6, PAIRS = 2 };
-    FOR_EACH_RUN(on, type)
-    {
-        struct tiny t = tiny_open(test_backends[on], test_dtypes[type], 2);
+    EACH_RUN (on, type) {
+        struct tiny t = tiny_open(*on, *type, 2);
         int64_t ps = t.info.patch_size, width = W * ps, rows = (int64_t)PAIRS * H * W, out = 0;
         uint8_t *frames = tiny_frames(&t, 2 * PAIRS, H, W, 21);
         float *patches = test_alloc((size_t)(rows * t.info.row_dim) * sizeof *patches);
@@ -539,16 +527,17 @@ TEST(wrong_items_are_refused_with_words)
         { "multiples of 2", .grid_thw = { 1, INT64_MIN, 2 } },
         { "up to 8192", .grid_thw = { 1, 1 << 20, 2 }, .input = QV_INPUT_PATCHES },
         { "4194304 patches together", .grid_thw = { 1, 4096, 1026 } },
-        { "n_frames is 3; 1 frame pairs take 2", .grid_thw = { 1, 4, 2 }, .n_frames = 3 },
-        { "n_frames is 4; 3 frame pairs take 6", .grid_thw = { 3, 2, 2 }, .n_frames = 4 },
+        { "n_frames is 3; 1 frame pairs need 2", .grid_thw = { 1, 4, 2 }, .n_frames = 3 },
+        { "n_frames is 4; 3 frame pairs need 6", .grid_thw = { 3, 2, 2 }, .n_frames = 4 },
         { "n_frames is -1", .grid_thw = { 1, 2, 2 }, .n_frames = -1 },
-        { "of an image take 1", .grid_thw = { 1, 2, 2 }, .n_frames = 2, .is_image = true },
-        { "n_frames is 2; rows have none", .grid_thw = { 1, 2, 2 }, .n_frames = 2,
+        { "of an image need 1", .grid_thw = { 1, 2, 2 }, .n_frames = 2, .is_image = true },
+        { "n_frames is 2; it must be 0 for rows", .grid_thw = { 1, 2, 2 }, .n_frames = 2,
           .input = QV_INPUT_PATCHES },
         { "item 1: reserved must be 0", .grid_thw = { 1, 2, 2 }, .reserved = 1 },
-        { "item 1 (grid_thw 1,4,16) makes it 68 patches; this plan", .grid_thw = { 1, 4, 16 } },
-        { "segments; this plan takes 3", .grid_thw = { 1 << 20, 64, 64 } },
-        { "makes it 4 segments; this plan takes 3 in a chunk", .grid_thw = { 3, 2, 2 } },
+        { "item 1 (grid_thw 1,4,16) makes the chunk 68 patches; this plan's",
+          .grid_thw = { 1, 4, 16 } },
+        { "segments; this plan's chunks hold 3", .grid_thw = { 1 << 20, 64, 64 } },
+        { "makes the chunk 4 segments; this plan's chunks hold 3", .grid_thw = { 3, 2, 2 } },
     };
     struct tiny t = tiny_open("ref", QV_F32, 1);
     uint8_t *frames = tiny_frames(&t, 4, 2, 2, 5);
@@ -580,7 +569,8 @@ TEST(wrong_items_are_refused_with_words)
     const qv_item wrong = { .data = frames, .grid_thw = { 1, 2, 2 } };
     const qv_item many = { .data = frames, .grid_thw = { 3, 2, 4 } };
     expect_error(QV_EINVAL, "has 4 patches; this plan's", qv_plan_push(dense, &wrong, 1, ERR));
-    expect_error(QV_EINVAL, "3 segments; this plan takes 2", qv_plan_push(dense, &many, 1, ERR));
+    expect_error(QV_EINVAL, "3 segments; this plan's chunks hold 2",
+                 qv_plan_push(dense, &many, 1, ERR));
     expect_error(QV_EINVAL, "plan is NULL", qv_plan_push(NULL, &wrong, 1, ERR));
 
     qv_plan *none = NULL;

@@ -261,8 +261,7 @@ check_backend(const char *name, int threads)
 
 TEST(capacities_agree_as_is_said)
 {
-    for (int i = 0; i < N_TEST_BACKENDS; i++)
-        for (int threads = 1; threads <= 3 && backend_is_here(test_backends[i]); threads += 2)
-            if (threads == 1 || !strcmp(test_backends[i], "cpu"))
-                check_backend(test_backends[i], threads);
+    EACH_BACKEND (b)
+        for (int threads = 1; threads <= (strcmp(*b, "cpu") ? 1 : 3); threads += 2)
+            check_backend(*b, threads);
 }

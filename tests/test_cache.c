@@ -519,7 +519,8 @@ test_packing(const qv_model_info *model, const qv_clip_options *clip)
     static const struct {
         const char *field, *words;
     } other[] = {
-        { "", "\"packing\" none|the run \"pairs\"|0.2.0 and before packed whole clips|go on with" },
+        { "",
+          "\"packing\" none|the run \"pairs\"|0.2.0 and before packed whole clips|continue with" },
         { "\"packing\":\"clips\",", "\"clips\"|the run \"pairs\"|another rule|another folder" }
     };
     char *by = NULL;
@@ -757,13 +758,13 @@ TEST(test_contradictions)
           "format is qwenvit-cachf" },
         { "\"sealed\":\"1", "\"sealed\":\"2", "sealed is 2" },
         { "{\"__meta", "[\"__meta", "cannot be parsed|JSON|':'|expected" },
-        { "{\"key\":\"k\"", "{\"key\":\"j\"", "another key's" },
+        { "{\"key\":\"k\"", "{\"key\":\"j\"", "another key" },
         { "{\"key\":\"k\"", "[\"key\":\"k\"", "" },
         { "\"status\":\"ok\"", "\"status\":\"no\"", "no status" },
         { "\"xxh3\":\"", "\"xxh4\":\"", "16 hexadecimal digits" },
         { "\"picture\":false", "\"picture\":1.250", "picture must be" },
-        { "\"bytes\":1000", "\"bytes\":1001", "says what its row does not" },
-        { "\"path\":\"clip", "\"path\":\"Clip", "says what its row does not" },
+        { "\"bytes\":1000", "\"bytes\":1001", "disagrees with its row" },
+        { "\"path\":\"clip", "\"path\":\"Clip", "disagrees with its row" },
         { "\"damaged", "\n\"damage", "not one line" },
     };
     const char *dir = temp_path("cache");

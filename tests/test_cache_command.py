@@ -204,7 +204,7 @@ def test_other_seconds_of_one_clip():
     run(fill, "1 done")
     run("cache status cuts --list cut.txt", "1 ok, 0 failed, 0 missing, 0 changed")
     cut("4", "5")
-    run(fill, "start 4, end 5: no frame lies in there", code=1)
+    run(fill, "start 4, end 5: no frame lies in this stretch", code=1)
     write("gone.txt", "gone.mp4")
     gone = f"{QUIET} --list gone.txt -o first"
     run(gone, "1 failed", code=1)
@@ -336,8 +336,8 @@ def test_a_cache_of_many_keys():
 
 
 @pytest.mark.parametrize("out, text", (
-    ("no/such/folder", "the folder cannot be made"),
-    ("/proc/qwenvit", "the folder cannot be made"),
+    ("no/such/folder", "the folder cannot be created"),
+    ("/proc/qwenvit", "the folder cannot be created"),
     ("file", "the folder cannot be opened"),
 ))
 def test_folders_that_cannot_be_written(out, text):

@@ -8,6 +8,7 @@
 
 #include "cache/open.h"
 #include "cache_tools.h"
+#include "processes.h"
 
 static const char description[] =
     "{\"format\":\"qwenvit-cache\",\"version\":\"2\",\"tokens\":{\"dtype\":\"f32\",\"width\":2,"
@@ -125,19 +126,7 @@ hold_key(const qv_cache *c, int i, qv_cache_item *item)
 
 /* ---- many parts ------------------------------------------------------------------------------ */
 
-/* Returns how many of this process's maps are maps of parts. */
-static size_t
-count_maps(void)
-{
-    char line[1024];
-    size_t n = 0;
-    FILE *f = fopen("/proc/self/maps", "r");
-    assert_non_null(f);
-    while (fgets(line, sizeof line, f))
-        n += strstr(line, "/part-00000-of-00001-host-") != NULL;
-    fclose(f);
-    return n;
-}
+#define PARTS "/part-00000-of-00001-host-"
 
 /* There are far more parts than there may be files or maps. */
 TEST(test_many_parts)
@@ -157,7 +146,7 @@ TEST(test_many_parts)
     assert_int_equal(info.n_parts, N);
     for (int i = 0; i < HELD; i++)
         hold_key(c, i, &held[i]);
-    assert_int_equal(count_maps(), HELD);
+    assert_int_equal(count_maps(PARTS), HELD);
     for (int i = 0; i < N; i++) {
         qv_cache_item item;
         hold_key(c, i, &item);
@@ -165,14 +154,14 @@ TEST(test_many_parts)
         assert_string_equal(item.part, part_name(i));
         qv_cache_release(c, &item);
     }
-    assert_true(count_maps() <= HELD + 50);
+    assert_true(count_maps(PARTS) <= HELD + 50);
     for (int i = 0; i < HELD; i++) { /* A held part was not dropped. */
         assert_true(*(const float *)held[i].tokens == (float)i);
         qv_cache_release(c, &held[i]);
     }
-    assert_true(count_maps() <= 50);
+    assert_true(count_maps(PARTS) <= 50);
     qv_cache_close(&c);
-    assert_int_equal(count_maps(), 0);
+    assert_int_equal(count_maps(PARTS), 0);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
@@ -199,7 +188,7 @@ TEST(test_bounds)
     qv_cache_release(c, &again); /* It has nothing to release any more. */
     for (int i = 1; i < MOST; i++)
         qv_cache_release(c, &items[i]);
-    assert_int_equal(count_maps(), 2);
+    assert_int_equal(count_maps(PARTS), 2);
     /* 2 and 3 were released last, so their files are not needed any more. */
     for (int i = 0; i <= MOST; i++)
         assert_int_equal(unlink(part_path(dir, i)), 0);

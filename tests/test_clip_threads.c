@@ -107,9 +107,9 @@ load_tensors(const char *name)
 TEST(encode_two_clips)
 {
     const char *arguments[] = { paths[N_CLIPS - 1], again };
-    for (int b = 0; b < N_TEST_BACKENDS; b++)
-        for (int threads = 0; backend_is_here(test_backends[b]) && threads < 2; threads++) {
-            const struct tool_options o = { .backend = test_backends[b],
+    EACH_BACKEND (b)
+        for (int threads = 0; threads < 2; threads++) {
+            const struct tool_options o = { .backend = *b,
                                             .dtype = QV_F32,
                                             .threads = 1,
                                             .quiet = true,

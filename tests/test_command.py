@@ -76,7 +76,7 @@ def test_usage():
          ("encode grey.ppm --fps 0", '--fps is "0", must be a number above 0, at most 1000000'),
          ("encode grey.ppm --model m -o no --fps 1e9",
           "fps is 1000000000; must be a number above 0, at most 1000000"),
-         ("info grey.ppm --start 1", "grey.ppm: start 1; an image has no seconds"),
+         ("info grey.ppm --start 1", "grey.ppm: start 1; an image has no duration"),
          (f"{ENCODE} -o no", "no clip given"),
          ("encode grey.ppm", "--model DIR is required"),
          ("encode grey.ppm --model", "needs a value"),
@@ -84,7 +84,7 @@ def test_usage():
          (f"info {MODEL} --dtype f64", "must be f32"),
          (f"{ENCODE} grey.ppm other.ppm -o many --fps 1 --num-frames 4", "exclude each other"),
          ("info motion.mp4 --like qwen", "must be transformers or qwen-vl-utils"),
-         ("info motion.mp4 --start 1.61 --end 1.63", "start 1.61, end 1.63: no frame lies in there"),
+         ("info motion.mp4 --start 1.61 --end 1.63", "start 1.61, end 1.63: no frame lies in this stretch"),
          ("info motion.mp4 --start -1", '--start is "-1"'),
          ("info motion.mp4 --end nan", '--end is "nan"'),
          (f"{ENCODE} motion.mp4 -o many --start 2 --end 1", "end (1) must be greater than start (2)"),
@@ -133,7 +133,7 @@ def test_encode():
     run(f"{NOWHERE} one/same.ppm grey.ppm two/same.ppm -o many",
         "one/same.ppm and two/same.ppm would both be written to same.ppm.safetensors", code=2)
     assert not os.path.exists("many/same.ppm.safetensors")
-    run(f"{NOWHERE} grey.ppm other.ppm -o a.safetensors", "cannot be made: File exists", code=3)
+    run(f"{NOWHERE} grey.ppm other.ppm -o a.safetensors", "cannot be created: File exists", code=3)
 
 
 def native():
@@ -151,7 +151,7 @@ def test_tokens_have_the_dtype_in_which_the_model_computes_unless_another_is_ask
 
 def test_what_is_neither_a_file_nor_a_folder():
     for url in ("s3://bucket/clip.mp4", "https://host/clip.mp4"):
-        run(f"info {url}", f"{url}: this is an address, and only files of this machine are read", code=3)
+        run(f"info {url}", f"{url}: this is a URL, and only local files are read", code=3)
     download = "hf download {} --local-dir"
     each(3, ("info Qwen/Qwen3-VL-2B-Instruct", download.format("Qwen/Qwen3-VL-2B-Instruct")),
          ("encode grey.ppm --model Qwen/Qwen2.5-VL -o no", download.format("Qwen/Qwen2.5-VL")),
@@ -402,9 +402,9 @@ def test_like():
     assert made("long_16.safetensors")["like"] == "transformers"
     each(2, (f"{ENCODE} motion.mp4 -o no.safetensors {like} --cap-pixels", "cap_pixels goes with transformers"),
          (f"{ENCODE} motion.mp4 -o no.safetensors --total-pixels 9",
-          "total_pixels goes with the rules of qwen-vl-utils"),
-         (f"info motion.mp4 {like} --num-frames 102", "take 102 frames; 2 to 100"),
-         (f"info motion.mp4 {like} --max-pixels 5", "most pixels are 5, below the least"))
+          "total_pixels is only for the rules of qwen-vl-utils"),
+         (f"info motion.mp4 {like} --num-frames 102", "sample 102 frames; it must be 2 to 100"),
+         (f"info motion.mp4 {like} --max-pixels 5", "most pixels, 5, are below the least"))
     assert not os.path.exists("no.safetensors")
 
 
@@ -462,8 +462,8 @@ def test_a_stretch_of_a_clip_has_the_frames_of_the_whole_clip():
           {"path": "motion.mp4", "key": "late", "start": 3.6}, {"path": "motion.mp4", "key": "behind", "start": 4},
           {"path": "grey.ppm", "key": "picture", "end": 1})
     run(f"{ENCODE} --list cuts.txt -o listed {sampling}", "2 of 4 clips failed",
-        "motion.mp4: start 4: no frame lies in there; of its 100, 25 a second, the last is at 3.96",
-        "grey.ppm: start 0, end 1; an image has no seconds", code=1)
+        "motion.mp4: start 4: no frame lies in this stretch; of its 100 frames, at 25 per second, the last is at 3.96",
+        "grey.ppm: start 0, end 1; an image has no duration", code=1)
     shutil.copy("motion.mp4", "copy.mp4")  # several clips, so that they are packed as those of a list are
     run(f"{ENCODE} motion.mp4 copy.mp4 -o many {sampling} --start 1.6 --end 2.4", "tokens")
     same("many/motion.mp4.safetensors", "listed/cut.safetensors")
@@ -489,13 +489,13 @@ def test_clips_inside_a_file():
 
 def test_a_wrong_line_is_refused_before_any_work():
     for line, text in (
-        ("grey.ppm", 'key "grey.ppm" was in line 1 before'),
-        ("./grey.ppm", 'the file of key "grey.ppm" was in line 1 before'),
-        ('{"path":"a","key":"grey.ppm"}', 'key "grey.ppm" was in line 1 before'),
+        ("grey.ppm", 'key "grey.ppm" was already in line 1'),
+        ("./grey.ppm", 'the file of key "grey.ppm" was already in line 1'),
+        ('{"path":"a","key":"grey.ppm"}', 'key "grey.ppm" was already in line 1'),
         ('{"path":"a"', "neither a path nor a JSON object"),
         ('{"path":"a","path":"b"}', "neither a path nor a JSON object"),
         ('{"key":"a"}', 'no "path"'),
-        ('{"path":7}', '"path" must be a text'),
+        ('{"path":7}', '"path" must be a non-empty text'),
         ('{"path":"a","fps":0}', '"fps" must be a number above 0'),
         ('{"path":"a","max_frames":1.5}', '"max_frames" must be an integer from 1 up'),
         ('{"path":"a","offset":-1}', '"offset" must be an integer from 0 up'),
@@ -506,11 +506,11 @@ def test_a_wrong_line_is_refused_before_any_work():
         ('{"path":"a","start":2,"end":2.0}', '"end" (2) must be greater than "start" (2)'),
         ('{"path":"a","key":"b/../../c"}', 'key "b/../../c": the key must be able to name a file'),
         ('{"path":"a","key":"b/"}', 'key "b/": the key must be able to name a file'),
-        ("# clips", '"# clips" is a comment, which a list does not have'),
-        ("#a", '"#a" is a comment, which a list does not have: take it out (a file of this name is {"path": "#a"})'),
+        ("# clips", '"# clips" is a comment, which a list cannot have'),
+        ("#a", '"#a" is a comment, which a list cannot have: remove it (a file of this name is {"path": "#a"})'),
         ("[", '"[" begins a JSON array: write one object per line'),
-        ("__a", 'key "__a": one must not begin with "__"'),
-        ("a\0b", "a NUL byte, number 2 of the line"),
+        ("__a", 'key "__a": a key must not begin with "__"'),
+        ("a\0b", "byte 2 of the line is NUL"),
     ):
         write("wrong.txt", "grey.ppm", line)
         run(f"{NOWHERE} --list wrong.txt -o wrong", f"wrong.txt:2: {text}", code=3)
@@ -518,9 +518,9 @@ def test_a_wrong_line_is_refused_before_any_work():
         write("wrong.txt", header, "grey.ppm")
         run(f"{NOWHERE} --list wrong.txt -o wrong", "names a table's columns: write one path per line", code=3)
     write("wrong.txt", "grey.ppm", "", " ", "grey.ppm")  # blank lines count
-    each(3, (f"{NOWHERE} --list wrong.txt -o wrong", 'wrong.txt:4: key "grey.ppm" was in line 1 before'),
+    each(3, (f"{NOWHERE} --list wrong.txt -o wrong", 'wrong.txt:4: key "grey.ppm" was already in line 1'),
          (f"{NOWHERE} --list nolist.txt -o wrong", "nolist.txt: cannot be opened"),
-         (f"{NOWHERE} --list list.txt -o grey.ppm", "cannot be made: File exists"))
+         (f"{NOWHERE} --list list.txt -o grey.ppm", "cannot be created: File exists"))
     assert not os.path.exists("wrong")
 
 

@@ -215,15 +215,6 @@ make_folder(void)
     return 0;
 }
 
-static void
-read_text(const char *from, char *text, size_t room)
-{
-    FILE *f = fopen(from, "r");
-    assert_non_null(f);
-    text[fread(text, 1, room - 1, f)] = 0;
-    fclose(f);
-}
-
 static qv_lowering
 choice(qv_context *ctx, const qv_conv3d_desc *d, char *reason)
 {
@@ -262,10 +253,10 @@ TEST(measured_choices_are_kept_and_found)
 /* The choices in the file are swapped. The file decides, if its choice is legal. */
 TEST(the_file_decides)
 {
-    char reason[QV_REASON_BYTES], text[4000];
+    char reason[QV_REASON_BYTES];
     qv_conv3d_desc d = causal();
     qv_lowering first = choice(open_context(path, true), &d, reason);
-    read_text(path, text, sizeof text);
+    char *text = file_text(path);
     const char *others[] = { first == QV_LOWERING_DIRECT ? "by depth" : "direct", "patchify",
                              "teleport" };
     for (int i = 0; i < 3; i++) {
@@ -296,7 +287,7 @@ TEST(bad_files_are_ignored_with_a_warning)
         "{\"format\": 1, \"devices\": {}}",
     };
     qv_conv3d_desc d = causal();
-    char reason[QV_REASON_BYTES], back[200];
+    char reason[QV_REASON_BYTES];
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         temp_text("tune.json", bad[i]);
         qv_context *ctx = open_context(path, true);
@@ -305,8 +296,7 @@ TEST(bad_files_are_ignored_with_a_warning)
         expect_words(info.warning, "tune.json");
         choice(ctx, &d, reason); /* It is measured all the same, and kept in memory. */
         expect_words(reason, "measured");
-        read_text(path, back, sizeof back);
-        assert_string_equal(back, bad[i]);
+        assert_string_equal(file_text(path), bad[i]);
     }
     remove(path);
     qv_context *ctx = open_context(path, false); /* A file that does not exist is not a mistake. */

@@ -359,13 +359,15 @@ TEST(words_say_what_is_wrong)
         { clip, 0, INFINITY, "end is inf; must be a number above 0", 0 },
         { clip, 2, 2, "end (2) must be greater than start (2)", 0 },
         { clip, 2, 1, "end (1) must be greater than start (2)", 0 },
-        { clip, 4, 0, "start 4: no frame lies in there; of its 40, 10 a second, the last is at 3.9",
+        { clip, 4, 0,
+          "start 4: no frame lies in this stretch; of its 40 frames, at 10 per second, the last is "
+          "at 3.9",
           0 },
-        { clip, 1e300, 0, "no frame lies in there", 0 },
+        { clip, 1e300, 0, "no frame lies in this stretch", 0 },
         { clip, 1.01, 1.09, "no frame lies in", 0 },
         { clip, 3.9, 0, "no frame lies in", QV_LIKE_QWEN_VL_UTILS },
-        { image, 1, 0, "start 1; an image has no sec", 0 },
-        { image, 0, 1, "start 0, end 1; an image has no sec", 0 },
+        { image, 1, 0, "start 1; an image has no dur", 0 },
+        { image, 0, 1, "start 0, end 1; an image has no dur", 0 },
     };
     clip_write(clip);
     clip_write_bytes(image, (clip_bytes){ (uint8_t[]){ "P6\n1 1\n255\nrgb" }, 14 });

@@ -11,6 +11,7 @@
 #include "h264_writer.h"
 #include "make_clips.h"
 #include "make_streams.h"
+#include "tempdir.h"
 
 /* What is known of a clip beside its frames. */
 typedef enum expectation {
@@ -565,28 +566,6 @@ TEST(begins_anywhere)
     }
 }
 
-static void
-put_bytes(const char *name, const uint8_t *at, size_t n)
-{
-    FILE *file = fopen(name, "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(at, 1, n, file), n);
-    fclose(file);
-}
-
-static size_t
-get_bytes(const char *name, uint8_t *to, size_t most)
-{
-    FILE *file = fopen(name, "rb");
-    assert_non_null(file);
-    const size_t n = fread(to, 1, most, file);
-    fclose(file);
-    assert_true(n < most);
-    return n;
-}
-
-static uint8_t file_bytes[1 << 20];
-
 /* Matroska that ends at any byte, and so has no list of its keyframes. */
 TEST(ends_anywhere)
 {
@@ -595,9 +574,9 @@ TEST(ends_anywhere)
         if (!s)
             continue;
         assert_true(stream_write(s, NULL, "cluster_time_limit=300", "all.mkv"));
-        const size_t n = get_bytes("all.mkv", file_bytes, sizeof file_bytes);
+        const struct file all = read_file("all.mkv");
         for (size_t part = 3; part < 8; part++) {
-            put_bytes("cut-end.mkv", file_bytes, n * part / 8 + part);
+            put_file("cut-end.mkv", all.data, all.bytes * part / 8 + part);
             check("cut-end.mkv", ANY);
         }
     }
@@ -641,9 +620,9 @@ static bool
 write_wrong_entry(const stream *s, int fault, const char *name)
 {
     assert_true(stream_write(s, NULL, "cluster_time_limit=300", "all.mkv"));
-    const size_t n = get_bytes("all.mkv", file_bytes, sizeof file_bytes);
-    uint8_t *end = file_bytes + n, *cues = file_bytes;
-    for (uint8_t *at = file_bytes; (at = find_bytes(at, end, "\x1c\x53\xbb\x6b", 4)); at++)
+    const struct file all = read_file("all.mkv");
+    uint8_t *begin = (uint8_t *)all.data, *end = begin + all.bytes, *cues = begin;
+    for (uint8_t *at = begin; (at = find_bytes(at, end, "\x1c\x53\xbb\x6b", 4)); at++)
         cues = at;
     if (fault) {
         uint8_t *time = find_entry(cues, end, 0, 0xb3);
@@ -659,7 +638,7 @@ write_wrong_entry(const stream *s, int fault, const char *name)
             return false;
         memcpy(first + 1, second + 1, (size_t)bytes);
     }
-    put_bytes(name, file_bytes, n);
+    put_file(name, all.data, all.bytes);
     return true;
 }
 

@@ -234,11 +234,7 @@ check_family(const char *family, const char *backend, qv_dtype dtype)
 
 TEST(every_family_on_every_backend)
 {
-    enum { N_FAMILIES = sizeof families / sizeof *families };
-    for (int b = 0; b < N_TEST_BACKENDS; b++)
-        for (int type = 0; type < N_TEST_DTYPES; type++) {
-            int n = dtype_is_here(test_backends[b], test_dtypes[type]) ? N_FAMILIES : 0;
-            for (int i = 0; i < n; i++)
-                check_family(families[i], test_backends[b], test_dtypes[type]);
-        }
+    EACH_RUN (b, type)
+        EACH (family, families)
+            check_family(*family, *b, *type);
 }

@@ -66,8 +66,8 @@ TEST(test_faults)
         const char *text;
     } cases[] = {
         { "none", QV_OK, N_FRAMES, "" },
-        { "segv", QV_EFORMAT, 2, "crashed, with signal 11" },
-        { "abort", QV_EFORMAT, 2, "crashed, with signal 6" },
+        { "segv", QV_EFORMAT, 2, "crashed with signal 11" },
+        { "abort", QV_EFORMAT, 2, "crashed with signal 6" },
         { "hang", QV_EFORMAT, 2, "no sign of life" },
         { "opening hang", QV_EFORMAT, 0, "no sign of life" },
         { "end 4242", QV_EFORMAT, 2, "an impossible reply" },
@@ -82,9 +82,9 @@ TEST(test_faults)
     /* The strict filter does end a process. */
 #ifdef __x86_64__
         { "x32", QV_EFORMAT, 2,
-          "crashed, with signal 31" }, /* calls of another ABI, by other numbers */
+          "crashed with signal 31" }, /* calls of another ABI, by other numbers */
 #endif
-        { "strict escape", QV_EFORMAT, 2, "crashed, with signal 31" },
+        { "strict escape", QV_EFORMAT, 2, "crashed with signal 31" },
     };
     EACH (c, cases) {
         const qv_clip_options options = { .decoder = start(c->fault), .decode_seconds = 2 };
@@ -122,22 +122,19 @@ TEST(test_neighbour)
 
 TEST(test_memory)
 {
-    qv_clip_options options = { .decoder = start("leak"), .decode_memory = 1 << 28 };
-    struct clip_read r;
+    qv_clip_options options = { .decoder = start("none"), .decode_memory = 1 << 28 };
+    assert_int_equal(read_clip(CLIP, &options).status, QV_OK);
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     print_message("no limit of memory under the sanitizers, which reserve terabytes\n");
 #else
+    options.decode_memory = 1 << 20; /* Less than the process itself needs. */
+    struct clip_read r = read_clip(CLIP, &options);
+    assert_int_not_equal(r.status, QV_OK);
+    assert_non_null(strstr(r.error.text, CLIP));
+    options = (qv_clip_options){ .decoder = start("leak"), .decode_memory = 1 << 28 };
     r = read_clip(CLIP, &options);
     expect_failure("leak", QV_EFORMAT, "256 MiB", r.status, &r.error);
     assert_int_equal(r.n, 2);
-#endif
-    options.decoder = start("none");
-    assert_int_equal(read_clip(CLIP, &options).status, QV_OK);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-    options.decode_memory = 1 << 20; /* Less than the process itself needs. */
-    r = read_clip(CLIP, &options);
-    assert_int_not_equal(r.status, QV_OK);
-    assert_non_null(strstr(r.error.text, CLIP));
 #endif
 }
 
@@ -299,7 +296,7 @@ TEST(test_killed_in_a_clip)
     expect_frames(clip, frames[0][0], 2);
     kill_program(hang.decoder); /* the clip has had 2 frames and hangs; so will the next process */
     assert_int_equal(pthread_create(&killer, NULL, kill_soon, hang.decoder), 0);
-    expect_error(QV_EBACKEND, CLIP ": the program that decodes has ended",
+    expect_error(QV_EBACKEND, CLIP ": qwenvit-decoder has ended",
                  qv_clip_read(clip, frames[0][0], 1, &got, NULL, ERR));
     pthread_join(killer, NULL);
     assert_int_equal(hang.decoder->starts, 2);

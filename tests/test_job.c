@@ -20,6 +20,7 @@
 #include "model/plan.h"
 #include "processes.h"
 #include "qwenvit_clips.h"
+#include "start_decoder.h"
 #include "tempdir.h"
 #include "tiny.h"
 #include "wrap.h"
@@ -40,6 +41,10 @@ is_tried(const char *backend)
     return backend_is_here(backend);
 #endif
 }
+
+#define EACH_TRIED(b)                                                                              \
+    EACH (b, test_backends)                                                                        \
+        if (is_tried(*b))
 
 /* What most tests have: a model, and who collects what its jobs give. */
 static struct tiny usual;
@@ -63,6 +68,9 @@ job_open(const struct tiny *t, int n_models, qv_job_options o, struct collector 
     asker_start(&asker, job);
     return job;
 }
+
+/* A job of one model, with these options. */
+#define job_with(t, c, ...) job_open(t, 1, (qv_job_options){ .chunk_rows = ROWS, __VA_ARGS__ }, c)
 
 /* Ends it; all went well, as far as the job goes. */
 static qv_job_progress
@@ -266,11 +274,9 @@ check_family(const char *dir, const char *backend)
  * with windows. */
 TEST(any_order_gives_the_same_bits)
 {
-    for (int on = 0; on < N_TEST_BACKENDS; on++) {
-        if (!is_tried(test_backends[on]))
-            continue;
-        check_family(QV_GOLDEN "/qwen3_vl_moe", test_backends[on]);
-        check_family(QV_GOLDEN "/qwen2_5_vl", test_backends[on]);
+    EACH_TRIED (on) {
+        check_family(QV_GOLDEN "/qwen3_vl_moe", *on);
+        check_family(QV_GOLDEN "/qwen2_5_vl", *on);
     }
 }
 
@@ -339,9 +345,8 @@ TEST(jobs_of_one_model_run_side_by_side)
             for (int i = 0; i < N; i++)
                 expect_alone(&t, c[j], m, i, QV_F32);
         }
-        for (int j = 0; j < JOBS; j++) {
+        for (int j = 0; j < JOBS; j++)
             qv_job_close(&jobs[j]);
-        }
     }
 }
 
@@ -434,9 +439,8 @@ TEST(a_lost_device_costs_what_was_on_it)
         n_lost += is_lost;
     }
     assert_in_range(n_lost, 2, 16);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         t[i].ctx->backend = sound;
-    }
 }
 
 /* Memory that is missing for the tokens of large items fails these alone. */
@@ -580,12 +584,10 @@ run_longs(const struct tiny *t, int n_models, const struct longs *l, enum ending
  * calls, or if it is dropped or the job is cancelled while calls are under way. */
 TEST(clips_lie_in_several_chunks)
 {
-    for (int on = 0; on < N_TEST_BACKENDS; on++) {
+    EACH_TRIED (on) {
         struct tiny t[2];
-        if (!is_tried(test_backends[on]))
-            continue;
         for (int i = 0; i < 2; i++)
-            t[i] = tiny_open_family(QV_GOLDEN "/qwen3_vl_moe", test_backends[on], QV_F32, 1);
+            t[i] = tiny_open_family(QV_GOLDEN "/qwen3_vl_moe", *on, QV_F32, 1);
         struct longs *l = longs_make(t);
         for (int how = 0; how < ENDINGS; how++)
             for (int n = 1; n <= 2; n++)
@@ -647,10 +649,8 @@ TEST(few_pay_for_few)
 {
     enum { PACK = 256, MANY = 40 };
     static const int64_t g[3] = { 1, 4, 6 }, rows = 24;
-    for (int on = 0; on < N_TEST_BACKENDS; on++) {
-        if (!is_tried(test_backends[on]))
-            continue;
-        struct tiny t = tiny_open(test_backends[on], QV_F32, 1);
+    EACH_TRIED (on) {
+        struct tiny t = tiny_open(*on, QV_F32, 1);
         const struct qv_caps *caps = &t.ctx->caps;
         const struct qv_config *config = &t.model->config;
         const struct qv_capacity pack = qv_capacity_pack(caps, config, PACK);
@@ -660,11 +660,11 @@ TEST(few_pay_for_few)
         for (int n = 1; n <= MANY; n += 3) {
             struct collector *c = collector_make(&t);
             qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = PACK }, c);
+            qv_job_source s = { .kind = QV_SOURCE_FRAMES,
+                                .item = { .data = frames, .grid_thw = { g[0], g[1], g[2] } } };
             for (int i = 0; i < n; i++) {
-                job_add(job, &(qv_job_source){
-                                 .key = numbered(i),
-                                 .kind = QV_SOURCE_FRAMES,
-                                 .item = { .data = frames, .grid_thw = { g[0], g[1], g[2] } } });
+                s.key = numbered(i);
+                job_add(job, &s);
             }
             const qv_job_progress p = job_end(&job);
             const int64_t fit =
@@ -732,7 +732,7 @@ TEST(what_is_dropped_is_not_computed)
 {
     enum { MANY = 400, GONE = MANY / 2, UNDER_WAY = 3 * ROWS / 16 };
     uint8_t *frames = tiny_frames(&usual, 2, 4, 4, 1);
-    qv_job *job = job_open(&usual, 1, (qv_job_options){ .chunk_rows = ROWS, .queue = MANY }, kept);
+    qv_job *job = job_with(&usual, kept, .queue = MANY);
     pthread_mutex_lock(&kept->lock); /* calls of the sink wait for it */
     for (int i = 0; i < MANY; i++) {
         job_add(job, &(qv_job_source){ .key = numbered(i),
@@ -768,7 +768,7 @@ TEST(what_is_dropped_is_not_computed)
 
 TEST(sources_are_checked_when_they_are_added)
 {
-    qv_job *job = job_open(&usual, 1, (qv_job_options){ .chunk_rows = ROWS, .decoders = 1 }, kept);
+    qv_job *job = job_with(&usual, kept, .decoders = 1);
     uint8_t *frames = tiny_frames(&usual, 2, 4, 4, 1);
     const qv_job_source good = small_source("good", frames);
     qv_job_source odd = good, grid = good, count = good, data = good, kind = good, none = good,
@@ -823,7 +823,7 @@ TEST(options_are_checked)
     } wrong[] = {
         { one, 0, { 0 }, "0 models" },
         { NULL, 1, { 0 }, "0 models" },
-        { one, 2, { 0 }, "0 and 1 are one" },
+        { one, 2, { 0 }, "0 and 1 are the same object" },
         { odd, 2, { 0 }, "model 1 is qwen3_vl_moe" },
         { weights, 2, { 0 }, "with weights of others; the first" },
         { one, 1, { .decoders = -1 }, "decoders is -1" },
@@ -831,7 +831,7 @@ TEST(options_are_checked)
         { one, 1, { .memory = -5 }, "memory is -5" },
         { one, 1, { .ahead = -1 }, "ahead is -1" },
         { one, 1, { .output = QV_U8 }, "output is u8" },
-        { one, 1, { .chunk_rows = -1 }, "chunk_rows is -1; 0 to" },
+        { one, 1, { .chunk_rows = -1 }, "chunk_rows is -1; must be 0 to" },
         { one, 1, { .chunk_rows = INT32_MAX }, "patches is 2147483648; must be" },
         { one, 1, { .reserved = { 1 } }, "reserved" },
     };
@@ -966,12 +966,8 @@ TEST(a_job_is_closed_early)
     for (int turn = 0; turn < 8; turn++) {
         struct collector *c = collector_make(&t);
         c->slow = 20000;
-        qv_job *job = job_open(&t, 1,
-                               (qv_job_options){ .chunk_rows = ROWS,
-                                                 .decoders = 1 + turn % 3,
-                                                 .queue = 2,
-                                                 .refuse_when_full = turn % 2 },
-                               c);
+        qv_job *job =
+            job_with(&t, c, .decoders = 1 + turn % 3, .queue = 2, .refuse_when_full = turn % 2);
         int added = 0;
         qv_error err = { 0 };
         for (int i = 0; i < 3 * N && !err.status; i++) {
@@ -1050,14 +1046,15 @@ static const struct {
     { "g.y4m", 4, 64, 64, 4 }, { "h.ppm", 1, 96, 64, 1 },   { "i.y4m", 9, 160, 128, 9 },
     { "j.y4m", 7, 32, 32, 7 }, { "k.y4m", 60, 96, 64, 48 }, { "l.y4m", 2, 32, 96, 2 },
 };
-static char *clip_paths[CLIPS];
+static const char *clip_paths[CLIPS];
 static qv_decoder *decoder;
 
 static int
 make_files(void)
 {
-    if (tempdir_make() || qv_decoder_start(QV_DECODER, &decoder, NULL))
+    if (tempdir_make())
         return -1;
+    decoder = start_with(QV_DECODER, "QV_FAULT", "");
     for (int i = 0; i < CLIPS; i++) {
         const char *path = temp_path(clips[i].name);
         if (strstr(clips[i].name, ".ppm")) {
@@ -1070,18 +1067,9 @@ make_files(void)
             clip_write(clips[i].name, clips[i].frames, clips[i].width, clips[i].height,
                        (unsigned)i);
         }
-        clip_paths[i] = strdup(path);
+        clip_paths[i] = test_ends(strdup(path), free);
     }
     return 0;
-}
-
-static int
-remove_files(void)
-{
-    qv_decoder_stop(&decoder);
-    for (int i = 0; i < CLIPS; i++)
-        free(clip_paths[i]);
-    return tempdir_remove();
 }
 
 static qv_clip_options
@@ -1107,7 +1095,7 @@ clips_alone(const struct tiny *t)
 {
     struct collector *c = collector_make(t);
     for (int i = 0; i < CLIPS; i++) {
-        qv_job *job = job_open(t, 1, (qv_job_options){ .chunk_rows = ROWS, .decoders = 1 }, c);
+        qv_job *job = job_with(t, c, .decoders = 1);
         add_clip(job, clips[i].name, i);
         job_end(&job);
         const struct got *g = find(c, clips[i].name);
@@ -1133,10 +1121,8 @@ expect_same(const struct tiny *t, struct collector *got, struct collector *wante
 
 TEST(clips_in_any_order_are_the_same_bits)
 {
-    for (int on = 0; on < N_TEST_BACKENDS; on++) {
-        if (!is_tried(test_backends[on]))
-            continue;
-        struct tiny t = tiny_open(test_backends[on], QV_F32, 1);
+    EACH_TRIED (on) {
+        struct tiny t = tiny_open(*on, QV_F32, 1);
         struct collector *alone = clips_alone(&t);
         for (int turn = 0; turn < 4; turn++) {
             struct collector *c = collector_make(&t);
@@ -1155,7 +1141,7 @@ TEST(clips_in_any_order_are_the_same_bits)
             assert_true(p.most_frame_bytes > 0);
             /* one piece may exceed the limit: a clip whose frame pairs are larger than a chunk of
              * 64 patches goes to the device's own chunk */
-            const bool whole = strcmp(test_backends[on], "ref") != 0;
+            const bool whole = strcmp(*on, "ref") != 0;
             if (turn % 2)
                 assert_true(p.most_frame_bytes <= (whole ? 9 * 160 * 128 * 3 : 130000));
             for (int i = 0; i < CLIPS; i++)
@@ -1220,7 +1206,7 @@ TEST(a_clip_is_dropped_while_it_is_read)
     const int last = clips[K].sampled;
     atomic_store(&n_reads, 0);
     atomic_store(&held_read, last - 1);
-    qv_job *job = job_open(&usual, 1, (qv_job_options){ .chunk_rows = ROWS, .decoders = 1 }, kept);
+    qv_job *job = job_with(&usual, kept, .decoders = 1);
     job_add(job, &(qv_job_source){
                      .key = "k", .path = clip_paths[K], .clip = &o, .ticket = UINT64_MAX });
     qv_job_progress p;
@@ -1240,8 +1226,7 @@ TEST(a_clip_is_dropped_while_it_is_read)
 TEST(a_file_in_memory)
 {
     struct collector *alone = clips_alone(&usual);
-    qv_job *job =
-        job_open(&usual, 1, (qv_job_options){ .chunk_rows = ROWS, .clip.decoder = decoder }, kept);
+    qv_job *job = job_with(&usual, kept, .clip.decoder = decoder);
     for (int i = 0; i < CLIPS; i++) {
         const struct file f = read_file(clip_paths[i]);
         const qv_clip_options o = clip_options(i);
@@ -1268,10 +1253,7 @@ TEST(a_source_that_is_wrong_costs_itself)
                   { "pipe", temp_path("pipe"), "not a regular file", QV_EIO },
                   { "text", temp_text("text.mp4", "this is no clip"), "not a clip", QV_EFORMAT } };
     enum { WRONG = sizeof wrong / sizeof *wrong };
-    qv_job *job =
-        job_open(&usual, 1,
-                 (qv_job_options){ .chunk_rows = ROWS, .decoders = 3, .clip.decoder = decoder },
-                 kept);
+    qv_job *job = job_with(&usual, kept, .decoders = 3, .clip.decoder = decoder);
     for (int i = 0; i < CLIPS; i++) {
         add_clip(job, clips[i].name, i);
         if (i < WRONG)
@@ -1633,14 +1615,10 @@ TEST(decoders_are_killed_at_random)
     struct collector *alone = clips_alone(&usual);
     static struct killer k; /* goes on if this fails */
     pthread_t thread;
-    qv_job *job =
-        job_open(&usual, 1,
-                 (qv_job_options){ .chunk_rows = ROWS, .decoders = 4, .clip.decoder = decoder },
-                 kept);
+    qv_job *job = job_with(&usual, kept, .decoders = 4, .clip.decoder = decoder);
     assert_int_equal(pthread_create(&thread, NULL, kill_some, &k), 0);
-    for (int i = 0; i < MANY; i++) {
+    for (int i = 0; i < MANY; i++)
         add_clip(job, numbered(i), i % CLIPS);
-    }
     const qv_job_progress p = job_end(&job);
     atomic_store(&k.stop, true);
     pthread_join(thread, NULL);
@@ -1712,10 +1690,8 @@ TEST(a_soak_leaves_nothing_behind)
 /* The capacity that a model says before there is a job is the one that a job packs in. */
 TEST(packs_are_as_large_as_a_model_says)
 {
-    for (int on = 0; on < N_TEST_BACKENDS; on++) {
-        if (!is_tried(test_backends[on]))
-            continue;
-        struct tiny t = tiny_open(test_backends[on], QV_F32, 1);
+    EACH_TRIED (on) {
+        struct tiny t = tiny_open(*on, QV_F32, 1);
         for (int64_t rows = 0; rows <= 4 * ROWS; rows += 37) {
             struct collector *c = collector_make(&t);
             qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = rows }, c);
@@ -1733,4 +1709,4 @@ set_up(void)
 }
 
 TEST_EACH(set_up, NULL);
-TEST_GROUP(make_files, remove_files);
+TEST_GROUP(make_files, tempdir_remove);

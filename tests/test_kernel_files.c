@@ -101,17 +101,14 @@ TEST(what_is_damaged_is_told_and_made_anew)
     const char *folder = temp_path("");
     struct qv_kernel_files files;
     open_files(&files, folder, "an H200");
-    char whole[1024];
     qv_kernel_files_keep(&files, key, plan, sizeof plan);
     const char *path = the_file(folder);
-    FILE *f = fopen(path, "rb");
-    assert_non_null(f);
-    const size_t n = fread(whole, 1, sizeof whole - 1, f);
-    fclose(f);
+    const struct file whole = read_file(path);
+    const size_t n = whole.bytes;
     const char *name = strrchr(path, '/') + 1;
     for (size_t i = 0; i <= 2 * n; i++) {
         char damaged[1024];
-        memcpy(damaged, whole, n);
+        memcpy(damaged, whole.data, n);
         damaged[n] = 'x';
         if (i < n)
             damaged[i] ^= 1;

@@ -22,6 +22,7 @@
 #include "make_clips.h"
 #include "read_clip.h"
 #include "start_decoder.h"
+#include "tempdir.h"
 
 #define CLIP "x264-pyramid.mkv"
 
@@ -341,11 +342,8 @@ TEST(test_reaped)
 /* The page's table is that of lock.inc. */
 TEST(test_page)
 {
-    static char page[1 << 16], line[4096];
-    FILE *file = fopen(QV_ISOLATION_PAGE, "r");
-    assert_non_null(file);
-    page[fread(page, 1, sizeof page - 1, file)] = 0;
-    fclose(file);
+    static char line[4096];
+    const char *page = file_text(QV_ISOLATION_PAGE);
     for (const struct locked_row *row = locked_rows, *end = row + locked_n_rows; row < end;) {
         const struct locked_row *class = row++;
         int n = snprintf(line, sizeof line, "| %s | ", class->text);

@@ -617,9 +617,7 @@ TEST(every_function_is_in_the_table)
     EACH (c, headers) {
         char path[600];
         snprintf(path, sizeof path, "%s/%s", QV_INCLUDE, *c);
-        struct file f = read_file(path);
-        f.data[f.bytes - 1] = 0;
-        for (const char *at = f.data; (at = strstr(at, "\nQV_API ")) != NULL; n++) {
+        for (const char *at = file_text(path); (at = strstr(at, "\nQV_API ")) != NULL; n++) {
             const char *open = strchr(++at, '('), *end = strchr(at, ';'), *name = open;
             while (isalnum((unsigned char)name[-1]) || name[-1] == '_')
                 name--;

@@ -165,43 +165,33 @@ check_pack(struct pack p)
 
 TEST(neighbours_change_no_bit)
 {
-    for (int on = 0; on < N_TEST_BACKENDS; on++)
-        for (int type = 0; type < N_TEST_DTYPES; type++) {
-            if (!dtype_is_here(test_backends[on], test_dtypes[type]))
-                continue;
-            check_pack(pack_open(test_backends[on], test_dtypes[type], QV_INPUT_PATCHES, QV_F32));
-            check_pack(pack_open(test_backends[on], test_dtypes[type], QV_INPUT_FRAMES, QV_BF16));
-        }
+    EACH_RUN (on, type) {
+        check_pack(pack_open(*on, *type, QV_INPUT_PATCHES, QV_F32));
+        check_pack(pack_open(*on, *type, QV_INPUT_FRAMES, QV_BF16));
+    }
 }
 
 /* This also holds where rows are in window order, and a gated MLP's width is odd. */
 TEST(neighbours_change_no_bit_with_windows)
 {
-    for (int on = 0; on < N_TEST_BACKENDS; on++)
-        for (int type = 0; type < N_TEST_DTYPES; type++)
-            if (dtype_is_here(test_backends[on], test_dtypes[type]))
-                check_pack(pack_open_family(QV_GOLDEN "/qwen2_5_vl", test_backends[on],
-                                            test_dtypes[type], QV_INPUT_PATCHES, QV_BF16));
+    EACH_RUN (on, type)
+        check_pack(
+            pack_open_family(QV_GOLDEN "/qwen2_5_vl", *on, *type, QV_INPUT_PATCHES, QV_BF16));
 }
 
 /* This also holds where positions are interpolated from sixteen neighbours, and a token's
  * patches are one row of a GEMM. */
 TEST(neighbours_change_no_bit_of_glm)
 {
-    for (int on = 0; on < N_TEST_BACKENDS; on++)
-        for (int type = 0; type < N_TEST_DTYPES; type++)
-            if (dtype_is_here(test_backends[on], test_dtypes[type]))
-                check_pack(pack_open_family(QV_GOLDEN "/glm4v", test_backends[on],
-                                            test_dtypes[type], QV_INPUT_FRAMES, QV_F32));
+    EACH_RUN (on, type)
+        check_pack(pack_open_family(QV_GOLDEN "/glm4v", *on, *type, QV_INPUT_FRAMES, QV_F32));
 }
 
 /* qv_encode with several items gives each what it gives alone, in the same capacity. */
 TEST(several_are_each_alone)
 {
-    for (int on = 0; on < N_TEST_BACKENDS; on++) {
-        if (!dtype_is_here(test_backends[on], QV_F32))
-            continue;
-        struct pack p = pack_open(test_backends[on], QV_F32, QV_INPUT_FRAMES, QV_F32);
+    EACH_BACKEND (on) {
+        struct pack p = pack_open(*on, QV_F32, QV_INPUT_FRAMES, QV_F32);
         enum { MANY = 3 * N };
         const qv_plan_options o = { .capacity.patches = ROWS, .capacity.segments = SEGMENTS };
         size_t bytes, row = (size_t)p.t.info.out_hidden * 4;
@@ -227,15 +217,11 @@ TEST(several_are_each_alone)
 static void
 for_each_pack(void (*check)(struct pack *p, const struct qv_capacity_bits *bits, bool is_ref))
 {
-    for (int on = 0; on < N_TEST_BACKENDS * N_TEST_DTYPES; on++) {
-        const char *backend = test_backends[on / N_TEST_DTYPES];
-        qv_dtype dtype = test_dtypes[on % N_TEST_DTYPES];
-        if (!dtype_is_here(backend, dtype))
-            continue;
-        struct pack p = pack_open(backend, dtype, QV_INPUT_FRAMES, QV_F32);
+    EACH_RUN (on, type) {
+        struct pack p = pack_open(*on, *type, QV_INPUT_FRAMES, QV_F32);
         const struct qv_capacity_bits bits =
-            qv_capacity_bits(&p.t.ctx->caps, dtype, p.t.info.merge_size, p.t.info.head_dim);
-        check(&p, &bits, !strcmp(backend, "ref"));
+            qv_capacity_bits(&p.t.ctx->caps, *type, p.t.info.merge_size, p.t.info.head_dim);
+        check(&p, &bits, !strcmp(*on, "ref"));
     }
 }
 
@@ -364,10 +350,8 @@ TEST(rows_beyond_the_fill_stay_inside)
                                      { .grid_thw = { 1, 2, 60 } },
                                      { .grid_thw = { 24, 2, 2 } },
                                      { .grid_thw = { 2, 8, 6 } } };
-    for (int on = 0; on < N_TEST_BACKENDS; on++) {
-        if (!backend_is_here(test_backends[on]))
-            continue;
-        struct pack p = pack_open(test_backends[on], QV_F32, QV_INPUT_FRAMES, QV_F32);
+    EACH_BACKEND (on) {
+        struct pack p = pack_open(*on, QV_F32, QV_INPUT_FRAMES, QV_F32);
         uint8_t *frames = tiny_frames(&p.t, 2 * ROWS, 1, 1, 1);
         for (int i = 0; i < 8; i++) {
             qv_item item = items[i % 4];
@@ -388,10 +372,8 @@ TEST(rows_beyond_the_fill_stay_inside)
  * memory. */
 TEST(plans_take_turns_in_one_memory)
 {
-    for (int on = 0; on < N_TEST_BACKENDS; on++) {
-        if (!backend_is_here(test_backends[on]))
-            continue;
-        struct pack p = pack_open(test_backends[on], QV_F32, QV_INPUT_FRAMES, QV_F32);
+    EACH_BACKEND (on) {
+        struct pack p = pack_open(*on, QV_F32, QV_INPUT_FRAMES, QV_F32);
         qv_error err = { 0 };
         size_t bytes;
         qv_plan_info info;

@@ -69,7 +69,8 @@ struct fault {
 #define IMPOSSIBLE QV_EFORMAT, "an impossible reply"
 
 static const struct fault faults[] = {
-    { "deaf", QV_EFORMAT, "its decoder takes no requests for 4 s (decode_seconds): it was ended" },
+    { "deaf", QV_EFORMAT,
+      "its decoder accepts no requests for 4 s (decode_seconds): it was killed" },
     { "deaf and dumb", QV_EFORMAT, "no sign of life" },
     { "half", QV_EFORMAT, "no sign of life" },
     { "hung up", QV_EFORMAT, "" },
@@ -162,7 +163,7 @@ has_bits_of(const struct got *g, const struct got *alone)
 static bool
 is_silent(const struct fault *f)
 {
-    return f->words && (strstr(f->words, "no sign of life") || strstr(f->words, "takes no") ||
+    return f->words && (strstr(f->words, "no sign of life") || strstr(f->words, "accepts no") ||
                         !strcmp(f->name, "hung up"));
 }
 

@@ -24,10 +24,8 @@ encode(const struct tiny *t, int64_t rows, int64_t side, const uint8_t *frame, s
  * be the same. */
 TEST(rows_beyond_the_items_look_nowhere_else)
 {
-    for (int b = 0; b < N_TEST_BACKENDS; b++) {
-        if (!backend_is_here(test_backends[b]))
-            continue;
-        struct tiny t = tiny_open_model(QV_GOLDEN "/qwen3_vl", test_backends[b], NULL, 0);
+    EACH_BACKEND (b) {
+        struct tiny t = tiny_open_model(QV_GOLDEN "/qwen3_vl", *b, NULL, 0);
         const size_t frame_bytes =
             (size_t)(SIDE * SIDE * t.info.patch_size * t.info.patch_size * 3);
         uint8_t *frame = test_alloc(frame_bytes);

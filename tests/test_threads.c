@@ -47,13 +47,9 @@ work(void *argument)
 
 TEST(two_contexts_in_two_threads)
 {
-    for (int b = 0; b < N_TEST_BACKENDS; b++) {
-        if (!backend_is_here(test_backends[b]))
-            continue;
-        struct worker alone[2] = { { test_backends[b], 1, NULL, 0 },
-                                   { test_backends[b], 2, NULL, 0 } };
-        struct worker together[2] = { { test_backends[b], 1, NULL, 0 },
-                                      { test_backends[b], 2, NULL, 0 } };
+    EACH_BACKEND (b) {
+        struct worker alone[2] = { { *b, 1, NULL, 0 }, { *b, 2, NULL, 0 } };
+        struct worker together[2] = { { *b, 1, NULL, 0 }, { *b, 2, NULL, 0 } };
         pthread_t threads[2];
         for (int i = 0; i < 2; i++)
             work(&alone[i]);
@@ -85,10 +81,8 @@ encode_elsewhere(void *argument)
 
 TEST(a_context_moves_between_threads)
 {
-    for (int b = 0; b < N_TEST_BACKENDS; b++) {
-        if (!backend_is_here(test_backends[b]))
-            continue;
-        struct moved m = { .t = tiny_open(test_backends[b], QV_F32, 1) };
+    EACH_BACKEND (b) {
+        struct moved m = { .t = tiny_open(*b, QV_F32, 1) };
         m.frames = tiny_frames(&m.t, FRAMES, 4, 6, 3);
         encode_elsewhere(&m);
         float *here = m.tokens;
@@ -123,10 +117,8 @@ encode_again(void *sharer)
 TEST(threads_share_a_model)
 {
     enum { N = 4 };
-    for (int b = 0; b < N_TEST_BACKENDS; b++) {
-        if (!backend_is_here(test_backends[b]))
-            continue;
-        struct tiny t = tiny_open(test_backends[b], QV_F32, 1);
+    EACH_BACKEND (b) {
+        struct tiny t = tiny_open(*b, QV_F32, 1);
         t.ctx->caps.chunks = 2;
         struct sharer sharers[N];
         pthread_t threads[N];

@@ -522,19 +522,15 @@ expect_green(const char *what, const char *backend, const struct verify_table *t
 TEST(golden_towers_pass)
 {
     static const int64_t clip_grid[3] = { 2, 12, 16 };
-    for (int b = 0; b < N_TEST_BACKENDS; b++) {
-        const char *backend = test_backends[b];
-        if (!backend_is_here(backend))
-            continue;
+    EACH_BACKEND (b)
         EACH (dir, families) {
-            const struct verify_job job = { .ctx = open_backend(backend), .dir = *dir };
+            const struct verify_job job = { .ctx = open_backend(*b), .dir = *dir };
             char file[600];
             snprintf(file, sizeof file, "%s/expected.safetensors", *dir);
-            expect_green(*dir, backend, verified(&job, NULL, clip_grid, false, 7), 14);
-            expect_green(*dir, backend, verified(&job, NULL, usual_grid, true, 7), 14);
-            expect_green(file, backend, verified(&job, file, NULL, false, 0), 8);
+            expect_green(*dir, *b, verified(&job, NULL, clip_grid, false, 7), 14);
+            expect_green(*dir, *b, verified(&job, NULL, usual_grid, true, 7), 14);
+            expect_green(file, *b, verified(&job, file, NULL, false, 0), 8);
         }
-    }
 }
 
 TEST(an_image_of_other_means_passes)
@@ -568,10 +564,8 @@ TEST(stored_weights_pass)
     static const int64_t thw[3] = { 1, 8, 12 };
     static const struct mmproj_how how = { .projector = "qwen3vl_merger", .type = 8 };
     const char *file = mmproj_make(QWEN3, &how, "mmproj.gguf", NULL);
-    for (int i = 0; i < N_TEST_BACKENDS; i++) {
-        if (!backend_is_here(test_backends[i]))
-            continue;
-        const struct verify_job job = { .ctx = open_backend(test_backends[i]),
+    EACH_BACKEND (i) {
+        const struct verify_job job = { .ctx = open_backend(*i),
                                         .dir = file,
                                         .weights = QV_WEIGHTS_STORED };
         for (int rounding = VERIFY_AS_STORED; rounding <= VERIFY_ROUND_WEIGHTS; rounding++) {
@@ -582,7 +576,7 @@ TEST(stored_weights_pass)
             assert_true((info.stored_matrices > 0) == (rounding == VERIFY_AS_STORED));
             qv_model_free(&model);
         }
-        expect_green(file, test_backends[i], verified(&job, NULL, thw, false, 7), 8);
+        expect_green(file, *i, verified(&job, NULL, thw, false, 7), 8);
     }
 }
 

@@ -140,10 +140,8 @@ differs(const struct seen *a, const struct seen *b, int block, int64_t row)
 TEST(a_patch_reaches_its_window_and_then_its_pair)
 {
     static struct seen before, after;
-    for (int b = 0; b < N_TEST_BACKENDS; b++) {
-        if (!backend_is_here(test_backends[b]))
-            continue;
-        struct tiny t = tiny_open_family(QV_GOLDEN "/qwen2_5_vl", test_backends[b], QV_F32, 2);
+    EACH_BACKEND (b) {
+        struct tiny t = tiny_open_family(QV_GOLDEN "/qwen2_5_vl", *b, QV_F32, 2);
         uint8_t *frames = tiny_frames(&t, 2 * PAIRS, DOWN, ACROSS, 1);
         const qv_item clip = { .data = frames, .grid_thw = { PAIRS, DOWN, ACROSS } };
         qv_plan_options o = { .capacity.patches = PAIRS * PAIR_ROWS,
@@ -173,10 +171,8 @@ TEST(a_patch_reaches_its_window_and_then_its_pair)
  * and windows change nothing for their caller. */
 TEST(windows_are_not_seen_outside)
 {
-    for (int b = 0; b < N_TEST_BACKENDS; b++) {
-        if (!backend_is_here(test_backends[b]))
-            continue;
-        struct tiny t = tiny_open_family(QV_GOLDEN "/qwen2_5_vl", test_backends[b], QV_F32, 2);
+    EACH_BACKEND (b) {
+        struct tiny t = tiny_open_family(QV_GOLDEN "/qwen2_5_vl", *b, QV_F32, 2);
         const int64_t n = PAIR_ROWS * t.info.row_dim, p = t.info.patch_size;
         uint8_t *frames = tiny_frames(&t, 2, DOWN, ACROSS, 7);
         float *patches = test_alloc((size_t)n * sizeof *patches);
@@ -205,13 +201,11 @@ TEST(windows_are_not_seen_outside)
 TEST(pieces_of_a_gated_mlp_are_not_seen)
 {
     enum { MANY = 8, PIECE = 128 };
-    for (int b = 0; b < N_TEST_BACKENDS; b++) {
-        if (!backend_is_here(test_backends[b]))
-            continue;
+    EACH_BACKEND (b) {
         float *tokens[2];
         size_t bytes;
         for (int cut = 0; cut < 2; cut++) {
-            struct tiny t = tiny_open_family(QV_GOLDEN "/qwen2_5_vl", test_backends[b], QV_F32, 2);
+            struct tiny t = tiny_open_family(QV_GOLDEN "/qwen2_5_vl", *b, QV_F32, 2);
             uint8_t *frames = tiny_frames(&t, 2 * MANY, DOWN, ACROSS, 3);
             const qv_item clip = { .data = frames, .grid_thw = { MANY, DOWN, ACROSS } };
             t.ctx->caps.gated_rows = cut ? PIECE : 0; /* The MLP has 480. */
@@ -219,7 +213,7 @@ TEST(pieces_of_a_gated_mlp_are_not_seen)
         }
         for (size_t i = 0; i < bytes / sizeof **tokens; i++)
             assert_true(fabs((double)tokens[0][i] - tokens[1][i]) < 1e-5);
-        if (!strcmp(test_backends[b], "ref"))
+        if (!strcmp(*b, "ref"))
             assert_memory_equal(tokens[0], tokens[1], bytes);
     }
 }
@@ -233,6 +227,6 @@ TEST(more_windows_than_there_is_room_for_are_refused)
                                 .capacity.segments = 8,
                                 .capacity.windows = 3 };
     const qv_item item = { .data = frames, .grid_thw = { 1, 8, 8 } };
-    expect_error(QV_EINVAL, "makes it 4 windows; this plan takes 3 in a chunk",
+    expect_error(QV_EINVAL, "makes the chunk 4 windows; this plan's chunks hold 3",
                  qv_plan_push(tiny_plan(&t, &o), &item, 1, ERR));
 }

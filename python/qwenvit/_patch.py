@@ -10,8 +10,8 @@ import tempfile
 from typing import Any, Literal, TypeVar
 
 from ._arrays import no_gradient
-from ._check import Path, kind_of
-from ._error import error
+from ._check import Path, kind_of, optional_path
+from ._error import Error, error
 from ._files import header
 from ._model import load
 
@@ -47,12 +47,14 @@ def patch(
     tower = _find_tower(model)
     if hasattr(tower, "_qwenvit"):
         raise error("QV_ESTATE", "this model is patched already")
-    state = _Patch(tower, folder)
+    state = _Patch(tower, os.fsdecode(optional_path(folder, "folder")) or None)
     try:
         state.save()
         state.start(backend, threads)
-    except BaseException:
+    except BaseException as e:
         state.restore()
+        if isinstance(e, OSError) and not isinstance(e, Error):
+            raise error("QV_EIO", f"the tower's weights cannot be written: {e}") from None
         raise
     tower._qwenvit = state
     tower.forward = state.forward

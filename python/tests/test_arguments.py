@@ -123,7 +123,7 @@ def test_nothing_is_left_out(there):
     made = calls(there)
     assert set(NAMES) == set(made)
     public = {name for name in dir(qwenvit) if not name.startswith("_") and callable(getattr(qwenvit, name))}
-    assert public - set(made) == {"AsyncEncoder", "Error", "FileError", "InputError", "OutOfMemoryError", "Pixels", "Tokens", "devices", "is_patched"}
+    assert public - set(made) == {"AsyncEncoder", "Entry", "Error", "FileError", "InputError", "OutOfMemoryError", "Pixels", "Tokens", "devices", "is_patched"}
     functions = {name for name in dir(engines) if callable(getattr(engines, name)) and name[0].islower()}
     ours = {name for name in functions if getattr(engines, name).__module__ == engines.__name__}
     assert ours - set(made) == {"reject_tokens"}

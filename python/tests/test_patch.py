@@ -129,6 +129,8 @@ def test_calls_that_cannot_be_done_are_refused(version):
     model, tower = make_tower("qwen3_vl")
     pixels, grid, _ = expected_of("qwen3_vl")
     refused(lambda: qwenvit.unpatch(model), "not patched")
+    refused(lambda: qwenvit.patch(model, folder="/dev/null/x"), "weights cannot be written: .*/dev/null/x", "QV_EIO")
+    refused(lambda: qwenvit.patch(model, folder=3), "folder is 3")
     qwenvit.patch(model)
     refused(lambda: qwenvit.patch(model), "patched already")
     for asked in ({"output_hidden_states": True}, {"output_attentions": True}, {"return_dict": False},

@@ -13,7 +13,7 @@ from conftest import added
 FAULTY = os.environ.get("QV_FAULTY_DECODER", "")
 pytestmark = pytest.mark.skipif(not os.access(FAULTY, os.X_OK), reason="QV_FAULTY_DECODER is no program")
 FAULTS = {
-    "deaf": "takes no requests", "deaf and dumb": "no sign of life", "exit 0": "exited with code 0", "exit 7": "exited with code 7",
+    "deaf": "accepts no requests", "deaf and dumb": "no sign of life", "exit 0": "exited with code 0", "exit 7": "exited with code 7",
     "opening exit 8": "exited with code 8", "signal 9": "signal 9", "signal 11": "signal 11", "end 4": "????",
     "end 5": "????", "end 7": "????", "end 8": "????", "opening end 7": "????", "rate nan": "an impossible reply",
     "duration nan": "an impossible reply", "busy above": "an impossible reply", "frames": "an impossible reply",

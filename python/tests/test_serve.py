@@ -234,7 +234,7 @@ def test_the_event_loop_does_not_read_a_jpeg_to_its_end():
 def test_a_clip_of_too_many_seconds(start, torn):
     server = start("--max-seconds", 0.5)
     status, _, answer = server.ask(open(torn[0], "rb").read())
-    assert status == 422 and "at most 0.5 s; give start" in message(answer)
+    assert status == 422 and "at most 0.5 s are allowed; give start" in message(answer)
     assert server.metric("tokens_total") == 0  # it was not encoded
     assert server.ask(open(torn[0], "rb").read(), "?end=0.4")[0] == 200
     assert server.ask(image(1), "?store=1")[0] == 422  # it has no folder

@@ -159,9 +159,9 @@ library_is_right(const struct qv_conv3d_question *q)
     qv_conv3d_lower(&d, q->lowering, &list);
     for (int i = 0; i < list.n; i++)
         if (list.steps[i].op.kind == QV_OP_conv && qv_op_conv_is_sparse(&list.steps[i].op.u.conv))
-            return qv_conv3d_forbid(
-                q, "this device library is known to be wrong in bf16 where a stride "
-                   "exceeds the kernel, or the kernel sees padding alone");
+            return qv_conv3d_forbid(q,
+                                    "this device library is known to be wrong in bf16 where a "
+                                    "stride exceeds the kernel, or the kernel sees only padding");
     return true;
 }
 

@@ -423,14 +423,15 @@ check_attention(const struct qv_op_attention *op, qv_error *err)
         return op->rows == MUL(op->segments, op->segment_rows)
                    ? QV_OK
                    : qv_fail(err, QV_EINVAL,
-                             "attention: rows=%lld; segments=%lld of segment_rows=%lld are others",
+                             "attention: rows=%lld; it must equal segments=%lld times "
+                             "segment_rows=%lld",
                              (long long)op->rows, (long long)op->segments,
                              (long long)op->segment_rows);
     if (qv_row_stride(op->k_stride, width) != stride ||
         qv_row_stride(op->v_stride, width) != stride)
         return qv_fail(err, QV_EINVAL,
-                       "attention: q_stride=%lld k_stride=%lld v_stride=%lld; segments of any "
-                       "length take one stride",
+                       "attention: q_stride=%lld k_stride=%lld v_stride=%lld; with segments of any "
+                       "length they must be equal",
                        (long long)op->q_stride, (long long)op->k_stride, (long long)op->v_stride);
     qv_status status = check_tables("attention", "rows", op->rows, err);
     return status ? status
@@ -607,7 +608,7 @@ qv_op_takes_one(const struct qv_op *op, uint32_t takes, qv_error *err)
             continue;
         first = first ? first : v;
         if (first->dtype != v->dtype)
-            return qv_fail(err, QV_EUNSUPPORTED, "%s: %s=%s with %s=%s; kernels take one dtype",
+            return qv_fail(err, QV_EUNSUPPORTED, "%s: %s=%s with %s=%s; they must be equal",
                            qv_op_name(op->kind), v->name, qv_dtype_name(v->dtype), first->name,
                            qv_dtype_name(first->dtype));
     }

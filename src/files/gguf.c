@@ -234,8 +234,8 @@ read_type(struct cursor *c, const char *key, enum value_type most)
     if (c->status || (type < VALUE_TYPES && (type != ARRAY || most == VALUE_TYPES)))
         return (enum value_type)type;
     FAIL(c, QV_EFORMAT,
-         "key %s: its type is %llu%s; a number, a boolean, a text or an array of such is "
-         "needed (0 to 12)",
+         "key %s: its type is %llu%s; it must be a number, a boolean, a text or an array of these "
+         "(0 to 12)",
          qv_json_quote(key, quoted), (unsigned long long)type,
          type == ARRAY ? " (array) in an array" : "");
     return U8;
@@ -290,7 +290,7 @@ read_key(struct cursor *c)
     if (c->status)
         return;
     if (keep && json_object_get(c->file->keys, key)) {
-        FAIL(c, QV_EFORMAT, "key %s is there twice", qv_json_quote(key, quoted));
+        FAIL(c, QV_EFORMAT, "key %s occurs twice", qv_json_quote(key, quoted));
         return;
     }
     if (!keep && type != ARRAY) {
@@ -412,15 +412,16 @@ check_layout(struct cursor *c, struct qv_gguf *f)
         char quoted[QV_QUOTE_SIZE];
         qv_json_quote(t->name, quoted);
         if (t->offset % alignment)
-            FAIL(c, QV_EFORMAT, "tensor %s: its offset is %llu, no multiple of the alignment, %llu",
-                 quoted, (unsigned long long)t->offset, (unsigned long long)alignment);
+            FAIL(c, QV_EFORMAT,
+                 "tensor %s: its offset is %llu, not a multiple of the alignment, %llu", quoted,
+                 (unsigned long long)t->offset, (unsigned long long)alignment);
         else if (t->offset < end)
             FAIL(c, QV_EFORMAT, "tensor %s: its offset is %llu, but the tensor before ends at %llu",
                  quoted, (unsigned long long)t->offset, (unsigned long long)end);
         else if (t->offset > have || t->bytes > have - t->offset)
             FAIL(c, QV_EFORMAT,
-                 "tensor %s: its %llu bytes from %llu on end behind the file's %llu bytes of "
-                 "data (half a download?)",
+                 "tensor %s: its %llu bytes from %llu on end past the file's %llu bytes of data "
+                 "(half a download?)",
                  quoted, (unsigned long long)t->bytes, (unsigned long long)t->offset,
                  (unsigned long long)have);
         end = t->offset + t->bytes; /* end is below `have`; otherwise this was left before */
@@ -435,7 +436,7 @@ check_names(struct cursor *c, struct qv_gguf *f)
     for (size_t i = 1; i < f->n && !c->status; i++) {
         char quoted[QV_QUOTE_SIZE];
         if (!strcmp(f->tensors[i - 1].name, f->tensors[i].name))
-            FAIL(c, QV_EFORMAT, "tensor %s is there twice",
+            FAIL(c, QV_EFORMAT, "tensor %s occurs twice",
                  qv_json_quote(f->tensors[i].name, quoted));
     }
 }

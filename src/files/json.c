@@ -152,7 +152,7 @@ qv_json_parse(const char *path, const char *text, size_t n, size_t max_brackets,
                            qv_path_tail(path), n);
         /* jansson's error text quotes the input with its control characters, so it is cleaned. */
         char quoted[QV_QUOTE_SIZE];
-        return qv_fail(err, QV_EFORMAT, "%s, line %d, column %d: not the JSON it should be: %s%s",
+        return qv_fail(err, QV_EFORMAT, "%s, line %d, column %d: not valid JSON: %s%s",
                        qv_path_tail(path), e.line, e.column, qv_json_quote(e.text, quoted),
                        qv_file_hint(text, n));
     }
@@ -160,7 +160,7 @@ qv_json_parse(const char *path, const char *text, size_t n, size_t max_brackets,
         char found[QV_QUOTE_SIZE];
         qv_json_show(json, found);
         json_decref(json);
-        return qv_fail(err, QV_EFORMAT, "%s: the top is %s; it must be an object {..}",
+        return qv_fail(err, QV_EFORMAT, "%s: the top level is %s; it must be an object {..}",
                        qv_path_tail(path), found);
     }
     *root = json;

@@ -59,7 +59,8 @@ read_dtype(const struct entry *e, struct qv_safetensor *t, unsigned *bits, qv_er
     const struct qv_safetensors_dtype *found = name ? qv_safetensors_dtype(name) : NULL;
     if (!found)
         return qv_json_wrong(&e->object, "dtype", json,
-                             "it must be a safetensors dtype, as \"BF16\" or \"F32\"", err);
+                             "it must be a safetensors dtype, such such as \"BF16\" or \"F32\"",
+                             err);
     strcpy(t->dtype_name, found->name);
     if (!qv_dtype_parse_file(name, &t->dtype))
         t->dtype = QV_DTYPE_AUTO;
@@ -82,7 +83,7 @@ read_shape(const struct entry *e, unsigned bits, struct qv_safetensor *t, qv_err
         const json_t *dim = json_array_get(json, i);
         if (!json_is_integer(dim) || json_integer_value(dim) < 0)
             return qv_json_wrong(&e->object, "shape", json,
-                                 "each size must be an integer from 0 on", err);
+                                 "each size must be an integer from 0 up", err);
         t->shape[i] = json_integer_value(dim);
         if (__builtin_mul_overflow(size, (uint64_t)t->shape[i], &size))
             return qv_json_wrong(&e->object, "shape", json,
@@ -92,7 +93,7 @@ read_shape(const struct entry *e, unsigned bits, struct qv_safetensor *t, qv_err
         return qv_json_wrong(&e->object, "shape", json, "the size in bits overflows 64 bits", err);
     if (size % 8)
         return qv_json_wrong(&e->object, "shape", json,
-                             "with this dtype the data are no whole number of bytes", err);
+                             "with this dtype the data are not a whole number of bytes", err);
     t->n_dims = (int)n;
     t->bytes = size / 8;
     return QV_OK;

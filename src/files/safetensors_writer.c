@@ -128,7 +128,7 @@ add_tensors(struct qv_safetensors_writer *w, const struct qv_safetensor *tensors
         if (__builtin_add_overflow(end, (int64_t)slot->bytes, &end))
             return fail_tensor(w, t, "the file's size overflows 64 bits", err);
         if (is_taken(tensors, i))
-            return fail_tensor(w, t, "this name is there already", err);
+            return fail_tensor(w, t, "duplicate tensor name", err);
         if (!is_utf8(t->name))
             return fail_tensor(w, t, "its name is not UTF-8", err);
         qv_header_tensor(&w->header, NULL, t->name, t->dtype_name, t->n_dims, t->shape,

@@ -282,7 +282,7 @@ qv_feeder_add(qv_feeder *f, qv_input input, const qv_item *item, const char *nam
     if (!f || !item || !name || !out)
         return qv_fail(err, QV_EINVAL, "feeder, item, name or out is NULL");
     if ((unsigned)input >= QV_FEEDER_INPUTS)
-        return qv_fail(err, QV_EINVAL, "%s: input is %d, no qv_input", name, (int)input);
+        return qv_fail(err, QV_EINVAL, "%s: input is %d, not a qv_input", name, (int)input);
     const qv_model *model = f->devices[0].model;
     const qv_status status = qv_item_check_shape(model, input, item, name, err);
     if (status)
@@ -320,7 +320,8 @@ qv_feeder_put(qv_feeder *f, qv_feed *feed, const void *data, void *user, qv_erro
                        "put: feeder, feed or data is NULL, or the item is complete");
     struct qv_feeder_pack **link = find_pack(f, fed), *pack = *link;
     if (pack && pack->n == QV_FEEDER_PIECES && !f->is_call)
-        return qv_fail(err, QV_EFULL, "put: %d puts wait for such chunks", QV_FEEDER_PIECES);
+        return qv_fail(err, QV_EFULL, "put: %d puts already wait for such chunks",
+                       QV_FEEDER_PIECES);
     struct qv_waiting *waits = malloc(sizeof *waits);
     if (!pack && waits)
         pack = malloc(sizeof *pack);

@@ -54,13 +54,14 @@ qv_item_check_shape(const qv_model *model, qv_input input, const qv_item *item, 
     if (item->reserved[0] || item->reserved[1])
         return qv_fail(err, QV_EINVAL, "%s: reserved must be 0", name);
     if (input != QV_INPUT_FRAMES)
-        return item->n_frames ? qv_fail(err, QV_EINVAL, "%s: n_frames is %lld; rows have none: 0",
-                                        name, (long long)item->n_frames)
-                              : QV_OK;
+        return item->n_frames
+                   ? qv_fail(err, QV_EINVAL, "%s: n_frames is %lld; it must be 0 for rows", name,
+                             (long long)item->n_frames)
+                   : QV_OK;
     int64_t frames = qv_item_frames(c, item), most = item->is_image ? 1 : g[0] * c->temporal;
     int64_t least = item->is_image ? 1 : (g[0] - 1) * c->temporal + 1;
     if (frames < least || frames > most)
-        return qv_fail(err, QV_EINVAL, "%s: n_frames is %lld; %lld frame pairs%s take %lld", name,
+        return qv_fail(err, QV_EINVAL, "%s: n_frames is %lld; %lld frame pairs%s need %lld", name,
                        (long long)frames, (long long)g[0], item->is_image ? " of an image" : "",
                        (long long)most);
     return QV_OK;
@@ -87,11 +88,10 @@ qv_item_check_nth(const qv_model *model, qv_input input, const qv_item *item, si
 static qv_status
 too_much(size_t i, const int64_t *g, int64_t n, const char *unit, int64_t most, qv_error *err)
 {
-    return qv_fail(err, QV_EINVAL,
-                   "item %zu (grid_thw %lld,%lld,%lld) makes it %lld %s; this plan takes %lld in a "
-                   "chunk",
-                   i, (long long)g[0], (long long)g[1], (long long)g[2], (long long)n, unit,
-                   (long long)most);
+    return qv_fail(
+        err, QV_EINVAL,
+        "item %zu (grid_thw %lld,%lld,%lld) makes the chunk %lld %s; this plan's chunks hold %lld",
+        i, (long long)g[0], (long long)g[1], (long long)g[2], (long long)n, unit, (long long)most);
 }
 
 qv_status

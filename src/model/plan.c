@@ -50,7 +50,7 @@ qv_plan_options_check(const qv_model *model, const qv_plan_options *o, qv_error 
                        (long long)c->patches, (long long)c->segment_rows);
     if (o->input != QV_INPUT_FRAMES && o->input != QV_INPUT_PATCHES &&
         o->input != QV_INPUT_PATCHES_BF16)
-        return qv_fail(err, QV_EINVAL, "input is %d, no qv_input", (int)o->input);
+        return qv_fail(err, QV_EINVAL, "input is %d, not a qv_input", (int)o->input);
     if (o->output != QV_DTYPE_AUTO && o->output != QV_F32 && o->output != QV_BF16)
         return qv_fail(err, QV_EINVAL, "output is %d; must be QV_F32 or QV_BF16", (int)o->output);
     return QV_OK;

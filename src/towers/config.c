@@ -75,7 +75,7 @@ read_sizes(const struct qv_json_object *vision, struct qv_config *c, qv_error *e
     const int64_t side = qv_config_position_side(c);
     if (s || side * side == c->n_positions)
         return s;
-    return qv_fail(err, QV_EFORMAT, "%s: %s%s is %lld; it must be a square number, as 2304",
+    return qv_fail(err, QV_EFORMAT, "%s: %s%s is %lld; it must be a square number, such as 2304",
                    qv_path_tail(vision->file), vision->prefix, keys[QV_SIZE_POSITIONS],
                    (long long)c->n_positions);
 }
@@ -223,7 +223,7 @@ read_vision(const struct qv_json_object *top, struct qv_config *c, qv_error *err
         return s;
     if (!vision.json)
         return qv_json_wrong(top, "vision_config", NULL,
-                             "it must be there, or the file be a vision config itself", err);
+                             "it is needed, unless the file is a vision config itself", err);
 
     s = read_sizes(&vision, c, err);
     if (!s)

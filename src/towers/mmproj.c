@@ -100,8 +100,8 @@ check_file(const char *path, qv_error *err)
     if (s || ends_in_gguf(path) || qv_gguf_is(path))
         return s;
     return qv_fail(err, QV_EFORMAT,
-                   "%s: is neither a checkpoint's folder nor a GGUF file: give the folder that its "
-                   "config.json and weights are in",
+                   "%s: is neither a checkpoint's folder nor a GGUF file: give the folder that has "
+                   "config.json and the weights",
                    qv_path_tail(path));
 }
 
@@ -215,11 +215,11 @@ find_family(struct reader *r)
     const struct published *found = NULL;
     qv_status s = qv_json_string(&r->keys, "general.architecture", &architecture, r->err);
     if (!s && (!architecture || strcmp(architecture, "clip") != 0))
-        return qv_json_unsupported(
-            &r->keys, "general.architecture", qv_json_get(&r->keys, "general.architecture"),
-            "a vision tower's is \"clip\": its file is the one that is called "
-            "mmproj, beside the language model's",
-            r->err);
+        return qv_json_unsupported(&r->keys, "general.architecture",
+                                   qv_json_get(&r->keys, "general.architecture"),
+                                   "a vision tower's is \"clip\": its file is the one called "
+                                   "mmproj, next to the language model's",
+                                   r->err);
     for (int i = 0; i < 2 && !s && !projector; i++) {
         where = places[i];
         s = qv_json_string(&r->keys, where, &projector, r->err);
@@ -436,10 +436,9 @@ warn_of_means(const struct reader *r, const json_t *mean, const json_t *std)
     r->c->doubts_means = true;
     snprintf(r->c->warning, sizeof r->c->warning,
              "%s: " VISION
-             "image_mean or image_std is not what checkpoints of %s have (the mean is %s): "
-             "tokens will be others than transformers'. Give --image-mean %g,%g,%g --image-std "
-             "%g,%g,%g (image_mean and image_std in C and Python) to overrule "
-             "the file",
+             "image_mean or image_std is not what checkpoints of %s have (the mean is %s): tokens "
+             "will differ from transformers'. Give --image-mean %g,%g,%g --image-std %g,%g,%g "
+             "(image_mean and image_std in C and Python) to override the file",
              qv_path_tail(r->keys.file), r->published->model_type, qv_json_show(mean, means),
              w[0][0], w[0][1], w[0][2], w[1][0], w[1][1], w[1][2]);
 }

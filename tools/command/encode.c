@@ -86,7 +86,7 @@ make_output_folder(const char *folder, qv_error *err)
         return QV_OK;
     mkdir(folder, 0777);
     return qv_fail(err, QV_EIO,
-                   "%s: -o is a folder for several clips or a list, and it cannot be made: %s",
+                   "%s: -o is a folder for several clips or a list, and it cannot be created: %s",
                    folder, strerror(errno));
 }
 

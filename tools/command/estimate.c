@@ -285,13 +285,12 @@ hours(const struct forecast *f)
 static const char forecast_text[] =
     "{cache}: {clips} to do; {there} are there, {failed_before} failed before[failed_before? "
     "(--retry-failed)]\n" ESTIMATE_TEXT
-    "  time       [text.asked?{text.time_s|time} at {text.asked} clips per second (--rate)]"
-    "[text.seconds?{text.time_s|time} of one process, as fast as the last run here, which sealed "
-    "{text.clips} clips and {text.tokens} tokens in {text.seconds|time} behind its first part]"
-    "[text.measured?{text.time_s|time} on this machine, where {text.clips} of the clips took "
-    "{text.measured|time}]"
-    "[text.unknown?it cannot be told: no run has sealed two parts here; --rate N says how many "
-    "clips per second are done, --measure measures it]\n";
+    "  time       [text.asked?{text.time_s|time} at {text.asked} clips per second "
+    "(--rate)][text.seconds?{text.time_s|time} of one process, as fast as the last run here, which "
+    "sealed {text.clips} clips and {text.tokens} tokens in {text.seconds|time} after its first "
+    "part][text.measured?{text.time_s|time} on this machine, where {text.clips} of the clips took "
+    "{text.measured|time}][text.unknown?it cannot be told: no run has sealed two parts here; "
+    "--rate N says how many clips per second are done, --measure measures it]\n";
 
 static qv_status
 report(const struct forecast *f, qv_error *err)

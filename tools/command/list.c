@@ -128,7 +128,7 @@ set_field(struct line *line, const char *name, const json_t *value)
         return qv_clip_options_set(&line->own, name, true, &v);
     }
     *(is_path ? &line->path : &line->key) = v.text;
-    return v.text && *v.text ? NULL : "a text that is not empty";
+    return v.text && *v.text ? NULL : "a non-empty text";
 }
 
 static qv_status
@@ -175,7 +175,7 @@ keep_line(const struct place *p, const struct line *line, struct tool_list *list
         return BAD(p, QV_ENOMEM, "no memory for path \"%s\"", qv_path_tail(line->path));
     return strncmp(entry->key, "__", 2)
                ? QV_OK
-               : BAD(p, QV_EFORMAT, "key \"%s\": one must not begin with \"__\"",
+               : BAD(p, QV_EFORMAT, "key \"%s\": a key must not begin with \"__\"",
                      qv_path_tail(entry->key));
 }
 
@@ -218,7 +218,7 @@ static const char *
 find_foreign(const struct place *p, const char *text)
 {
     if (*text == '#')
-        return "is a comment, which a list does not have: take it out";
+        return "is a comment, which a list cannot have: remove it";
     if (!strcmp(text, "[") || !strncmp(text, "[{", 2) || !strncmp(text, "[\"", 2))
         return "begins a JSON array: write one object per line, without brackets and commas";
     return p->line == 1 && is_header(text)
@@ -235,7 +235,7 @@ read_line(const struct place *p, const char *text, size_t n, struct tool_list *l
     const struct line line = { .path = text };
     const char *foreign = find_foreign(p, text);
     if (memchr(text, 0, n))
-        return BAD(p, QV_EFORMAT, "a NUL byte, number %zu of the line", strlen(text) + 1);
+        return BAD(p, QV_EFORMAT, "byte %zu of the line is NUL", strlen(text) + 1);
     if (foreign)
         return BAD(p, QV_EFORMAT, "%s %s (a file of this name is {\"path\": %s})",
                    qv_json_quote(text, quoted), foreign, quoted);
@@ -328,7 +328,7 @@ tool_list_check_once(const struct tool_list *list, const char *file, const char 
                          qv_path_tail(again->key))
                    : qv_fail(err, QV_EINVAL, "%s is given twice", qv_path_tail(again->path));
     const struct place p = { file, again->line };
-    return BAD(&p, QV_EFORMAT, "%s \"%s\" was in line %zu before", what, qv_path_tail(again->key),
+    return BAD(&p, QV_EFORMAT, "%s \"%s\" was already in line %zu", what, qv_path_tail(again->key),
                first->line);
 }
 

@@ -297,7 +297,7 @@ tool_progress_show(struct tool_progress *p, int64_t done)
     p->shown_s = now;
     double rate = (double)done / (now - p->started_s + 1e-9);
     if (!p->terminal) {
-        tool_bar_show(false, "%s: %lld of %lld %s, %.1f a second", p->label, (long long)done,
+        tool_bar_show(false, "%s: %lld of %lld %s, %.1f per second", p->label, (long long)done,
                       (long long)p->total, p->unit, rate);
         return;
     }

@@ -88,13 +88,11 @@ tool_json_add_rates(json_t **object, const char *of, int64_t frames, int64_t tok
 
 /* The text is of what was done, and of the packed chunks. */
 static const char job_text[] =
-    "[text.several?{text.done} clips, {job.frames} frames, {text.tokens} tokens in "
+    "[text.several?{text.done} clip{text.done|s}, {job.frames} frames, {text.tokens} tokens in "
     "{text.total_s|time} ({text.load_s|time} to load the model); then "
-    "{text.sampled_frames_per_s|1f} sampled frames and {text.tokens_per_s|1f} tokens per second"
-    "[job.damaged?; {job.damaged} clip{job.damaged|s} with damaged frames][job.failed?; "
-    "{job.failed} "
-    "failed]\n]"
-    "[text.packed?{text.packed} chunks, {text.full|0f}% full\n]";
+    "{text.sampled_frames_per_s|1f} sampled frames and {text.tokens_per_s|1f} tokens per "
+    "second[job.damaged?; {job.damaged} clip{job.damaged|s} with damaged frames][job.failed?; "
+    "{job.failed} failed]\n][text.packed?{text.packed} chunks, {text.full|0f}% full\n]";
 
 qv_status
 tool_report_job(const struct tool_encoder *e, qv_error *err)

@@ -67,7 +67,7 @@ take_pax(char *text, size_t bytes, char name[MOST_NAME], int64_t *size)
 static qv_status
 cut_short(const char *path, qv_error *err)
 {
-    return qv_fail(err, QV_EFORMAT, "%s: it is cut short, or no tar file", qv_path_tail(path));
+    return qv_fail(err, QV_EFORMAT, "%s: it is cut short, or not a tar file", qv_path_tail(path));
 }
 
 /* Visits the members that are files. name holds what a long name's own member said. */
