@@ -519,7 +519,8 @@ test_packing(const qv_model_info *model, const qv_clip_options *clip)
     static const struct {
         const char *field, *words;
     } other[] = {
-        { "", "\"packing\" none|the run \"pairs\"|0.2.0 and before packed whole clips|continue with" },
+        { "",
+          "\"packing\" none|the run \"pairs\"|0.2.0 and before packed whole clips|continue with" },
         { "\"packing\":\"clips\",", "\"clips\"|the run \"pairs\"|another rule|another folder" }
     };
     char *by = NULL;

@@ -403,7 +403,9 @@ TEST(bad_tensors_are_not_written)
         qv_status status;
         const char *words;
     } cases[] = {
-        { { tensor("a", "U8", 0, 0, 0), tensor("a", "F32", 0, 0, 0) }, QV_EINVAL, "\"a\"|duplicate" },
+        { { tensor("a", "U8", 0, 0, 0), tensor("a", "F32", 0, 0, 0) },
+          QV_EINVAL,
+          "\"a\"|duplicate" },
         { { tensor("__metadata__", "U8", 0, 0, 0), tensor("a", "U8", 0, 0, 0) },
           QV_EINVAL,
           "__metadata__" },
