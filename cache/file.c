@@ -66,7 +66,7 @@ qv_cache_folder_open(const char *path, struct qv_cache_folder *out, qv_error *er
 {
     struct qv_cache_folder f = { .fd = -1 };
     if (mkdir(path, 0777) && errno != EEXIST)
-        return qv_fail_errno(path, "the folder cannot be made", errno, err);
+        return qv_fail_errno(path, "the folder cannot be created", errno, err);
     f.path = strdup(path);
     if (!f.path)
         return qv_no_memory(path, err);

@@ -14,14 +14,14 @@ struct qv_cache_damaged {
     enum qv_cache_fault fault;
 };
 
-/* What was looked at last, and how that ended. */
+/* The part that was checked last, and the result. */
 struct qv_cache_last {
     size_t part; /* 1 + the part; 0: none */
     qv_status status;
     qv_error error;
 };
 
-/* Keeps how a look ended, unless it may end in another way. */
+/* Keeps the result of a check, unless a second one may end differently. */
 static inline void
 qv_cache_looked(struct qv_cache_last *last, size_t part, qv_status status)
 {

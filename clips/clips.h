@@ -84,8 +84,8 @@ int qvm_child_start(const char *path, char *const *argv, char *const *environmen
 void qvm_child_signal(const qvm_child *child, int number);
 /* Returns whether the process has ended, or nobody can know; `child` stands for none then. */
 bool qvm_child_has_ended(qvm_child *child);
-/* Waits until the process has ended. Returns its exit code, or minus the signal that killed it; 0 if
- * nobody can know. */
+/* Waits until the process has ended. Returns its exit code, or minus the signal that killed it; 0
+ * if nobody can know. */
 int qvm_child_await(qvm_child *child);
 /* Closes what this process has of it, which goes on. */
 void qvm_child_leave(qvm_child *child);

@@ -210,8 +210,8 @@ fail_unread(const qvm_reader *r, const qv_outcome *info, qv_error *err)
                    spoke ? s->codec.words : "");
 }
 
-/* Returns why the packets let no GPU decode, in words that follow "since"; NULL: they do. A GPU's
- * parser that begins anew has the container's parameter sets. */
+/* Returns why no GPU may decode these packets, as a text that follows "since"; NULL: one may. A
+ * GPU's parser that starts over has the container's parameter sets. */
 static const char *
 find_why_not_gpu(const qvm_times *t)
 {
@@ -423,7 +423,7 @@ resize_into(qvm_reader *r, int height, int width, uint8_t *dst, qv_error *err)
     return QV_OK;
 }
 
-/* Returns why this process must convert and resize what the GPU decodes, in words that follow
+/* Returns why this process must convert and resize what the GPU decodes, as a text that follows
  * "since"; NULL: it need not. */
 static const char *
 find_why_here(const qvm_reader *r, int height, int width)

@@ -75,7 +75,7 @@ typedef struct qvm_gpu_decoder_event {
     int32_t width, height; /* of the coded picture */
     int32_t right, bottom; /* columns and rows that are cut off at these sides */
     int32_t is_scaled;     /* the slot holds RGB, resized */
-    char why[QVM_WHY_BYTES]; /* FAILED: the reason, in words that follow "since" */
+    char why[QVM_WHY_BYTES]; /* FAILED: the reason, as a text that follows "since" */
 } qvm_gpu_decoder_event;
 
 /* The most frames, and bytes of sampled ones, that wait until their group is known to be whole. */
@@ -128,7 +128,7 @@ typedef struct qvm_gpu_decoder {
     char why[QVM_WHY_BYTES];
 } qvm_gpu_decoder;
 
-/* Returns the bytes of a slot for a stream's frames; 0, and *why in words that follow "since", if
+/* Returns the bytes of a slot for a stream's frames; 0, and *why as a text that follows "since", if
  * no GPU decodes it to the same bytes. */
 int64_t qvm_gpu_decoder_slot_bytes(const AVCodecContext *codec, const AVFrame *first,
                                    const char **why);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* qwenvit-decoder: makes a process for each clip that the program which started it wants decoded.
- * The process starts at once, as all libraries are loaded here, and can do nothing but decode. This
- * one never sees a byte of a clip. */
+/* qwenvit-decoder: forks a process for each clip of the program that started it. The new process
+ * starts at once, because all libraries are loaded here, and can do nothing but decode. This one
+ * never sees a byte of a clip. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Opens NVIDIA's GPUs, and makes and keeps their video decoders (nvdec.h). */
-#define _GNU_SOURCE
 #include "nvcuvid.h"
 
 #include <dlfcn.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A clip's decoder process decodes the frames that it asks for into shared memory. One thread
- * decodes and one listens, so that a clip that goes away is noticed in the middle of a frame. */
+/* A clip's decoder process, which decodes the requested frames into shared memory. One thread
+ * decodes and one listens, so that a closed clip is noticed in the middle of a frame. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>

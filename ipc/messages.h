@@ -22,8 +22,9 @@
 #define QVM_SANITIZED 0
 #endif
 
-/* Whether who starts a program closes what that would inherit. Else the program does at its start,
- * and closes what a library that was loaded before (compute-sanitizer's) has opened, too. */
+/* Whether the process that starts a program closes the descriptors that the program would inherit.
+ * Otherwise the program closes them as it starts, and with them those of a library that was loaded
+ * earlier (compute-sanitizer's). */
 #if defined(__GLIBC__)
 #if __GLIBC_PREREQ(2, 34)
 #define QVM_SPAWN_CLOSES 1
@@ -76,7 +77,7 @@ typedef struct qvm_event {
     int32_t gpu_lost; /* the GPU process ended, is silent, or sent something impossible */
     int64_t plane_bytes; /* FACTS: bytes of a frame's planes as a GPU gives them; 0: none will */
     int64_t index_bytes; /* FACTS: bytes of the index that follows the event; 0: none */
-    qv_outcome outcome;  /* outcome.inc lists what comes with FACTS, and what with every event */
+    qv_outcome outcome;  /* outcome.inc says which members come with FACTS or with every event */
     char text[sizeof((qv_error *)0)->text]; /* END: what failed */
 } qvm_event;
 

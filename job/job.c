@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Opens and ends a job, checks its options, and has the waiting that its stages share. */
+/* Opens and ends a job, checks its options, and waits on behalf of its stages. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Helpers that write small caches and look into them. The tokens of a key follow from its name.
- * Include this file after test.h, and define _GNU_SOURCE. */
+ * Include this file after test.h. */
 #pragma once
 
 #include "cache/part_index.h"

@@ -34,7 +34,7 @@ read_ok(void)
 }
 
 static struct qv_config
-read_text(const char *text)
+config_of(const char *text)
 {
     temp_text("config.json", text);
     return read_ok();
@@ -67,7 +67,7 @@ expect_refused(const char *file, const char *text, qv_status status, const char 
 
 TEST(keys_left_out_take_class_defaults)
 {
-    const struct qv_config c = read_text(VISION(""));
+    const struct qv_config c = config_of(VISION(""));
     assert_string_equal(c.model_type, "qwen3_vl");
     are({ c.depth, 27 }, { c.hidden, 1152 }, { c.heads, 16 }, { c.intermediate, 4304 },
         { c.out_hidden, 3584 }, { c.in_channels, 3 }, { c.patch, 16 }, { c.temporal, 2 },
@@ -89,7 +89,7 @@ TEST(keys_left_out_take_class_defaults)
 
 TEST(every_key_is_read)
 {
-    const struct qv_config c = read_text(VISION(
+    const struct qv_config c = config_of(VISION(
         "\"depth\":4,\"hidden_size\":64,\"num_heads\":2,\"intermediate_size\":96,"
         "\"out_hidden_size\":48,\"in_channels\":3,\"patch_size\":[8,8],\"temporal_patch_size\":4,"
         "\"spatial_merge_size\":1,\"num_position_embeddings\":49,\"hidden_act\":\"gelu\","
@@ -108,57 +108,57 @@ TEST(every_key_is_read)
  * one level deeper. */
 TEST(families_have_their_own_defaults)
 {
-    struct qv_config c = read_text(OF("qwen2_vl", ""));
+    struct qv_config c = config_of(OF("qwen2_vl", ""));
     are({ c.depth, 32 }, { c.hidden, 1280 },
         { c.intermediate, 5120 } /* This is mlp_ratio times hidden. */);
     assert_int_equal(c.out_hidden, 3584); /* It is called hidden_size there. */
     are({ c.patch, 14 }, { c.n_positions, 0 }, { c.window, 0 }, { c.act, QV_ACT_GELU_QUICK });
-    c = read_text(OF("qwen2_vl", "\"embed_dim\":64,\"hidden_size\":48,\"mlp_ratio\":3"));
+    c = config_of(OF("qwen2_vl", "\"embed_dim\":64,\"hidden_size\":48,\"mlp_ratio\":3"));
     are({ c.hidden, 64 }, { c.out_hidden, 48 }, { c.intermediate, 192 });
 
-    c = read_text(OF("qwen2_5_vl", "\"hidden_size\":1280"));
+    c = config_of(OF("qwen2_5_vl", "\"hidden_size\":1280"));
     are({ c.intermediate, 3420 }, { qv_config_window_cells(&c), 4 }, { c.act, QV_ACT_SILU });
     for (int64_t i = 0; i < c.depth; i++)
         assert_int_equal(c.full_attention[i], i % 8 == 7);
-    c = read_text(OF("qwen2_5_vl", "\"fullatt_block_indexes\":[],\"window_size\":56"));
+    c = config_of(OF("qwen2_5_vl", "\"fullatt_block_indexes\":[],\"window_size\":56"));
     assert_int_equal(qv_config_window_cells(&c), 2);
     for (int64_t i = 0; i < c.depth; i++)
         assert_false(c.full_attention[i]);
 
-    c = read_text(OF("glm4v_moe", ""));
+    c = config_of(OF("glm4v_moe", ""));
     assert_string_equal(c.model_type, "glm4v_moe");
     are({ c.hidden, 1536 }, { c.intermediate, 4096 }, /* As wide as the tokens. */
         { c.out_hidden, 4096 },
         { c.merger_intermediate, 13696 }, /* intermediate_size belongs to the merger. */
         { c.n_positions, 24 * 24 });
     assert_true(c.norm_eps == 1e-5);
-    c = read_text("{\"model_type\":\"glm4v_vision\",\"depth\":2,\"patch_size\":[14,14],"
+    c = config_of("{\"model_type\":\"glm4v_vision\",\"depth\":2,\"patch_size\":[14,14],"
                   "\"image_size\":100,\"rms_norm_eps\":1e-6,\"attention_bias\":false}");
     assert_string_equal(c.model_type, "glm4v");
     assert_int_equal(c.n_positions, 49);
     assert_true(c.norm_eps == 1e-6);
 
-    c = read_text("{\"model_type\":\"qwen2_5_omni\",\"thinker_config\":{\"vision_config\":"
+    c = config_of("{\"model_type\":\"qwen2_5_omni\",\"thinker_config\":{\"vision_config\":"
                   "{\"hidden_size\":1280,\"depth\":9}}}");
     assert_string_equal(c.model_type, "qwen2_5_omni");
     assert_int_equal(c.depth, 9);
     assert_true(c.full_attention[7] && !c.full_attention[8]);
-    c = read_text("{\"model_type\":\"qwen3_omni_moe\",\"thinker_config\":{\"vision_config\":{}}}");
+    c = config_of("{\"model_type\":\"qwen3_omni_moe\",\"thinker_config\":{\"vision_config\":{}}}");
     assert_int_equal(c.n_positions, 2304);
     assert_int_equal(c.n_deepstack, 3);
-    c = read_text("{\"model_type\":\"qwen3_omni_moe_thinker\",\"vision_config\":{}}");
+    c = config_of("{\"model_type\":\"qwen3_omni_moe_thinker\",\"vision_config\":{}}");
     assert_string_equal(c.model_type, "qwen3_omni_moe");
 }
 
 TEST(other_spellings_are_the_same)
 {
-    assert_int_equal(read_text(VISION("\"num_hidden_layers\":25")).depth, 25);
-    assert_int_equal(read_text(VISION("\"num_attention_heads\":8")).heads, 8);
-    assert_true(read_text(VISION("\"rope_theta\":99.0")).rope_theta == 99.0);
-    assert_true(read_text(VISION("\"rope_parameters\":null")).rope_theta == 10000.0);
-    assert_true(read_text(VISION("\"rope_parameters\":{\"type\":\"default\",\"rope_theta\":7}"))
+    assert_int_equal(config_of(VISION("\"num_hidden_layers\":25")).depth, 25);
+    assert_int_equal(config_of(VISION("\"num_attention_heads\":8")).heads, 8);
+    assert_true(config_of(VISION("\"rope_theta\":99.0")).rope_theta == 99.0);
+    assert_true(config_of(VISION("\"rope_parameters\":null")).rope_theta == 10000.0);
+    assert_true(config_of(VISION("\"rope_parameters\":{\"type\":\"default\",\"rope_theta\":7}"))
                     .rope_theta == 7.0);
-    assert_int_equal(read_text(VISION("\"deepstack_visual_indexes\":[]")).n_deepstack, 0);
+    assert_int_equal(config_of(VISION("\"deepstack_visual_indexes\":[]")).n_deepstack, 0);
 }
 
 TEST(families_are_told_apart)
@@ -181,7 +181,7 @@ TEST(families_are_told_apart)
         { "{\"model_type\":\"qwen3_5\",\"depth\":1,\"patch_size\":16}", "qwen3_5", 0 },
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
-        const struct qv_config c = read_text(cases[i].text);
+        const struct qv_config c = config_of(cases[i].text);
         assert_string_equal(c.model_type, cases[i].model_type);
         assert_int_equal(c.n_deepstack, cases[i].n_deepstack);
     }
@@ -350,7 +350,7 @@ TEST(preprocessing_is_read)
     temp_text(VIDEO, "{\"size\":{\"shortest_edge\":4096,\"longest_edge\":25165824},"
                      "\"image_mean\":[0,0,0],\"fps\":1.5,\"min_frames\":2,\"max_frames\":9,"
                      "\"num_frames\":null,\"do_sample_frames\":true,\"min_pixels\":77}");
-    const struct qv_config c = read_text(VISION(""));
+    const struct qv_config c = config_of(VISION(""));
     assert_int_equal(c.image.min_pixels, 65536);
     assert_int_equal(c.image.max_pixels, 16777216);
     assert_true(c.image.mean[0] == 0.1 && c.image.mean[2] == 0.3);
@@ -365,7 +365,7 @@ TEST(preprocessing_is_read)
 TEST(files_come_in_the_order_of_transformers)
 {
     temp_text(IMAGE, "{\"size\":{\"shortest_edge\":100,\"longest_edge\":200}}");
-    struct qv_config c = read_text(VISION(""));
+    struct qv_config c = config_of(VISION(""));
     assert_int_equal(c.image.min_pixels, 100);
     assert_int_equal(c.video.min_pixels, 100);
     assert_true(c.image.mean[0] == 0.48145466 && c.video.mean[0] == 0.5);
@@ -436,7 +436,7 @@ TEST(missing_files_are_told)
                 temp_text(files[f][0], files[f][1]);
         }
         snprintf(text, sizeof text, OF("%s", ""), folders[i].type);
-        const struct qv_config c = read_text(text);
+        const struct qv_config c = config_of(text);
         if (!folders[i].words) {
             assert_string_equal(c.warning, "");
             continue;
@@ -453,7 +453,7 @@ TEST(missing_files_are_told)
     const double half[3] = { 0.5, 0.5, 0.5 };
     unlink(temp_path("processor_config.json"));
     unlink(temp_path(IMAGE));
-    struct qv_config c = read_text(VISION(""));
+    struct qv_config c = config_of(VISION(""));
     qv_config_overrule(&c, half, half); /* sizes stay in doubt */
     assert_string_not_equal(c.warning, "");
 }
@@ -461,7 +461,7 @@ TEST(missing_files_are_told)
 TEST(old_names_of_image_sizes_win)
 {
     temp_text(IMAGE, "{\"min_pixels\":3136,\"max_pixels\":12845056}");
-    struct qv_config c = read_text(VISION(""));
+    struct qv_config c = config_of(VISION(""));
     assert_int_equal(c.image.min_pixels, 3136);
     assert_int_equal(c.image.max_pixels, 12845056);
     temp_text(IMAGE, "{\"min_pixels\":50,\"size\":{\"shortest_edge\":1,\"longest_edge\":200}}");
@@ -509,7 +509,7 @@ TEST(processors_differ_by_family)
     assert_int_equal(qv_preprocess_read(temp_path(""), &c, &err), QV_EUNSUPPORTED);
     temp_text(VIDEO, "{}");
     temp_text(IMAGE, "{}");
-    const struct qv_config qwen3 = read_text(VISION(""));
+    const struct qv_config qwen3 = config_of(VISION(""));
     assert_int_equal(qwen3.video.processor, QV_PROCESSOR_QWEN3_VL);
 }
 
@@ -518,7 +518,7 @@ TEST(processors_differ_by_family)
 TEST(glm_processors_are_read)
 {
     const char *glm = OF("glm4v", "");
-    struct qv_config c = read_text(glm);
+    struct qv_config c = config_of(glm);
     are({ c.image.processor, QV_PROCESSOR_GLM4V }, { c.image.min_pixels, 112 * 112 },
         { c.image.max_pixels, 15000 * 28 * 28 }, { c.video.processor, QV_PROCESSOR_GLM4V },
         { c.video.min_pixels, 112 * 112 }, { c.video.max_pixels, 60000 * 28 * 28 });
@@ -528,7 +528,7 @@ TEST(glm_processors_are_read)
     temp_text(IMAGE, "{\"min_pixels\":7,\"max_pixels\":8}");
     temp_text(VIDEO, "{\"num_frames\":16,\"max_duration\":60,\"fps\":1,\"min_frames\":0,"
                      "\"max_image_size\":{\"longest_edge\":1}}");
-    c = read_text(glm);
+    c = config_of(glm);
     assert_int_equal(c.image.min_pixels, 112 * 112);
     assert_true(c.video.fps == 1.0 && c.video.max_duration == 60.0);
     expect_refused(VIDEO, "{\"max_duration\":0}", QV_EFORMAT, "max_duration is 0");

@@ -403,7 +403,7 @@ TEST(the_best_legal_one_is_chosen)
         /* few outputs do not pay for rows, unless every lowering has to copy the layout, or the
          * rows are there already */
         { PATCH, "layout=channels_last o=64", QV_LOWERING_PATCHIFY, "" },
-        { PATCH, "layout=channels_last o=63", QV_LOWERING_BY_DEPTH, "63 outputs are fewer than 64" },
+        { PATCH, "layout=channels_last o=63", QV_LOWERING_BY_DEPTH, "63 outputs are fewer" },
         { PATCH, "o=63", QV_LOWERING_PATCHIFY, "" },
         { PATCH, "layout=patch_rows o=63", QV_LOWERING_PATCHIFY, "" },
         { POINT, "o=8", QV_LOWERING_POINTWISE, "" },

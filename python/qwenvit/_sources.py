@@ -268,8 +268,8 @@ def describe(
     models: Sequence[_core.Model], source: Any, place: int, options: Options, common: Options | None = None
 ) -> tuple[Any, bool, Options, _core.Decoder | None]:
     """Returns what the binding takes of a source (a path's bytes, a file's bytes, or Frames), whether it is a
-    path, its options, and the decoder of a file. common: options of all sources, of which frames ignore those
-    that only files have."""
+    path, its options, and the decoder of a file. common: options of all sources; frames ignore those that only
+    files have."""
     kind: str | None = None
     own: Options = {}
     source = _plain(source)

@@ -185,7 +185,7 @@ run_fill(struct run *r, qv_error *err)
     qv_cache_fill_get_counts(r->fill, &n);
     tool_reasons_tell(&r->failures, r->o);
     r->times.job_s = n.seconds;
-    if (s) /* a disk that fails now is no bad input */
+    if (s) /* a disk that fails now is not bad input */
         return tool_fail(s == QV_EIO ? QV_EBACKEND : s, err);
     s = report(r, &n, err);
     return s ? tool_fail(s, err) : n.failed || n.failed_before ? TOOL_FAILED : TOOL_DONE;
