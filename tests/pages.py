@@ -114,7 +114,7 @@ with tempfile.TemporaryDirectory() as work:
     assert f"{ROW} 2 (tuned) |" in text and "2026-02-03, tuned" in text and "| 2 (tuned) |" in page, text
 
     stale = [({"version": "0.0.1"}, f"it is of 0.0.1, not of {VERSION}"), ({"day": ""}, "it does not say its day"),
-             ({"commit": ""}, "it does not say its commit"), ({"commit": COMMIT + "+"}, "with changes on top of"),
+             ({"commit": ""}, "it does not say its commit"), ({"repeats": 1}, "it is of 1 run, and a median takes 3"), ({"commit": COMMIT + "+"}, "with changes on top of"),
              ({"machine": {**PEER["machine"], "backend": "cuda"}}, "does not say whether it was tuned"),
              ({"day": "2026-02-04"}, "it is of 2026-02-04, its peers of 2026-02-03")]
     if GIT[1] == "false":  # git has all commits

@@ -33,6 +33,7 @@ TOWERS = {"S": "Qwen3.5-0.8B", "M": "Qwen3-VL-4B", "L": "Qwen3-VL-8B", "Qwen2.5"
 GPUS = {"NVIDIA H200": "one H200", "NVIDIA H100 80GB HBM3": "one H100"}
 CPU16 = "Intel(R) Xeon(R) Processor, 16 threads"
 SHORT = {**GPUS, CPU16: "16 cores with AMX"}
+LEAST_RUNS = 3  # of a median that README shows, as of peers' (tools/peers/times.py)
 WANTED = "records are wanted, as `qwenvit bench tower --model DIR --json=FILE.jsonl` appends them"
 
 
@@ -166,6 +167,7 @@ def why_stale(r, version):
         (commit in ("", "unknown"), "it does not say its commit"),
         (commit.endswith("+"), f"it was made with changes on top of {commit[:-1]}"),
         ("tuned" not in r["machine"], "it does not say whether it was tuned"),
+        (r.get("repeats", LEAST_RUNS) < LEAST_RUNS, f"it is of {r.get('repeats')} run, and a median takes {LEAST_RUNS}"),
         (not in_history(commit), f"its commit {commit} is not in the history of this one")) if stale), "")
 
 
