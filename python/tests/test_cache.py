@@ -284,7 +284,7 @@ def test_what_a_record_says_of_its_clip(tmp_path, about, frames, found):
                                          ("sampled_fps", float("nan")), ("sampled_fps", float("inf")),
                                          ("sampled_fps", "2"), ("sampled_fps", True), ("sampled_fps", 10**400)])
 def test_a_record_that_says_nonsense_of_its_clip(folder, name, value):
-    refused(lambda: write_part(folder, 3, {"odd": clip_of(6)}, 40, **{name: value}), f"{name} must be|not the JSON")
+    refused(lambda: write_part(folder, 3, {"odd": clip_of(6)}, 40, **{name: value}), f"{name} must be|not valid JSON")
 
 
 def test_an_entry_shows_its_record(tmp_path):
