@@ -394,5 +394,5 @@ temp_entries(const char *dir)
 static inline void
 remove_folder(const char *dir)
 {
-    assert_int_equal(nftw(dir, tempdir_remove_one, 16, FTW_DEPTH | FTW_PHYS), 0);
+    assert_int_equal(remove_tree(dir), 0);
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "make_clips.h"
 
-#include <ftw.h>
 #include <libavcodec/avcodec.h>
 #include <libavformat/avformat.h>
 #include <libavutil/crc.h>
@@ -11,11 +10,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "ffmpeg_write.h"
 #include "h264_writer.h"
+#include "remove_tree.h"
 
 static void
 need(bool ok, const char *what)
@@ -38,16 +37,10 @@ clips_enter_folder(void)
     return mkdtemp(folder) && !chdir(folder) ? 0 : -1;
 }
 
-static int
-remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-    return remove(path);
-}
-
 int
 clips_leave_folder(void)
 {
-    return nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    return remove_tree(folder);
 }
 
 /* ---- how a clip is made ---------------------------------------------------------------------- */

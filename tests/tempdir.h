@@ -1,23 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* A temporary folder for each test, and files in it. Include this file after test.h, and define
- * _GNU_SOURCE. */
+/* A temporary folder for each test, and files in it. Include this file after test.h. */
 #pragma once
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "qwenvit.h"
+#include "remove_tree.h"
 
 static char tempdir[32];
-
-static inline int
-tempdir_remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-    return remove(path);
-}
 
 /* Setup and teardown of one test. */
 static inline int
@@ -31,7 +24,7 @@ tempdir_make(void)
 static inline int
 tempdir_remove(void)
 {
-    return nftw(tempdir, tempdir_remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    return remove_tree(tempdir);
 }
 
 /* The path of a name in the folder. It stays valid for the next 7 calls. */

@@ -9,7 +9,6 @@
 #pragma once
 
 #include <fcntl.h>
-#include <ftw.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +18,7 @@
 
 #include "printable.h"
 #include "qwenvit.h"
+#include "../remove_tree.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -47,16 +47,10 @@ fuzz_failed(qv_status status, const qv_error *err)
 
 static char fuzz_folder[64];
 
-static inline int
-fuzz_remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-    return remove(path);
-}
-
 static inline void
 fuzz_remove_folder(void)
 {
-    nftw(fuzz_folder, fuzz_remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    remove_tree(fuzz_folder);
 }
 
 /* The path of a name in the folder. It stays valid for the next 3 calls. */

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: MIT */
+/* Removes a folder with all that is in it. */
+#pragma once
+
+#include <ftw.h>
+#include <stdio.h>
+
+static inline int
+remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+    return remove(path);
+}
+
+/* Returns 0 if nothing is left. */
+static inline int
+remove_tree(const char *folder)
+{
+    return nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
