@@ -364,11 +364,11 @@ def why_not(ours, ways, version):
                                         else f"it is of {ours['day']}, its peers of {', '.join(days)}")
 
 
-def embed_words(records):
-    """Returns (a sentence or "", its records): one patch embedding in each way, all of one day."""
+def embed_words(records, gpu):
+    """Returns (a sentence or "", its records): one patch embedding in each way, all of one day, on a GPU."""
     name, patches, _ = README_ROWS[1]
     ways = {r["way"]: r for r in records if r["bench"] == "patch-embed" and (tower(r), r["rows"], place(r), r["dtype"])
-            == (name, patches, gpus(records)[0], "bf16")}
+            == (name, patches, gpu, "bf16")}
     used = [ways.get(w) for w in ("patchify", "direct", "torch conv3d", "torch linear")]
     if not all(used) or len({r.get("day") for r in used}) > 1:
         return "", []
@@ -377,9 +377,9 @@ def embed_words(records):
 
 
 def readme(records, version, left_out):
-    rows, used = [], []
+    rows, used, gpu = [], [], gpus(records)[0]
     for name, size, cpu in README_ROWS:
-        where = cpu or gpus(records)[0]
+        where = cpu or gpu
         ours, ways = readme_ways(records, name, size, where)
         why = why_not(ours, ways, version)
         work = size if size == "list" else f"{size:,} patches"
@@ -390,7 +390,7 @@ def readme(records, version, left_out):
         what = f"{ours['items']} clips and images, {ours['patches']:,}" if size == "list" else f"{size:,}"
         rows.append([name, what, SHORT[where], ms(ours), *(x or "not timed" for x in beside(ours, *best))])
         used += [ours, *filter(None, best)]
-    words, of = embed_words([r for r in records if (r.get("day") if is_peer(r) else not why_stale(r, version))])
+    words, of = embed_words([r for r in records if (r.get("day") if is_peer(r) else not why_stale(r, version))], gpu)
     if not words:
         left_out.append(f"README.md: the patch embedding: no records of {version} that say day and commit")
     if not rows:
