@@ -56,7 +56,7 @@ qv_cache_key(const char *bytes, char *out, qv_error *err)
     free(text);
     return n <= QV_CACHE_MAX_KEY
                ? QV_OK
-               : qv_fail(err, QV_EFORMAT, "the key %s has %zu bytes; it may have %d",
+               : qv_fail(err, QV_EFORMAT, "the key %s has %zu bytes; it may have at most %d",
                          qv_json_quote(bytes, quoted), n, QV_CACHE_MAX_KEY);
 }
 
