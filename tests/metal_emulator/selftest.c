@@ -178,9 +178,8 @@ TEST(test_refusals)
 
 TEST(test_set_bytes)
 {
-    static float bytes[EMULATOR_SET_BYTES / 4 + 1];
+    static uint32_t bytes[EMULATOR_SET_BYTES / 4 + 1] = { N };
     struct probe p = probe("fill", N, N, 1, THREADS);
-    *(uint32_t *)(void *)bytes = N;
     bind(&p, 0, bytes, EMULATOR_SET_BYTES);
     p.dispatch.buffers[0].is_set = true;
     assert_runs(&p);
