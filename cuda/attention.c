@@ -9,10 +9,10 @@
 
 enum { Q = 1, K, V, Y, SCALE, N_ROWS, Q_FIRST, Y_FIRST };
 
-/* Returns the length of the longest segment that cuDNN gets. For a ragged batch it is all rows
- * of the chunk, or more if these are few: this costs nothing, but below some length cuDNN takes
- * other engines (9.19: up to 1024 rows on sm_120, 128 on sm_100), and a segment's bits would differ
- * in small plans. */
+/* Returns the length of the longest segment that cuDNN gets. For a ragged batch it is all rows of
+ * the chunk, and at least LONG. That costs nothing, but for shorter lengths cuDNN uses other
+ * engines (9.19: up to 1024 rows on sm_120, 128 on sm_100), so a segment's bits would differ in
+ * small plans. */
 static int64_t
 longest(const struct qv_op_attention *op)
 {

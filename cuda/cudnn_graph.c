@@ -20,7 +20,7 @@ qv_target_of_cuda(struct qv_device_cuda *dev)
 
 /* ---- the graph --------------------------------------------------------------------------------*/
 
-/* Writes cuDNN's own message, which says more than the name of a status; reading it clears it. */
+/* Writes cuDNN's own message, which is more specific than a status; reading it clears it. */
 static void
 last_words(cudnnStatus_t status, const char *call, char *text, size_t size)
 {
@@ -133,7 +133,7 @@ qv_operation_cuda(struct sketch_cuda *sketch, cudnnBackendDescriptorType_t type,
         sketch->operations[sketch->n_operations++] = operation;
 }
 
-/* Graphs use only f32 and bf16; prepare refuses other dtypes. */
+/* Values are f32 or bf16, as prepare refuses other dtypes; lists are i32. */
 static cudnnDataType_t
 cudnn_type(int64_t dtype)
 {
@@ -289,7 +289,7 @@ kernel_of(cudnnBackendDescriptor_t configuration)
     return s ? 0 : kernel;
 }
 
-/* The answer of a heuristic, best first; the caller destroys all of them. */
+/* A heuristic's answer, best first; the caller destroys all of them. */
 struct configurations {
     cudnnBackendDescriptor_t all[MOST_CONFIGURATIONS];
     int64_t n;
@@ -448,7 +448,7 @@ is_lack_of_memory(cudnnStatus_t status)
 
 /* ---- plans kept in files --------------------------------------------------------------------- */
 
-/* Stands in front of a plan as cuDNN writes it, in JSON, with the machine code that it compiled. */
+/* Precedes a kept plan, which is cuDNN's JSON and includes compiled machine code. */
 struct kept {
     int64_t engine, last_resort;
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Operations on kernels of our own (launch.h), which keep nothing and need no scratch. */
+/* Operations whose kernels are our own (launch.h), keep nothing and need no scratch. */
 #include "cuda.h"
 
 static qv_status

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Turns errors of CUDA, cuBLAS and cuDNN into our statuses with a message, and knows whether a
- * device may still be used. */
+/* Turns errors of CUDA, cuBLAS and cuDNN into our statuses with a message, and remembers whether a
+ * device is lost. */
 #include "cuda.h"
 
 #include <string.h>
@@ -40,7 +40,7 @@ is_sticky(cudaError_t error)
     }
 }
 
-/* Appends what a call said to a text of `size` bytes. */
+/* Appends a call's error to a text of `size` bytes. */
 static void
 append_failure(char *text, size_t size, const char *before, const char *call, cudaError_t error)
 {
