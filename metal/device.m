@@ -54,7 +54,7 @@ open_metal(const struct qv_device_options *options, struct qv_device **out, qv_e
             return QV_ENODEVICE;
         }
         if (![dev->gpu supportsFamily:MTLGPUFamilyApple7]) {
-            /* Apple7 is the first family of Mac GPUs with matrices of simdgroups */
+            /* Apple7 is the first family of Mac GPUs with simdgroup matrices */
             qv_status status =
                 qv_fail(err, QV_ENODEVICE, "%s: M1 (GPU family Apple7) or newer is needed",
                         [[dev->gpu name] UTF8String]);
@@ -75,7 +75,7 @@ open_metal(const struct qv_device_options *options, struct qv_device **out, qv_e
     return QV_OK;
 }
 
-/* Metal does not tell how many cores a GPU has, but GPUs with more cores come with more memory
+/* Metal does not report how many cores a GPU has, but GPUs with more cores come with more memory
  * (M1 to M4: 8 to 10 cores with 8 to 24 GB, 40 with 36 to 128). 1400 rows keep small GPUs busy,
  * 4096 rows all of them. */
 static int64_t

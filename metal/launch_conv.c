@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Chooses the kernel of conv.metal for a convolution: tiles or naive; or one of gemm.metal, if
+/* Chooses the kernel of a convolution: conv.metal's tiles or naive one, or one of gemm.metal's if
  * the convolution is a GEMM. */
 #include "tiles.h"
 

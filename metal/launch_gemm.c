@@ -38,7 +38,7 @@ launch_rows(const struct qv_op_gemm *op, struct launch_metal *out)
     out->groups[2] = 1;
 }
 
-/* exact: values of a quantised w are not rounded, as tiles do. */
+/* exact: values of a quantised w are not rounded, as they are in tiles. */
 static qv_status
 launch(const struct qv_op_gemm *op, bool exact, int choice, bool naive, struct launch_metal *out,
        qv_error *err)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Launches of operations bound by memory. They use vectors if rows are whole vectors, and enough
- * threadgroups. */
+ * threadgroups to keep a GPU busy. */
 #include "dtype.h"
 #include "launch.h"
 
@@ -11,7 +11,7 @@ enum {
     ITEMS = 4
 };
 
-/* ---- what they share ------------------------------------------------------------------------- */
+/* ---- shared ---------------------------------------------------------------------------------- */
 
 qv_status
 qv_check_counts_metal(const char *op, const struct count_metal *counts, size_t n, qv_error *err)
@@ -112,11 +112,11 @@ launch_convert(const struct qv_op_convert *op, bool naive, struct launch_metal *
 
 /* ---- norm, rope ------------------------------------------------------------------------------ */
 
-/* vectors of a thread, as in norm.metal; threads for short rows */
+/* vectors per thread, as in norm.metal; threads for short rows */
 enum { NORM_VECTORS = 9, NORM_THREADS = 128 };
 
-/* A row is taken by a simdgroup if its registers hold it, otherwise by a threadgroup. Choice 1
- * is the other way, if that is possible too. */
+/* A row is normalised by a simdgroup if its registers hold it, otherwise by a threadgroup. Choice 1
+ * uses a threadgroup where a simdgroup would do. */
 qv_status
 qv_launch_norm_metal(const struct qv_op_norm *op, int choice, bool naive, struct launch_metal *out,
                      qv_error *err)
@@ -151,7 +151,7 @@ qv_launch_norm_metal(const struct qv_op_norm *op, int choice, bool naive, struct
 static qv_status
 launch_rope(const struct qv_op_rope *op, bool naive, struct launch_metal *out, qv_error *err)
 {
-    enum { HEADS = 4 }; /* heads of a thread, as in norm.metal */
+    enum { HEADS = 4 }; /* heads per thread, as in norm.metal */
     bool aligned = op->head_dim % 8 == 0 && op->x_stride % 4 == 0 && !naive;
     int64_t width = op->heads * op->head_dim;
     qv_status status = CHECK_COUNTS("rope", err, { "rows", op->rows }, { "heads*head_dim", width });
@@ -241,8 +241,8 @@ launch_epilogue(const struct qv_op_epilogue *op, bool naive, struct launch_metal
 
 /* ---- im2col ---------------------------------------------------------------------------------- */
 
-/* The tile of im2col_tiles, as in rows.metal. Narrower kernels than IM2COL_NARROW are otherwise
- * read in pieces that are too short. */
+/* The tile of im2col_tiles, as in rows.metal. Kernels narrower than IM2COL_NARROW need tiles, or
+ * they are read in pieces that are too short. */
 enum { IM2COL_TILE = 32, IM2COL_NARROW = 8 };
 
 static struct im2col_args
@@ -306,7 +306,7 @@ qv_launch_im2col_metal(const struct qv_op_im2col *op, int choice, bool naive,
     return QV_OK;
 }
 
-/* ---- those that run in one way --------------------------------------------------------------- */
+/* ---- operations with one kernel -------------------------------------------------------------- */
 
 #define ONE_WAY(name)                                                                              \
     qv_status qv_launch_##name##_metal(const struct qv_op_##name *op, int choice, bool naive,      \

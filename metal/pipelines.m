@@ -76,7 +76,7 @@ real_name(qv_dtype dtype)
     return "no such dtype"; /* a name that does not compile */
 }
 
-/* Compiles without fast math: a NaN must stay one, and exp must be accurate to the last places. */
+/* Compiles without fast math: NaN must stay NaN, and exp must be accurate to the last places. */
 static qv_status
 compile(const struct entry *wanted, id<MTLLibrary> *out, qv_error *err)
 {

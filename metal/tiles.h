@@ -31,8 +31,8 @@ tiles_along(int64_t size, int64_t tile)
     return (size + tile - 1) / tile;
 }
 
-/* The estimated time for m x n. Ragged edges cost as much as full tiles, and so do threadgroups
- * that are missing. */
+/* The estimated time for m x n. Ragged edges cost as much as full tiles, and so do missing
+ * threadgroups. */
 static inline double
 tile_cost(const struct tile_metal *tile, int64_t m, int64_t n)
 {
@@ -78,7 +78,7 @@ tile_launch(const struct tile_metal *tile, int64_t m, int64_t n, int64_t k, uint
     out->threadgroup_bytes = (uint32_t)(tile->rows + tile->cols) * TILE_PITCH_BYTES;
 }
 
-/* Launches one thread for each of `outputs`. */
+/* Launches one thread per output. */
 static inline void
 naive_launch(const char *function, int64_t outputs, struct launch_metal *out)
 {
