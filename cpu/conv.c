@@ -199,8 +199,8 @@ prepare_conv(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratc
     if (dev->wrong_sparse_bf16 && kernel->op.u.conv.x_dtype == QV_BF16 &&
         qv_op_conv_is_sparse(&kernel->op.u.conv))
         return qv_fail(err, QV_EUNSUPPORTED,
-                       "conv: a stride exceeds its kernel, or the kernel sees padding alone, for "
-                       "which this oneDNN computes wrong values in bf16");
+                       "conv: a stride exceeds its kernel, or the kernel sees only padding: this "
+                       "oneDNN computes wrong values for it in bf16");
     status = create(dev, &kernel->op, &pd, err);
     if (status)
         return status;

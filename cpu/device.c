@@ -29,7 +29,7 @@ open_cpu(const struct qv_device_options *options, struct qv_device **out, qv_err
         return qv_fail(err, QV_ENODEVICE, "device %d: the cpu backend has device 0 only",
                        options->ordinal);
     if (options->threads < 0 || options->threads > MOST_THREADS)
-        return qv_fail(err, QV_EINVAL, "threads is %d, must be 0 (every core) to %d",
+        return qv_fail(err, QV_EINVAL, "threads is %d; it must be from 0 (every core) to %d",
                        options->threads, MOST_THREADS);
     struct qv_device_cpu *dev = calloc(1, sizeof *dev);
     if (!dev)

@@ -94,7 +94,7 @@ obstacle(const struct qv_op_attention *op)
         if (strides[i] % 8)
             return "a row stride is not a multiple of 8";
         if (op->rows > INT32_MAX / qv_row_stride(strides[i], op->heads * op->head_dim))
-            return "rows of q, k or v have more than 2^31 values";
+            return "q, k or v spans 2^31 values or more";
     }
     return NULL;
 }
@@ -108,7 +108,7 @@ qv_attention_plan_cuda(const struct target_cuda *target, const struct qv_op_atte
     *usable = 0;
     *out = (struct graph_cuda){ 0 };
     if (why)
-        return qv_fail(err, QV_EUNSUPPORTED, "attention: cuDNN does not take it: %s", why);
+        return qv_fail(err, QV_EUNSUPPORTED, "attention: cuDNN does not support it: %s", why);
     sketch_attention(&sketch, op);
     qv_status status = qv_graph_open_cuda(&sketch, target, op->q_dtype, choice, out, usable, err);
     qv_sketch_close_cuda(&sketch);

@@ -329,7 +329,7 @@ qv_conv_plan_cuda(const struct target_cuda *target, const struct qv_op_conv *op,
     *usable = 0;
     *out = (struct conv_cuda){ 0 };
     if (!choose_part(op, out))
-        return qv_fail(err, status, "conv: cuDNN does not take it: a frame has 2^31 values");
+        return qv_fail(err, status, "conv: cuDNN does not support it: one frame has 2^31 values");
     for (int bare = 0; bare < 2 && status == QV_EUNSUPPORTED && !*usable; bare++) {
         struct sketch_cuda sketch = { 0 };
         if (!has_form(op, bare))

@@ -405,7 +405,7 @@ take_plan(struct search *search, cudnnBackendHeurMode_t mode, struct graph_cuda 
     for (int64_t i = 0; i < found.n && !taken; i++) {
         int64_t engine = -1;
         if (!configuration_suits(found.all[i], search->dtype, target->tf32, &engine)) {
-            snprintf(search->words, sizeof search->words, "some do not compute as they must");
+            snprintf(search->words, sizeof search->words, "some are inexact or not deterministic");
             continue;
         }
         cudnnStatus_t s = plan_of(target, found.all[i], out);

@@ -118,7 +118,7 @@ check_code(struct qv_device_cuda *dev, qv_error *err)
     case CODE_COMPILED:
         snprintf(dev->warning, sizeof dev->warning,
                  "no kernels were built for sm_%d: the driver compiles those of sm_%d at first "
-                 "use, and nothing was measured on it",
+                 "use, and their speed was not measured",
                  dev->sm, from);
         return QV_OK;
     case CODE_UNSURE:

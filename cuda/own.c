@@ -9,7 +9,7 @@ prepare_own(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice, si
     (void)dev;
     (void)scratch_bytes;
     if (choice)
-        return qv_fail(err, QV_EUNSUPPORTED, "%s runs in one way", qv_op_name(kernel->op.kind));
+        return qv_fail(err, QV_EUNSUPPORTED, "%s has only one kernel", qv_op_name(kernel->op.kind));
     return QV_OK;
 }
 

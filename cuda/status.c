@@ -10,7 +10,7 @@ qv_check_device_cuda(const struct qv_device_cuda *dev, qv_error *err)
 {
     if (!dev->lost[0])
         return QV_OK;
-    return qv_fail(err, QV_EBACKEND, "the CUDA context is lost since %s: close it and open another",
+    return qv_fail(err, QV_EBACKEND, "the CUDA context was lost when %s: close it and open another",
                    dev->lost);
 }
 
@@ -88,7 +88,7 @@ qv_note_free_cuda(struct qv_device_cuda *dev, cudaError_t error, const char *cal
     cudaGetLastError();
     const bool lost = note_loss(dev, error, call);
     append_failure(dev->warning, sizeof dev->warning,
-                   lost ? "the CUDA context is lost since " : "memory was not given back: ", call,
+                   lost ? "the CUDA context was lost when " : "memory was not freed: ", call,
                    error);
 }
 

@@ -33,7 +33,7 @@ find_gpu(int ordinal, qv_error *err)
         qv_fail(err, QV_ENODEVICE, "device %d: Metal has %d GPU%s", ordinal, (int)n,
                 n == 1 ? "" : "s");
     else if (!gpu)
-        qv_fail(err, QV_ENODEVICE, "Metal finds no GPU");
+        qv_fail(err, QV_ENODEVICE, "Metal found no GPU");
     return gpu;
 }
 
@@ -41,7 +41,7 @@ static qv_status
 open_metal(const struct qv_device_options *options, struct qv_device **out, qv_error *err)
 {
     if (options->stream)
-        return qv_fail(err, QV_EUNSUPPORTED, "stream: the metal backend takes none");
+        return qv_fail(err, QV_EUNSUPPORTED, "stream: the metal backend does not support one");
     struct qv_device_metal *dev = calloc(1, sizeof *dev);
     if (!dev)
         return qv_fail(err, QV_ENOMEM, "no memory for a device");
@@ -69,7 +69,7 @@ open_metal(const struct qv_device_options *options, struct qv_device **out, qv_e
     }
     if (!dev->queue || !dev->nothing) {
         close_metal(&dev->base);
-        return qv_fail(err, QV_EBACKEND, "Metal makes no command queue");
+        return qv_fail(err, QV_EBACKEND, "Metal cannot make a command queue");
     }
     *out = &dev->base;
     return QV_OK;

@@ -65,10 +65,10 @@ qv_launch_attention_metal(const struct qv_op_attention *op, int choice, bool nai
     if (status)
         return status;
     if (choice > (tiled ? 1 : 0))
-        return qv_fail(err, QV_EUNSUPPORTED, "attention runs in %s with head_dim=%lld",
-                       tiled ? "two ways" : "one way", (long long)op->head_dim);
+        return qv_fail(err, QV_EUNSUPPORTED, "attention has %s for head_dim=%lld",
+                       tiled ? "two kernels" : "one kernel", (long long)op->head_dim);
     out->function = tiled ? tiled : "attention_naive";
-    out->obstacle = tiled ? NULL : "there are tiles for heads of 64, 72 and 80";
+    out->obstacle = tiled ? NULL : "only heads of 64, 72 and 80 have tiles";
     out->real = (qv_dtype)op->q_dtype;
     out->constants[CONSTANT_A] = tiled ? (uint32_t)choice + 1 : 0;
     out->args.attention = (struct attention_args){

@@ -11,7 +11,7 @@ check_size(const struct qv_op_gemm *op, qv_error *err)
     if (op->m > rows || op->residual_rows > rows || op->n > most || op->k > most ||
         op->m * op->n >= (int64_t)1 << 32)
         return qv_fail(err, QV_EUNSUPPORTED,
-                       "gemm: %lld x %lld x %lld; Metal's kernels take up to 2^30 rows, 2^26 "
+                       "gemm: %lld x %lld x %lld; Metal's kernels allow up to 2^30 rows, 2^26 "
                        "columns and fewer than 2^32 outputs",
                        (long long)op->m, (long long)op->n, (long long)op->k);
     return QV_OK;

@@ -18,7 +18,7 @@ qv_check_counts_metal(const char *op, const struct count_metal *counts, size_t n
 {
     for (size_t i = 0; i < n; i++)
         if (counts[i].value > INT32_MAX)
-            return qv_fail(err, QV_EUNSUPPORTED, "%s: %s=%lld; Metal kernels count to %d", op,
+            return qv_fail(err, QV_EUNSUPPORTED, "%s: %s=%lld; Metal's kernels count up to %d", op,
                            counts[i].field, (long long)counts[i].value, INT32_MAX);
     return QV_OK;
 }
@@ -40,7 +40,7 @@ static void
 set_aligned(struct launch_metal *out, bool aligned)
 {
     out->constants[CONSTANT_ALIGNED] = aligned;
-    out->obstacle = aligned ? NULL : "rows are no whole vectors";
+    out->obstacle = aligned ? NULL : "rows are not whole vectors";
 }
 
 /* Spreads `times` times `rows` rows of `items` items over threadgroups. Each thread gets a few
@@ -129,11 +129,11 @@ qv_launch_norm_metal(const struct qv_op_norm *op, int choice, bool naive, struct
     if (status)
         return status;
     if (choice > can_narrow)
-        return qv_fail(err, QV_EUNSUPPORTED, "norm runs in %s with cols=%lld",
-                       can_narrow ? "two ways" : "one way", (long long)op->cols);
+        return qv_fail(err, QV_EUNSUPPORTED, "norm has %s for cols=%lld",
+                       can_narrow ? "two kernels" : "one kernel", (long long)op->cols);
     int64_t threads = wide ? at_most(narrow * SIMDGROUP, THREADS) : NORM_THREADS;
     out->function = fast ? "norm" : "norm_naive";
-    out->obstacle = fast ? NULL : "rows are no whole vectors, or too long";
+    out->obstacle = fast ? NULL : "rows are not whole vectors, or too long";
     out->real = (qv_dtype)op->y_dtype;
     out->constants[CONSTANT_A] = op->rms != 0;
     out->constants[CONSTANT_B] = fast ? (uint32_t)(wide ? ceil_div(vectors, threads) : narrow) : 0;
@@ -288,8 +288,8 @@ qv_launch_im2col_metal(const struct qv_op_im2col *op, int choice, bool naive,
     if (status)
         return status;
     if (choice > can_tile)
-        return qv_fail(err, QV_EUNSUPPORTED, "im2col runs in %s",
-                       can_tile ? "two ways" : "one way");
+        return qv_fail(err, QV_EUNSUPPORTED, "im2col has %s",
+                       can_tile ? "two kernels" : "one kernel");
     out->function = tiled ? "im2col_tiles" : "im2col";
     out->real = (qv_dtype)op->x_dtype;
     set_aligned(out, aligned && !tiled);
@@ -313,7 +313,7 @@ qv_launch_im2col_metal(const struct qv_op_im2col *op, int choice, bool naive,
                                        struct launch_metal *out, qv_error *err)                    \
     {                                                                                              \
         if (choice > 0)                                                                            \
-            return qv_fail(err, QV_EUNSUPPORTED, "%s runs in one way", #name);                     \
+            return qv_fail(err, QV_EUNSUPPORTED, "%s has only one kernel", #name);                 \
         return launch_##name(op, naive, out, err);                                                 \
     }
 

@@ -149,7 +149,8 @@ qv_pipeline_metal(struct qv_device_metal *dev, const struct launch_metal *launch
         return status;
     NSUInteger most = [*out maxTotalThreadsPerThreadgroup];
     if (most < launch->threads)
-        return qv_fail(err, QV_EUNSUPPORTED, "kernel %s: %u threads in a group, %s runs %d",
-                       launch->function, launch->threads, dev->name, (int)most);
+        return qv_fail(err, QV_EUNSUPPORTED,
+                       "kernel %s: %u threads per group, but %s runs at most %d", launch->function,
+                       launch->threads, dev->name, (int)most);
     return QV_OK;
 }

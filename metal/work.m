@@ -139,7 +139,7 @@ begin(struct qv_device_metal *dev, struct filling *f, qv_error *err)
     id<MTLCommandBuffer> buffer = [dev->queue commandBuffer];
     id<MTLComputeCommandEncoder> encoder = [buffer computeCommandEncoder];
     if (!encoder)
-        return qv_fail(err, QV_EBACKEND, "%s gives no command buffer", dev->name);
+        return qv_fail(err, QV_EBACKEND, "%s cannot make a command buffer", dev->name);
     *f = (struct filling){ .buffer = buffer, .encoder = encoder };
     return QV_OK;
 }

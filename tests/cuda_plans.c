@@ -364,8 +364,9 @@ check_naive(void)
         snprintf(text, sizeof text, "%.200s", err.text);
     else
         qv_attention_verbs_cuda.describe(&kernel, text, sizeof text);
-    bool right = !strcmp(text, "naive kernel: attention: cuDNN does not take it: head_dim is not a "
-                               "multiple of 8 up to 256");
+    bool right =
+        !strcmp(text, "naive kernel: attention: cuDNN does not support it: head_dim is not a "
+                      "multiple of 8 up to 256");
     printf("%s  heads of 20: %s\n", right ? "ok  " : "FAIL", text);
     return right;
 }
