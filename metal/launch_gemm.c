@@ -33,8 +33,8 @@ launch_rows(const struct qv_op_gemm *op, struct launch_metal *out)
     out->constants[CONSTANT_A] = op->m <= MOST_FEW_ROWS ? (uint32_t)op->m : 0;
     out->constants[CONSTANT_B] = op->k % 4 == 0;
     out->threads = TILE_THREADS;
-    out->groups[0] = (uint32_t)tiles_along(op->n, FEW_COLS_OF_GROUP);
-    out->groups[1] = (uint32_t)tiles_along(op->m, MOST_FEW_ROWS);
+    out->groups[0] = (uint32_t)qv_ceil_div(op->n, FEW_COLS_OF_GROUP);
+    out->groups[1] = (uint32_t)qv_ceil_div(op->m, MOST_FEW_ROWS);
     out->groups[2] = 1;
 }
 

@@ -3,6 +3,7 @@
  * threadgroups to keep a GPU busy. */
 #include "dtype.h"
 #include "launch.h"
+#include "numbers.h"
 
 enum { THREADS = 256, SIMDGROUP = 32 };
 enum {
@@ -23,18 +24,6 @@ qv_check_counts_metal(const char *op, const struct count_metal *counts, size_t n
     return QV_OK;
 }
 
-static int64_t
-ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
-static int64_t
-at_most(int64_t a, int64_t most)
-{
-    return a < most ? a : most;
-}
-
 /* Sets whether a kernel works on vectors, which it may if rows are whole ones. */
 static void
 set_aligned(struct launch_metal *out, bool aligned)
@@ -49,10 +38,10 @@ static void
 spread(struct launch_metal *out, int64_t rows, int64_t items, int64_t times)
 {
     int64_t share = rows * items * times / FULL_GROUPS;
-    int64_t wanted = share < THREADS ? THREADS : at_most(share, ITEMS * THREADS);
-    int64_t groups = at_most(ceil_div(rows, ceil_div(wanted, items)), MOST_GROUPS);
+    int64_t wanted = share < THREADS ? THREADS : qv_at_most(share, ITEMS * THREADS);
+    int64_t groups = qv_at_most(qv_ceil_div(rows, qv_ceil_div(wanted, items)), MOST_GROUPS);
     out->groups[0] = (uint32_t)groups;
-    out->groups[1] = (uint32_t)at_most(times, ceil_div(MOST_GROUPS, groups));
+    out->groups[1] = (uint32_t)qv_at_most(times, qv_ceil_div(MOST_GROUPS, groups));
     out->groups[2] = 1;
     out->threads = THREADS;
     out->constants[CONSTANT_D] = THREADS;
@@ -106,7 +95,7 @@ launch_convert(const struct qv_op_convert *op, bool naive, struct launch_metal *
     out->constants[CONSTANT_A] = from;
     out->constants[CONSTANT_B] = to;
     out->args.convert = (struct convert_args){ .n = op->n };
-    spread(out, ceil_div(op->n, size), 1, 1);
+    spread(out, qv_ceil_div(op->n, size), 1, 1);
     return QV_OK;
 }
 
@@ -121,7 +110,7 @@ qv_status
 qv_launch_norm_metal(const struct qv_op_norm *op, int choice, bool naive, struct launch_metal *out,
                      qv_error *err)
 {
-    int64_t vectors = op->cols / 4, narrow = ceil_div(vectors, SIMDGROUP);
+    int64_t vectors = op->cols / 4, narrow = qv_ceil_div(vectors, SIMDGROUP);
     bool can_wide = !naive && op->cols % 4 == 0 && vectors <= NORM_VECTORS * THREADS;
     bool can_narrow = can_wide && narrow <= NORM_VECTORS;
     bool wide = can_wide && (!can_narrow || choice == 1), fast = can_wide || can_narrow;
@@ -131,17 +120,18 @@ qv_launch_norm_metal(const struct qv_op_norm *op, int choice, bool naive, struct
     if (choice > can_narrow)
         return qv_fail(err, QV_EUNSUPPORTED, "norm has %s for cols=%lld",
                        can_narrow ? "two kernels" : "one kernel", (long long)op->cols);
-    int64_t threads = wide ? at_most(narrow * SIMDGROUP, THREADS) : NORM_THREADS;
+    int64_t threads = wide ? qv_at_most(narrow * SIMDGROUP, THREADS) : NORM_THREADS;
     out->function = fast ? "norm" : "norm_naive";
     out->obstacle = fast ? NULL : "rows are not whole vectors, or too long";
     out->real = (qv_dtype)op->y_dtype;
     out->constants[CONSTANT_A] = op->rms != 0;
-    out->constants[CONSTANT_B] = fast ? (uint32_t)(wide ? ceil_div(vectors, threads) : narrow) : 0;
+    out->constants[CONSTANT_B] =
+        fast ? (uint32_t)(wide ? qv_ceil_div(vectors, threads) : narrow) : 0;
     out->constants[CONSTANT_C] = fast ? (uint32_t)(wide ? threads / SIMDGROUP : 1) : 0;
     out->constants[CONSTANT_D] = (uint32_t)threads;
     out->args.norm = (struct norm_args){ (qv_count)op->rows, (qv_count)op->cols, (float)op->eps };
     int64_t at_once = wide ? 1 : threads / SIMDGROUP;
-    out->groups[0] = (uint32_t)at_most(ceil_div(op->rows, at_once), MOST_GROUPS);
+    out->groups[0] = (uint32_t)qv_at_most(qv_ceil_div(op->rows, at_once), MOST_GROUPS);
     out->groups[1] = out->groups[2] = 1;
     out->threads = (uint32_t)threads;
     out->threadgroup_bytes = fast ? THREADS / SIMDGROUP * sizeof(float) : 0;
@@ -166,7 +156,7 @@ launch_rope(const struct qv_op_rope *op, bool naive, struct launch_metal *out, q
         .head_dim = (qv_count)op->head_dim,
         .stride = qv_row_stride(op->x_stride, width),
     };
-    spread(out, op->rows, ceil_div(op->heads, HEADS) * (op->head_dim / (aligned ? 8 : 2)), 1);
+    spread(out, op->rows, qv_ceil_div(op->heads, HEADS) * (op->head_dim / (aligned ? 8 : 2)), 1);
     return QV_OK;
 }
 
@@ -277,7 +267,7 @@ qv_launch_im2col_metal(const struct qv_op_im2col *op, int choice, bool naive,
     const struct im2col_args args = im2col_args_of(op);
     int64_t rows = (int64_t)args.out[1] * args.out[2], frames = op->n * args.out[0];
     int64_t cols = op->kd * op->kh * op->kw * op->c;
-    int64_t tiles = ceil_div(rows, IM2COL_TILE) * ceil_div(cols, IM2COL_TILE);
+    int64_t tiles = qv_ceil_div(rows, IM2COL_TILE) * qv_ceil_div(cols, IM2COL_TILE);
     bool can_tile = op->channels_first && !naive, aligned = !naive && im2col_is_aligned(op);
     bool tiled = can_tile && (op->kw < IM2COL_NARROW) == (choice == 0);
     qv_status status =
@@ -299,8 +289,8 @@ qv_launch_im2col_metal(const struct qv_op_im2col *op, int choice, bool naive,
     out->args.im2col = args;
     spread(out, rows, cols / (aligned ? 4 : 1), frames);
     if (tiled) {
-        out->groups[0] = (uint32_t)at_most(tiles, MOST_GROUPS);
-        out->groups[1] = (uint32_t)at_most(frames, ceil_div(MOST_GROUPS, tiles));
+        out->groups[0] = (uint32_t)qv_at_most(tiles, MOST_GROUPS);
+        out->groups[1] = (uint32_t)qv_at_most(frames, qv_ceil_div(MOST_GROUPS, tiles));
         out->threadgroup_bytes = IM2COL_TILE * (IM2COL_TILE + 1) * qv_dtype_bytes(op->x_dtype);
     }
     return QV_OK;
