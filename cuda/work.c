@@ -2,16 +2,6 @@
 /* Runs lists of calls in order, or records them as a graph, and sets marks in the work. */
 #include "cuda.h"
 
-static qv_status
-run_list(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, qv_error *err)
-{
-    struct batches_cuda batches = qv_batches_cuda(calls, n);
-    qv_status status = QV_OK;
-    for (size_t i = 0; i < n && !status; i++)
-        status = qv_run_batched_cuda(dev, &batches, i, err);
-    return status;
-}
-
 /* Makes work enqueued on `after` from now on wait for the work on `before`. */
 static qv_status
 order(struct qv_device_cuda *dev, cudaStream_t before, cudaEvent_t event, cudaStream_t after,
@@ -64,8 +54,11 @@ qv_status
 qv_run_cuda(struct qv_device *device, const struct qv_call *calls, size_t n, qv_error *err)
 {
     struct qv_device_cuda *dev = device_cuda(device);
+    struct batches_cuda batches = qv_batches_cuda(calls, n);
     qv_status status = wait_for_uploads(dev, err);
-    return status ? status : run_list(dev, calls, n, err);
+    for (size_t i = 0; i < n && !status; i++)
+        status = qv_run_batched_cuda(dev, &batches, i, err);
+    return status;
 }
 
 enum { MOST_CAPTURES = 8 };
