@@ -7,7 +7,6 @@
  * plain one does not, but takes hundreds of times as long.
  */
 #include <math.h>
-#include <stdlib.h>
 
 #include "cpu.h"
 #include "vectors.h"

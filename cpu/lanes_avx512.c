@@ -121,8 +121,7 @@ qv_lanes_transpose_words_avx512_cpu(void *y, int64_t y_stride, int64_t y_rows, c
     for (int64_t row = 0; row < y_stride; row += 16)
         for (int64_t col = 0; col < y_rows; col += 16) {
             __m512i r[16];
-            int64_t left = cols - col;
-            __mmask16 lanes = left < 1 ? 0 : left < 16 ? (__mmask16)((1u << left) - 1) : 0xffff;
+            __mmask16 lanes = (__mmask16)lanes_of(cols - col);
 #pragma GCC unroll 16
             for (int i = 0; i < 16; i++)
                 r[i] = row + i < rows

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "architectures.h"
-#include "dtype.h"
 #include "threads.h"
 
 /* A thread that starts a library by preparing a kernel, which is thrown away. It works on a copy of
