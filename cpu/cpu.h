@@ -86,7 +86,7 @@ struct few_cpu {
 };
 struct few_variant_cpu {
     const char *name;
-    int64_t run; /* values of a row of x that lie side by side: 1 of f32, else bf16 */
+    int64_t run; /* adjacent values of a row of x: 1 of f32, otherwise bf16 */
     /* sums[panels, m, CODES_COLS] += x times the columns of interleaved panels */
     void (*multiply)(const struct few_cpu *few, const char *codes, int64_t panels, float *sums);
 };
@@ -128,7 +128,7 @@ struct segment_cpu {
 };
 
 struct attention_cpu {
-    struct gemms_cpu (*gemms)[ATTENTION_KEY_KINDS]; /* one set for each thread */
+    struct gemms_cpu (*gemms)[ATTENTION_KEY_KINDS]; /* one set per thread */
     struct segment_cpu *segments;                   /* filled at each run */
     int threads;
     /* offset of each part in a thread's scratch, and the scratch's size */
@@ -281,8 +281,8 @@ struct qv_layout qv_codes_layout_cpu(const struct qv_matrix *matrix);
 void qv_codes_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int64_t row0,
                           int64_t rows, const void *src, void *dst);
 struct codes_cpu qv_codes_cpu(int64_t n, int64_t k, const struct qv_groups *groups);
-/* The first returns how many panels are interleaved with the one that has column `col`, including
- * itself, the second the offset in bytes of one of its groups in w. */
+/* The first returns how many panels are interleaved with the one of column `col`, itself included;
+ * the second, the offset in bytes of one of that panel's groups in w. */
 int64_t qv_codes_beside_cpu(const struct codes_cpu *w, int64_t col);
 size_t qv_codes_at_cpu(const struct codes_cpu *w, int64_t col, int64_t group);
 /* Scales and offsets of a panel's group [2][CODES_COLS] in f32. */

@@ -128,7 +128,8 @@ tile_of_codes(const char *line, char *out, const int64_t bits)
 }
 
 /* Multiplies a tile of x by one tile of each panel, and converts each panel's next tile. The first
- * panel's next codes are at `next`, those of the others `panel` bytes after the previous one's. */
+ * panel's next codes are at `next`, and each further panel's `panel` bytes after the previous
+ * one's. */
 TARGET_BF16_CPU INLINED_CPU void
 multiply_tiles(const char *x, char *codes, int64_t panels, const char *next, size_t panel,
                const int64_t bits)

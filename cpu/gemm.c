@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * gemm on oneDNN's matmul (matmul.c). A quantised w is widened one block of columns at a time, into
- * the matmul's panels, in scratch that fits a cache. The values are the same as those of a
- * checkpoint loaded in x's dtype, and the same matmul multiplies them. A block's columns of y are
- * computed in scratch and copied, because oneDNN's fast matmul needs contiguous rows of y; its
- * plain one does not, but takes hundreds of times as long.
+ * the matmul's panels, in scratch that fits a cache. The values are the same as when a checkpoint
+ * is loaded in x's dtype, and the same matmul multiplies them. A block's columns of y are computed
+ * in scratch and copied, because oneDNN's fast matmul needs contiguous rows of y; its plain one
+ * does not, but takes hundreds of times as long.
  */
 #include <math.h>
 
@@ -16,8 +16,8 @@
 #endif
 
 /* The size of a block; matrices of a tower's layers need one or two. Its columns are a multiple of
- * those of oneDNN's panels, and at least LEAST_COLS however long they are, so that many threads
- * have work: with 300 columns of 13,824 values 16 cores took twice as long. */
+ * oneDNN's panel width, and at least LEAST_COLS however long they are, so that many threads have
+ * work: with 300 columns of 13,824 values 16 cores took twice as long. */
 enum { BLOCK_BYTES = 8 << 20, BLOCK_COLS = 64, LEAST_COLS = 1024 };
 
 /* ---- widening -------------------------------------------------------------------------------- */

@@ -62,7 +62,7 @@ fetch_ahead_cpu(const void *line)
 }
 
 /* Extracts pair `pair` of each column from a line of codes (struct codes_cpu). Codes are converted
- * as signed words, because every instruction set converts those. */
+ * as signed words, because every instruction set can convert them. */
 INLINED_CPU void
 codes_cpu(floats_cpu *low, floats_cpu *high, const void *line, int64_t pair, int64_t bits)
 {

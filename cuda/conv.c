@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Tensors of the graph; those between two operations are numbered from BETWEEN on. */
+/* Tensors of the graph; values between two operations are numbered from BETWEEN on. */
 enum { X = 1, W, BIAS, RESIDUAL, Y, ALPHA, BETWEEN };
 
 /* ---- weights ----------------------------------------------------------------------------------*/

@@ -465,7 +465,7 @@ write_key(const struct sketch_cuda *sketch, const struct target_cuda *target, in
 }
 
 /* Takes a plan from its file. A plan that another version of cuDNN wrote may be refused, and is
- * then made anew. */
+ * then made again. */
 static bool
 take_kept(const struct target_cuda *target, const char *key, struct graph_cuda *out)
 {

@@ -532,7 +532,7 @@ finish_columns(float *sums, int apart, uint64_t *barrier, const struct few_cut &
 }
 
 /* A bound of one block makes nvcc 13.0 schedule as if all registers were available. Without it,
- * nvcc uses a third fewer, and two tiles wait for each other. */
+ * nvcc uses a third fewer of them, and two tiles wait for each other. */
 template <int BITS, int GROUP, bool HALF>
 static __global__
 __launch_bounds__(WARPS *WARP,

@@ -10,7 +10,7 @@
  */
 #include "cudnn_graph.h"
 
-enum { X = 1, W, BIAS, Y, BETWEEN }; /* tensors; those between two operations come last */
+enum { X = 1, W, BIAS, Y, BETWEEN }; /* tensors; values between two operations come last */
 enum { PREFERRED = 2 };
 
 /* Returns beta; 0: the activation is another. */

@@ -3,8 +3,8 @@
  * Our own device kernels. Each function enqueues one operation on a stream, as ops.inc defines it.
  * Pointers are device addresses, aligned to 16 bytes or more (strided operands: plus whole
  * columns). Values are f32 or bf16; all operands that have a dtype of their own have the same one,
- * except in convert and gather; sums are in f32. The kernels take any size that qv_op_check()
- * accepts, beyond 2^31 elements too.
+ * except in convert and gather; sums are in f32. The kernels support any size that qv_op_check()
+ * accepts, also beyond 2^31 elements.
  */
 #pragma once
 

@@ -20,7 +20,7 @@ describe_own(const struct qv_kernel *kernel, char *text, size_t size)
     snprintf(text, size, "our kernel");
 }
 
-/* Defines the verbs of an operation whose kernel takes these operands. */
+/* Defines the verbs of an operation whose kernel has these operands. */
 #define OWN(name, ...)                                                                             \
     static qv_status run_##name(struct qv_device_cuda *dev, const struct qv_kernel *kernel,        \
                                 void *const *p, void *scratch, qv_error *err)                      \

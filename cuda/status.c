@@ -50,7 +50,7 @@ append_failure(char *text, size_t size, const char *before, const char *call, cu
 }
 
 /* Returns whether the error means that the device is lost, and notes it. cuBLAS and cuDNN hide such
- * an error behind a status of their own, so for them it is the runtime's last error. */
+ * an error behind a status of their own, so for them `error` is the runtime's last error. */
 static bool
 note_loss(struct qv_device_cuda *dev, cudaError_t error, const char *call)
 {

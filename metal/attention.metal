@@ -18,7 +18,7 @@ constant float ATTENTION_NONE = -3.4e38f;
 constant float ATTENTION_LOG2E = 1.44269504f; /* exp(x) = exp2(x log2(e)) */
 
 /* KEYS is the keys of a block, PITCH the elements from one key to the next in threadgroup memory:
- * an odd number of 16 bytes, so that the rows of a fragment lie in different banks. */
+ * an odd multiple of 16 bytes, so that the rows of a fragment lie in different banks. */
 template <uint HEAD_DIM> struct attention_tile {
     enum : uint {
         KEYS = sizeof(real) == 2 ? 32 : 16,

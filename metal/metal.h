@@ -67,8 +67,7 @@ qv_status qv_layout_metal(struct qv_device *dev, const struct qv_matrix *matrix,
 qv_status qv_lay_out_metal(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0,
                            int64_t rows, const void *src, struct qv_buffer dst, qv_error *err);
 
-/* metal/work.m: functions of the table as well, and one that waits for what was committed up to
- * a sequence. */
+/* metal/work.m: functions of the table as well. */
 qv_status qv_run_metal(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error *err);
 qv_status qv_mark_metal(struct qv_device *dev, int mark, qv_error *err);
 qv_status qv_wait_metal(struct qv_device *dev, int mark, qv_error *err);
