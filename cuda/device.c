@@ -313,15 +313,6 @@ release_cuda(struct qv_device *device, struct qv_kernel *kernel)
     free(kernel);
 }
 
-/* The libraries take long to start, and a program that only lists devices does not need them. A
- * library is opened for the first kernel that uses it, or earlier by a warmer, in the
- * background. */
-static qv_status
-open_cublas(struct qv_device_cuda *dev, qv_error *err)
-{
-    return dev->lt ? QV_OK : qv_check_cublas(dev, cublasLtCreate(&dev->lt), "cublasLtCreate", err);
-}
-
 static qv_status
 open_cudnn(struct qv_device_cuda *dev, qv_error *err)
 {
@@ -339,11 +330,16 @@ open_cudnn(struct qv_device_cuda *dev, qv_error *err)
     return status;
 }
 
+/* The libraries take long to start, and a program that only lists devices does not need them. A
+ * library is opened for the first kernel that uses it, or earlier by a warmer, in the
+ * background. */
 static qv_status
 open_library(struct qv_device_cuda *dev, enum library_cuda library, qv_error *err)
 {
     join_warmer(dev, library);
-    return library == CUBLASLT ? open_cublas(dev, err) : open_cudnn(dev, err);
+    if (library == CUDNN)
+        return open_cudnn(dev, err);
+    return dev->lt ? QV_OK : qv_check_cublas(dev, cublasLtCreate(&dev->lt), "cublasLtCreate", err);
 }
 
 /* Opens the libraries that an operation needs; a GEMM may need cuDNN as well. */
