@@ -14,7 +14,7 @@ struct target_cuda {
     bool tf32;                           /* TF32 is allowed for f32 */
     /* For checks without a GPU: called for every configuration that does not become a plan; if it
      * returns true, the configuration counts as one. NULL: none counts. */
-    bool (*excuses)(void *user, cudnnStatus_t status, const char *words);
+    bool (*excuses)(void *user, cudnnStatus_t status, const char *message);
     void *user;
 };
 
@@ -31,7 +31,7 @@ struct sketch_cuda {
     int64_t preferred;    /* KERNEL_CFG of the configuration to try first; 0: the heuristics'
                            * first */
     cudnnStatus_t status; /* status of the first call that failed; after it, calls do nothing */
-    char words[256];      /* the call that failed, and why */
+    char message[256];    /* the call that failed, and why */
 };
 void qv_sketch_close_cuda(struct sketch_cuda *sketch); /* plans stay valid */
 

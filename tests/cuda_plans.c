@@ -425,7 +425,7 @@ check_gpu(const struct gpu *gpu, bool all, char **lists, int n)
     open_check(&check, &sketch, gpu, all, tried);
     bool good = check.target.properties;
     if (!good)
-        fprintf(stderr, "%s: %s\n", gpu->name, sketch.words);
+        fprintf(stderr, "%s: %s\n", gpu->name, sketch.message);
     if (good) {
         try_attention(&check);
         try_activated(&check);
