@@ -35,8 +35,8 @@ static const float most_sum = 0x1p24f;
 static const int64_t query_rows[ATTENTION_QUERY_KINDS] = { QUERIES, 64, 32 };
 enum { SMALLEST = ATTENTION_QUERY_KINDS - 1 };
 
-/* Returns the kind of block for the next queries, of which the segment has `left`. Padding is
- * always less than the smallest kind. */
+/* Returns the kind of block for the next queries if `left` remain in the segment. Padding is always
+ * less than the smallest kind. */
 static int
 query_kind(int64_t left)
 {

@@ -8,8 +8,8 @@
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
 
-/* Returns a pair of codes of a line as adjacent bf16. Codes of 4 bits are or-ed into the highest
- * bits of BIAS_OF_4's fraction, the fourth of which is worth 1, so they come out BIAS_OF_4 too
+/* Returns a pair of codes of a line as adjacent bf16. Codes of 4 bits are or-ed into the four
+ * highest bits of BIAS_OF_4's fraction, where the lowest is worth 1, so they come out BIAS_OF_4 too
  * large. Codes of 8 bits are converted to f32, whose lower half is then zero. */
 #define BIAS_OF_4 16.0f /* 0x4180 in bf16 */
 TARGET_BF16_CPU INLINED_CPU __m512bh

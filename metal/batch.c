@@ -6,7 +6,7 @@
 
 /* An M1 with 7 cores, the slowest GPU that is supported, has 2.3 TFLOP/s and 68 GB/s at best. Tiles
  * reach about half of that; simple kernels load their operands from caches for each product. A
- * faster GPU only spends less time per buffer, each of which costs some microseconds. */
+ * faster GPU only spends less time per buffer; a buffer itself costs some microseconds. */
 static const double tiled_flops_per_s = 1e12, simple_flops_per_s = 5e10, bytes_per_s = 4e10;
 
 /* macOS kills buffers after some seconds, and draws the screen only between two of them. */
