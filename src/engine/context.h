@@ -79,7 +79,7 @@ void qv_kernel_files_keep(void *files, const char *key, const void *data, size_t
 /* Page-locked memory for callers. A driver needs 0.4 ms per MB to lock pages, longer than a device
  * needs to compute what fills them. So blocks that are given back are kept for the next caller. */
 
-/* There are as many as a job has buffers, and one for a caller. */
+/* Enough for the 3 buffers that a job has per device, and one for another caller. */
 enum { QV_IDLE_BLOCKS = 4 };
 #define QV_IDLE_BYTES ((size_t)256 << 20)
 
