@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Arithmetic, and numbers, that several folders need. */
+/* Arithmetic and constants that several folders need. */
 #pragma once
 
 #include <stdint.h>
