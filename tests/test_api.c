@@ -457,7 +457,7 @@ TEST(wrong_calls_are_refused_with_words)
         { { .device = 99 }, QV_ENODEVICE, "ref: device 99" },
         { { .device = 99, .backends = "/nowhere" }, QV_ENODEVICE, "no backend has a device 99: " },
 #if !defined(QV_CUDA_STATIC) && !defined(QV_WITH_METAL) && defined(QV_WITH_CPU)
-        { { .backend = "tpu", .backends = "/nowhere" }, QV_ENODEVICE, "(there are: cpu, ref)" },
+        { { .backend = "tpu", .backends = "/nowhere" }, QV_ENODEVICE, "(available: cpu, ref)" },
 #endif
         { { .reserved = { 1 } }, QV_EINVAL, "reserved" },
     };

@@ -21,9 +21,9 @@ no_backend(const char *name, const char *folder, qv_error *err)
         }
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (!strcmp(name, known[i]))
-            return qv_fail(err, QV_ENODEVICE, "backend %s is not in this build (there are: %s)",
+            return qv_fail(err, QV_ENODEVICE, "backend %s is not in this build (available: %s)",
                            name, here);
-    return qv_fail(err, QV_ENODEVICE, "no backend \"%s\" (there are: %s)", name, here);
+    return qv_fail(err, QV_ENODEVICE, "no backend \"%s\" (available: %s)", name, here);
 }
 
 /* Splits a name such as "cuda:1". */

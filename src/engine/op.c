@@ -511,7 +511,7 @@ check_im2col(const struct qv_op_im2col *op, qv_error *err)
 {
     if (op->kd > op->d || op->kh > op->h || op->kw > op->w)
         return qv_fail(err, QV_EINVAL,
-                       "im2col: kd=%lld kh=%lld kw=%lld; no more than d=%lld h=%lld w=%lld",
+                       "im2col: kd=%lld kh=%lld kw=%lld; they must not exceed d=%lld h=%lld w=%lld",
                        (long long)op->kd, (long long)op->kh, (long long)op->kw, (long long)op->d,
                        (long long)op->h, (long long)op->w);
     return QV_OK;
@@ -564,7 +564,8 @@ qv_status
 qv_op_check(const struct qv_op *op, qv_error *err)
 {
     if (!is_kind(op->kind))
-        return qv_fail(err, QV_EINVAL, "operation %d is none of %d", (int)op->kind, QV_OP_COUNT);
+        return qv_fail(err, QV_EINVAL, "operation %d is unknown; there are %d", (int)op->kind,
+                       QV_OP_COUNT);
     const char *name = qv_op_name(op->kind);
     qv_status status = QV_OK;
     for (size_t i = 0; i < kinds[op->kind].n_fields && !status; i++)

@@ -251,7 +251,7 @@ qv_json_quote(const char *string, char text[QV_QUOTE_SIZE])
     json_t *json = json_string(string);
     qv_json_show(json, text);
     if (!json)
-        strcpy(text, "(no UTF-8)");
+        strcpy(text, "(not UTF-8)");
     json_decref(json);
     return text;
 }

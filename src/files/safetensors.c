@@ -59,8 +59,7 @@ read_dtype(const struct entry *e, struct qv_safetensor *t, unsigned *bits, qv_er
     const struct qv_safetensors_dtype *found = name ? qv_safetensors_dtype(name) : NULL;
     if (!found)
         return qv_json_wrong(&e->object, "dtype", json,
-                             "it must be a safetensors dtype, such such as \"BF16\" or \"F32\"",
-                             err);
+                             "it must be a safetensors dtype, such as \"BF16\" or \"F32\"", err);
     strcpy(t->dtype_name, found->name);
     if (!qv_dtype_parse_file(name, &t->dtype))
         t->dtype = QV_DTYPE_AUTO;
