@@ -6,10 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "dtype.h"
 #include "error.h"
 #include "json.h"
-#include "text.h"
 
 /* Limits of what is kept in memory. An mmproj file has some 30 keys and 600 tensors. */
 enum {

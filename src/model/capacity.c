@@ -23,12 +23,6 @@ qv_capacity_bucket(const struct qv_caps *caps, int64_t merge, int64_t rows)
     return 2 * small > own_rows(caps) ? qv_round_up(rows, steps[1]) : small;
 }
 
-static int64_t
-usual_segments(int64_t rows)
-{
-    return qv_at_least(rows / QV_USUAL_SEGMENT_ROWS, QV_LEAST_SEGMENTS);
-}
-
 bool
 qv_capacity_equal(const qv_capacity *a, const qv_capacity *b)
 {
@@ -82,7 +76,8 @@ struct qv_capacity
 qv_capacity_pack(const struct qv_caps *caps, const struct qv_config *c, int64_t rows)
 {
     rows = qv_capacity_bucket(caps, c->merge, rows ? rows : own_rows(caps));
-    const int64_t segments = usual_segments(rows), windows = usual_windows(c, rows);
+    const int64_t segments = qv_at_least(rows / QV_USUAL_SEGMENT_ROWS, QV_LEAST_SEGMENTS);
+    const int64_t windows = usual_windows(c, rows);
     const int64_t most = caps->free_segments ? rows / (c->merge * c->merge) : 0;
     return (struct qv_capacity){ .patches = rows,
                                  .segments = qv_at_least(segments, most),
@@ -122,13 +117,6 @@ is_nearly_full(const struct qv_capacity *pack, int64_t rows)
     return 10 * rows >= QV_FULL_TENTHS * pack->patches;
 }
 
-/* Returns whether pairs of so many rows leave more than a tenth of a pack empty. */
-static bool
-leaves_much(const struct qv_capacity *pack, int64_t rows)
-{
-    return !is_nearly_full(pack, pack->patches / rows * rows);
-}
-
 struct qv_capacity
 qv_capacity_for_pairs(const struct qv_caps *caps, const struct qv_config *c,
                       const struct qv_capacity_bits *bits, int64_t rows,
@@ -142,7 +130,7 @@ qv_capacity_for_pairs(const struct qv_caps *caps, const struct qv_config *c,
     const bool fits = qv_capacity_fits(&room, pair) > 0;
     /* a smaller bucket may then take them with the same bits */
     const bool others = bits->by_place || bits->rows != QV_NOT_SEEN;
-    if (fits && (others || !leaves_much(&pack, pair->patches)))
+    if (fits && (others || is_nearly_full(&pack, pack.patches / pair->patches * pair->patches)))
         return pack;
     rows = fits ? best_bucket(caps, c->merge, pack.patches, pair->patches) : pair->patches;
     return pack_for(caps, c, rows, pair);
