@@ -11,9 +11,6 @@
 #include "error.h"
 #include "lower.h"
 
-static const char *const layout_names[QV_LAYOUT_COUNT] = { "channels-first", "channels-last",
-                                                           "patch rows", "byte frames" };
-
 /* ---- guards ---------------------------------------------------------------------------------- */
 
 /* A guard returns true if it holds; if not, it writes into q's text why not. */
@@ -354,7 +351,7 @@ check_patches(const qv_conv3d_desc *d, const int64_t out[3], qv_error *err)
         return QV_OK;
     if (!guards_hold(&q))
         return qv_fail(err, QV_EINVAL, "conv3d: layout %s needs whole patches: %s",
-                       layout_names[d->layout], why);
+                       qv_conv3d_layout_names[d->layout], why);
     if (d->layout == QV_LAYOUT_PATCH_ROWS)
         return QV_OK;
     if (d->kernel[1] != d->kernel[2] || d->c > 3)

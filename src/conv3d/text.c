@@ -11,13 +11,15 @@
 
 enum kind { INTEGERS, REALS, NAME, FLAG };
 
-static const char *const layouts[] = { "channels_first", "channels_last", "patch_rows", "frames_u8",
-                                       NULL };
+const char *const qv_conv3d_layout_names[] = { "channels_first", "channels_last", "patch_rows",
+                                               "frames_u8", NULL };
 static const char *const causals[] = { "none", "zeros", "first", NULL };
 #define NAME(name, text) text,
 static const char *const dtypes[] = { QV_DTYPE_LIST(NAME) NULL };
 #undef NAME
-_Static_assert(sizeof layouts / sizeof *layouts == QV_LAYOUT_COUNT + 1, "a layout without a name");
+_Static_assert(sizeof qv_conv3d_layout_names / sizeof *qv_conv3d_layout_names ==
+                   QV_LAYOUT_COUNT + 1,
+               "a layout without a name");
 _Static_assert(sizeof causals / sizeof *causals == QV_CAUSAL_COUNT + 1, "a causal without a name");
 
 static const struct field {
@@ -39,7 +41,7 @@ static const struct field {
     FIELD(pad_back, INTEGERS, 3, NULL), FIELD(groups, INTEGERS, 1, NULL),
     FIELD(merge, INTEGERS, 1, NULL),    FIELD(residual_rows, INTEGERS, 1, NULL),
     FIELD(alpha, REALS, 1, NULL),       FIELD(pixel_scale, REALS, 3, NULL),
-    FIELD(pixel_shift, REALS, 3, NULL), FIELD(layout, NAME, 1, layouts),
+    FIELD(pixel_shift, REALS, 3, NULL), FIELD(layout, NAME, 1, qv_conv3d_layout_names),
     FIELD(causal, NAME, 1, causals),    FIELD(act, NAME, 1, qv_act_names),
     FIELD(bias, FLAG, 1, NULL),         FIELD(frames_equal, FLAG, 1, NULL),
     FIELD(dtype, NAME, 1, dtypes),
