@@ -28,7 +28,7 @@ bool qv_conv3d_input_is_rows(const qv_conv3d_desc *desc);
 
 /* ---- text.c: descriptions as lines of text --------------------------------------------------- */
 
-extern const char *const qv_conv3d_layout_names[]; /* indexed by qv_conv3d_layout; NULL is the last */
+extern const char *const qv_conv3d_layout_names[]; /* by qv_conv3d_layout; the last is NULL */
 
 /* Prints "n=1 d=21 h=60 ... kernel=3,3,3 ... dtype=bf16" without the fields that have their
  * default; this is the key of the tune file and the line of a shapes file. The text is always
