@@ -232,7 +232,7 @@ struct qv_backend {
     /* Enqueued work.
      * - record: makes one piece of work of the calls, which replay enqueues. Operands stay where
      *   they are. If NULL, the calls are run one by one.
-     * - mark: sets a mark behind all enqueued work. wait: returns when the mark is reached.
+     * - mark: sets a mark after all enqueued work. wait: returns when the mark is reached.
      * - elapsed: milliseconds between two marks that have both been waited for. */
     qv_status (*record)(struct qv_device *dev, const struct qv_call *calls, size_t n,
                         struct qv_recording **out, qv_error *err);

@@ -83,7 +83,7 @@ void qv_kernel_files_keep(void *files, const char *key, const void *data, size_t
 enum { QV_IDLE_BLOCKS = 4 };
 #define QV_IDLE_BYTES ((size_t)256 << 20)
 
-struct qv_locked_block; /* a size, and behind it the memory that the caller gets */
+struct qv_locked_block; /* a size, followed by the caller's memory */
 
 struct qv_locked_pages {
     pthread_mutex_t lock;

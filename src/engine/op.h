@@ -65,9 +65,9 @@ enum qv_role {
     QV_ROLE_UPDATE /* read and written in place */
 };
 
-/* The shape of an operand, for whoever allocates, fills or reads it. Element (i, j) is number i
- * * row_stride + j; a quantised matrix instead lies row by row as in grouped.h. The call says
- * where in its buffer the operand begins. */
+/* The shape of an operand, for code that allocates, fills or reads it. Element (i, j) is number i *
+ * row_stride + j; a quantised matrix instead lies row by row as in grouped.h. The call says where
+ * in its buffer the operand begins. */
 struct qv_view {
     const char *name;
     enum qv_role role;
@@ -151,7 +151,7 @@ void qv_op_conv_output(const struct qv_op_conv *op, int64_t out[3]); /* the outp
 /* Returns whether a stride exceeds its kernel, or some position of the kernel sees nothing but
  * padding. */
 bool qv_op_conv_is_sparse(const struct qv_op_conv *op);
-/* Returns what a GEMM or a convolution does to its sums, as an operation by itself. */
+/* Returns what a GEMM or a convolution does to its sums, as an operation of its own. */
 struct qv_op_epilogue qv_op_gemm_epilogue(const struct qv_op_gemm *op);
 struct qv_op_epilogue qv_op_conv_epilogue(const struct qv_op_conv *op);
 

@@ -73,7 +73,7 @@ widen(const void *x, int64_t dtype, int64_t first, int64_t n, double *out)
         out[i] = qv_load(x, dtype, first + i);
 }
 
-/* Writes the sums of x[rows,k] w[k], and up to three values behind them. Four rows are summed
+/* Writes the sums of x[rows,k] w[k], and up to three values after them. Four rows are summed
  * together, because a sum by itself would wait for its last addition. */
 static void
 sum_rows(const double *x, int64_t rows, int64_t k, const double *w, double *sums)

@@ -13,9 +13,9 @@
 #include "error.h"
 #include "sync_file.h"
 
-/* The names of temporary files, which a signal handler removes. Whoever takes a name out of its
- * slot owns it, so a handler never reads freed memory. Blocks of slots are added at the front
- * and never freed, so a handler may walk along them at any moment. */
+/* The names of temporary files, which a signal handler removes. The thread or handler that takes a
+ * name out of its slot owns it, so a handler never reads freed memory. Blocks of slots are added at
+ * the front and never freed, so a handler may walk along them at any moment. */
 typedef _Atomic(char *) name_slot;
 struct name_block {
     name_slot names[16];

@@ -42,7 +42,7 @@ const json_t *qv_gguf_keys(const struct qv_gguf *file);
 /* Returns NULL if the tensor is missing. It belongs to the file. */
 const struct qv_gguf_tensor *qv_gguf_find(const struct qv_gguf *file, const char *name);
 size_t qv_gguf_count(const struct qv_gguf *file);
-/* Tensors in the order of their names; NULL behind the last. */
+/* Tensors in the order of their names; NULL after the last. */
 const struct qv_gguf_tensor *qv_gguf_at(const struct qv_gguf *file, size_t i);
 
 /* Reads bytes [begin, begin + bytes) of a tensor's data. A file that became shorter is QV_EIO. */

@@ -44,7 +44,7 @@ own_path(char *out, size_t size)
     const bool known = dladdr(&anchor, &here) && here.dli_fname;
     *out = 0;
 #ifdef __linux__
-    /* dladdr knows a program by argv[0], which whoever started it chose, so the kernel is asked */
+    /* dladdr knows a program by argv[0], which its caller chose, so the kernel is asked */
     Dl_info program;
     const void *headers = (const void *)getauxval(AT_PHDR);
     if (!known || (dladdr(headers, &program) && program.dli_fbase == here.dli_fbase)) {

@@ -84,7 +84,7 @@ qv_capacity_pack(const struct qv_caps *caps, const struct qv_config *c, int64_t 
                                  .windows = windows ? qv_at_least(windows, most) : 0 };
 }
 
-/* Returns the bucket for so many rows, with room for the segments and windows of `size`. */
+/* Returns the bucket for `rows` rows, with room for the segments and windows of `size`. */
 static struct qv_capacity
 pack_for(const struct qv_caps *caps, const struct qv_config *c, int64_t rows,
          const struct qv_capacity *size)
@@ -98,7 +98,7 @@ pack_for(const struct qv_caps *caps, const struct qv_config *c, int64_t rows,
     return bucket;
 }
 
-/* Returns the bucket, above half of `most` and up to it, that pairs of so many rows fill best. */
+/* Returns the bucket, above half of `most` and up to it, that pairs of `rows` rows fill best. */
 static int64_t
 best_bucket(const struct qv_caps *caps, int64_t merge, int64_t most, int64_t rows)
 {
@@ -110,7 +110,7 @@ best_bucket(const struct qv_caps *caps, int64_t merge, int64_t most, int64_t row
     return best;
 }
 
-/* Returns whether so many rows leave at most a tenth of a pack empty. */
+/* Returns whether `rows` rows leave at most a tenth of a pack empty. */
 static bool
 is_nearly_full(const struct qv_capacity *pack, int64_t rows)
 {

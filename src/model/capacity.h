@@ -76,7 +76,7 @@ struct qv_capacity qv_capacity_of(const struct qv_config *c, const int64_t grid_
 /* Adds `one` to `all`. */
 void qv_capacity_count(struct qv_capacity *all, const struct qv_capacity *one);
 
-/* Returns the smallest bucket that holds so many patches. Each bucket is at most an eighth larger
+/* Returns the smallest bucket that holds `rows` patches. Each bucket is at most an eighth larger
  * than the one before; from half of what the device packs on, at most a thirty-second. */
 int64_t qv_capacity_bucket(const struct qv_caps *caps, int64_t merge, int64_t rows);
 
@@ -107,9 +107,9 @@ struct qv_capacity qv_capacity_for_pairs(const struct qv_caps *caps, const struc
                                          const struct qv_capacity_bits *bits, int64_t rows,
                                          const struct qv_capacity *pair);
 
-/* Returns the capacity of an item by itself: the smallest bucket that serves. An item that fills
- * chunks has dense chunks of its frame pairs, if these give the bits of packs. An image above
- * the largest bucket has a chunk of its own. */
+/* Returns the capacity of a single item: the smallest bucket that it fits. An item that fills
+ * chunks has dense chunks of its frame pairs, if these give the bits of packs. An image above the
+ * largest bucket has a chunk of its own. */
 struct qv_capacity qv_capacity_alone(const struct qv_caps *caps, const struct qv_config *c,
                                      const struct qv_capacity_bits *bits,
                                      const int64_t grid_thw[3]);

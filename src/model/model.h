@@ -28,8 +28,8 @@ struct qv_model {
 
 /*
  * The arena is the memory that a model's plans share. Each chunk under way has a part of its own
- * (input, tables, tokens). Activations and scratch lie behind those parts and are used by all
- * chunks in turn, which is safe because the device works in order.
+ * (input, tables, tokens). Activations and scratch lie after those parts and are used by all chunks
+ * in turn, which is safe because the device works in order.
  */
 enum { QV_MOST_CHUNKS = QV_MARK_BEGIN - QV_MARK_CHUNK };
 

@@ -71,9 +71,9 @@ find_sums(struct sums *s, const struct qv_pack_run *waiting, const int64_t *pair
     return best;
 }
 
-/* Fills the room behind the oldest pairs with the pairs that leave least of it empty, if they leave
- * less than `rows` empty and the chunk has room for their segments. Of two runs that are alike the
- * older is taken. */
+/* Fills the room that the oldest pairs leave with the pairs that leave least of it empty, if they
+ * leave less than `rows` empty and the chunk has room for their segments. Of two runs that are
+ * alike the older is taken. */
 static void
 take_best(const qv_capacity *chunk, const struct qv_pack_run *waiting, size_t n, int64_t rows,
           int64_t taken[QV_FEEDER_PIECES])

@@ -170,7 +170,7 @@ const struct qv_family qv_families[QV_FAMILIES] = {
     },
     /* Qwen3-VL (transformers, models/qwen3_vl), dense or mixture of experts, and Cohere's Compass
      * (models/cohere_compass), which have the same tower: learned positions, LayerNorm, biases
-     * everywhere, and DeepStack mergers behind some blocks. */
+     * everywhere, and DeepStack mergers after some blocks. */
     [QV_FAMILY_QWEN3_VL] = {
         .model_types = { "qwen3_vl", "qwen3_vl_moe", "cohere_compass" },
         .prefix = "model.visual.",
@@ -262,9 +262,8 @@ qv_family_size_key(const struct qv_family *family, enum qv_size size)
     return own ? own : keys[size];
 }
 
-/* Finds a family. A part of an Omni model has a suffix behind the family's name
- * ("_vision_encoder", "_thinker"), and so has a tower's config ("_vision"); the suffix is
- * ignored. */
+/* Finds a family. A part of an Omni model has a suffix after the family's name ("_vision_encoder",
+ * "_thinker"), and so has a tower's config ("_vision"); the suffix is ignored. */
 const struct qv_family *
 qv_family_find(const char *model_type, const char **name)
 {

@@ -62,7 +62,7 @@ struct qv_family_sizes {
 };
 
 struct qv_family {
-    /* model_type of the whole model (the tower's has "_vision" behind it); the last is NULL */
+    /* model_type of the whole model (the tower's has "_vision" after it); the last is NULL */
     const char *model_types[4];
     /* the prefix of the tower's names in published checkpoints; other prefixes are accepted too
      * (stored_tensor.c) */

@@ -8,10 +8,10 @@
  *   x      += proj(attention(rope(qkv(norm1(x)))))      } depth times; attention stays
  *   x      += fc2(gelu(fc1(norm2(x))))                  } within a segment
  *   tokens  = fc2(gelu(fc1(merge(norm(x)))))            merge: 2x2 patches become one row
- *   DeepStack's mergers do the same behind their block, with the norm after the merge.
+ *   DeepStack's mergers do the same after their block, with the norm after the merge.
  *
  * A gated MLP is fc2(silu(gate) * up), where one GEMM computes gate and up. If the family has a
- * norm behind the Conv3d, positions are added to the norm's output. If it has a Conv2d before its
+ * norm after the Conv3d, positions are added to the norm's output. If it has a Conv2d before its
  * merger, tokens = fc2(silu(gate) * up) of gelu(norm(proj(conv2d(norm(x))))). If attention stays
  * within windows, rows are in window order from the first operation on, which makes a window a
  * segment and leaves a frame pair one; the last operation puts the tokens back in order.
@@ -386,8 +386,8 @@ merge_downsampled(struct builder *b, const struct qv_merger *m, int a, int inner
 }
 
 /* Adds a merger: 0 makes the tokens, 1 + i DeepStack i, whose norm reads merged rows. Nothing in
- * the list waits for a DeepStack's output, so the steps behind its norm may run on the side
- * stream, beside the next blocks. */
+ * the list waits for a DeepStack's output, so the steps after its norm may run on the side stream,
+ * parallel to the next blocks. */
 static void
 merge(struct builder *b, int64_t merger)
 {

@@ -16,7 +16,7 @@ struct builder {
     bool lost;       /* there was no memory for a tensor */
 };
 
-/* Adds a tensor. names are those of its stored tensors, with NULL behind the last. */
+/* Adds a tensor. names are those of its stored tensors, with NULL after the last. */
 static int
 add(struct builder *b, const char *const names[QV_MOST_STORED], const char *suffix,
     struct qv_tensor_spec spec)
@@ -40,8 +40,8 @@ add(struct builder *b, const char *const names[QV_MOST_STORED], const char *suff
         name                                                                                       \
     }
 
-/* Adds a linear layer whose stored weights are [n, k]. Behind each the device has pad_n rows
- * of zeros, and behind each row pad_k zeros. */
+/* Adds a linear layer whose stored weights are [n, k]. After each the device has pad_n rows of
+ * zeros, and after each row pad_k zeros. */
 static struct qv_linear
 linear(struct builder *b, const char *const names[QV_MOST_STORED], bool bias_too,
        struct qv_tensor_spec weight)

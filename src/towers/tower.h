@@ -12,7 +12,7 @@ enum qv_tensor_form {
 };
 
 /* Some checkpoints store as several tensors what is one tensor on the device. They have n rows each
- * and follow one another, each with its own rows of zeros behind it. */
+ * and follow one another, each with its own rows of zeros after it. */
 enum { QV_MOST_STORED = 3 };
 struct qv_tensor_spec {
     /* the stored tensors' names below the prefix, such as "blocks.0.attn.qkv.weight" */
@@ -75,7 +75,7 @@ struct qv_tower {
     struct qv_linear patch_embed;
     struct qv_norm patch_norm;
     int positions; /* QV_NO_TENSOR: the family has no learned positions */
-    /* ids behind the tensors': f32 [QV_MOST_POSITIONS, head_dim/4], the cosines and sines of the
+    /* ids after the tensors': f32 [QV_MOST_POSITIONS, head_dim/4], the cosines and sines of the
      * rotary angles */
     size_t cosines, sines;
     struct qv_block *blocks; /* [depth] */

@@ -267,8 +267,8 @@ read_piece(const struct source *s, const struct piece *piece, qv_dtype dtype, st
     return QV_OK;
 }
 
-/* Spreads values[rows, k] to [rows, k + pad], with zeros behind. The last row moves first, since
- * rows move up. */
+/* Spreads values[rows, k] to [rows, k + pad], with zeros after each row. The last row moves first,
+ * since rows move up. */
 static void
 pad_rows(void *values, size_t element, int64_t rows, int64_t k, int64_t pad)
 {
@@ -338,7 +338,7 @@ digest_slice(void *loader, size_t i)
 /* ---- slices ---------------------------------------------------------------------------------- */
 
 /* Cuts all sources into slices; while l->slices is NULL it only counts them. The rows of zeros
- * behind a tensor's last rows need no slice, as the device's memory is zeroed. */
+ * after a tensor's last rows need no slice, as the device's memory is zeroed. */
 static void
 cut_slices(struct loader *l, size_t n_sources)
 {
