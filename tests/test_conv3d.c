@@ -305,7 +305,7 @@ TEST(choices_are_checked)
     static const struct {
         const char *base, *changes, *words; /* NULL: it is right */
     } cases[] = {
-        { VAE, "dtype=u8", "dtype 3" },
+        { VAE, "dtype=u8", "dtype is 3" },
         { VAE, "pad_back=1,1,1", "pad_back on axis depth is 1, but causal padding (zeros)" },
         { VAE, "pad_back=1,1,1 causal=none", NULL },
         { VAE, "layout=patch_rows", "layout patch_rows needs whole patches: causal padding" },

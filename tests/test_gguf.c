@@ -114,12 +114,12 @@ TEST(hostile_files_are_refused)
         const char *pieces, *words;
     } wrong[] = {
         /* the magic number */
-        { "", "hostile.gguf: ends inside of the magic number" },
+        { "", "hostile.gguf: ends inside the magic number" },
         { "GGU", "magic number: 4 bytes from byte 0 on, 3 are there" },
         { "GGJT u4:3 z:32", "is not a GGUF file: it begins with 47 47 4a 54" },
         { "PK x:03 x:04 z:32", "not a GGUF file|zip" },
-        { "GGUF", "ends inside of the version" },
-        { "GGUF u4:3 u8:0", "ends inside of the number of keys" },
+        { "GGUF", "ends inside the version" },
+        { "GGUF u4:3 u8:0", "ends inside the number of keys" },
         /* counts */
         { HEAD("0x10000000000", "0") " z:64", "number of tensors is 1099511627776|1048576" },
         { HEAD("1000000", "0") " z:64", "number of tensors is 1000000, but only 64" },
@@ -128,7 +128,7 @@ TEST(hostile_files_are_refused)
         /* keys */
         { HEAD("0", "1") " u8:0xffffffffffffffff z:8", "a key at|18446744073709551615" },
         { HEAD("0", "1") " u8:0 u4:4 u4:1", "a key|has 0 bytes; it must have 1 to 1024" },
-        { HEAD("0", "1") " u8:40 general.x u4:4", "ends inside of a key: 40 bytes" },
+        { HEAD("0", "1") " u8:40 general.x u4:4", "ends inside a key: 40 bytes" },
         { HEAD("0", "1") " u8:4 ab x:00 d u4:4 u4:1", "a key before|without NUL" },
         { HEAD("0", "1") " u8:2 a x:ff u4:4 u4:1", "is not UTF-8" },
         { HEAD("0", "1") " t:clip.x u4:13 z:8", "key \"clip.x\": its type is 13" },
@@ -136,13 +136,13 @@ TEST(hostile_files_are_refused)
         { HEAD("0", "2") " t:clip.x u4:4 u4:1 t:clip.x u4:4 u4:1",
           "key \"clip.x\" occurs twice" },
         { HEAD("0", "1") " t:clip.x u4:7 u1:2", "the boolean before|is 2; it must be 0 or 1" },
-        { HEAD("0", "1") " t:clip.x u4:8 u8:0x7fffffffffffffff", "inside of a text" },
+        { HEAD("0", "1") " t:clip.x u4:8 u8:0x7fffffffffffffff", "inside a text" },
         { HEAD("0", "1") " t:clip.x u4:9 u4:9 u8:1 z:12", "9 (array) in an array" },
         { HEAD("0", "1") " t:clip.x u4:9 u4:4 u8:0x4000000000000000 z:8",
           "key \"clip.x\": an array of 4611686018427387904 values; the file has 8" },
-        { HEAD("0", "1") " t:other.x u4:9 u4:8 u8:2 u8:0 u8:9 abc", "inside of a text" },
+        { HEAD("0", "1") " t:other.x u4:9 u4:8 u8:2 u8:0 u8:9 abc", "inside a text" },
         { HEAD("0", "1") " t:other.x u4:9 u4:12 u8:0x2000000000000001 z:8", "an array of" },
-        { HEAD("0", "1") " t:clip.x u4:4 u2:1", "ends inside of a value" },
+        { HEAD("0", "1") " t:clip.x u4:4 u2:1", "ends inside a value" },
         /* alignment */
         { HEAD("0", "1") " t:general.alignment u4:4 u4:0", "alignment is 0; it must be" },
         { HEAD("0", "1") " t:general.alignment u4:4 u4:33", "alignment is 33; it must be" },

@@ -249,7 +249,7 @@ check_sizes(const qv_conv3d_desc *d, qv_error *err)
     for (size_t f = 0; f < sizeof fields / sizeof *fields; f++)
         for (int a = 0; a < fields[f].count; a++)
             if (fields[f].values[a] < fields[f].least)
-                return qv_fail(err, QV_EINVAL, "conv3d: %s%s%s is %lld, must be %lld or more",
+                return qv_fail(err, QV_EINVAL, "conv3d: %s%s%s is %lld; it must be %lld or more",
                                fields[f].name, fields[f].count > 1 ? " on axis " : "",
                                fields[f].count > 1 ? qv_conv3d_axis_names[a] : "",
                                (long long)fields[f].values[a], (long long)fields[f].least);
@@ -273,7 +273,8 @@ check_choices(const qv_conv3d_desc *d, qv_error *err)
             return qv_fail(err, QV_EINVAL, "conv3d: %s %u is not one of the %u known",
                            choices[i].name, choices[i].value, choices[i].count);
     if (d->dtype != QV_F32 && d->dtype != QV_BF16)
-        return qv_fail(err, QV_EINVAL, "conv3d: dtype %d, must be f32 or bf16", (int)d->dtype);
+        return qv_fail(err, QV_EINVAL, "conv3d: dtype is %d; it must be f32 or bf16",
+                       (int)d->dtype);
     if (!isfinite(d->alpha) || d->alpha == 0)
         return qv_fail(err, QV_EINVAL, "conv3d: alpha is %g; 1 leaves the product as it is",
                        d->alpha);

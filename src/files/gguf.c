@@ -55,13 +55,13 @@ left(const struct cursor *c)
     return c->file->size - c->at;
 }
 
-/* Moves on by n bytes, if the file has them. */
+/* Fails if fewer than n bytes of the file are left. */
 static bool
 has(struct cursor *c, uint64_t n, const char *what)
 {
     if (!c->status && n > left(c))
         FAIL(c, QV_EFORMAT,
-             "ends inside of %s: %llu bytes from byte %llu on, %llu are there (half a "
+             "ends inside %s: %llu bytes from byte %llu on, %llu are there (half a "
              "download?)",
              what, (unsigned long long)n, (unsigned long long)c->at, (unsigned long long)left(c));
     return !c->status;
