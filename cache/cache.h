@@ -34,28 +34,28 @@ int64_t qv_cache_columns(const qv_cache_layout *l);
 const char *qv_cache_dtype_name(qv_dtype dtype); /* NULL for a dtype that caches do not hold */
 size_t qv_cache_row_bytes(const qv_cache_layout *l);
 uint64_t qv_cache_hash(const void *bytes, size_t n); /* XXH3-64 */
-/* Returns a hash of a source's piece and options, as texts of records; NULL or "": there is
+/* Returns a hash of a source's piece and options, given as in records; NULL or "": there is
  * none. */
 uint64_t qv_cache_asked_hash(const char *start, const char *end, const char *options);
 
 /* Returns the latest time of sealing that a part's header may give: 100 years from now. New parts
- * get later times than those that exist, so the last time of 64 bits would leave none for them.
- * This bound takes times of clocks that were merely wrong, and moves, so that no part blocks others
- * for long. */
+ * get later times than existing ones, so the last time of 64 bits would leave none for them. This
+ * bound accepts the times of clocks that were merely wrong, and moves, so that no part blocks
+ * others for long. */
 int64_t qv_cache_latest_ns(void);
 
 /* Prints one clip's own options as records have them; NULL: none is set. */
 const char *qv_cache_options_text(const qv_clip_options *own, char text[QV_CACHE_OPTIONS_BYTES]);
 
-/* What a clip without options of its own gets, as the description says; 0: it does not. */
+/* What a clip without options of its own gets, by the description; 0: not given. */
 struct qv_cache_usual {
     qv_clip_options of[3]; /* for a clip, for an image, and for what may be either */
 };
 struct qv_cache_usual qv_cache_usual_of(const json_t *description);
-/* Returns options without those that ask for the usual values, in `text` or as they are; NULL: none
+/* Returns options without those that ask for the usual values, in `text` or unchanged; NULL: none
  * is left. Records have them with is_image -1, without what clips and images both get, because what
- * failed may be either. For a clip (0) or an image (1) what is usual for that kind goes too, or all
- * stands there in full: a record is of the same options if it has one of the two. */
+ * failed may be either. For a clip (0) or an image (1), the values usual for that kind go too, or
+ * all are written in full: a record has the same options if it has either form. */
 const char *qv_cache_normal(const struct qv_cache_usual *usual, int is_image, bool in_full,
                             const char *options, char text[QV_CACHE_OPTIONS_BYTES]);
 /* Returns a description for comparing: options equal to the model's own values are 0, and what
@@ -68,5 +68,5 @@ qv_status qv_cache_describe(const qv_cache_layout *l, const char *made_by, json_
 /* Reads the folder's qwenvit-cache.json; *there is false if there is none. */
 qv_status qv_cache_description(const char *dir, bool *there, json_t **root, qv_cache_layout *l,
                                qv_error *err);
-/* Returns QV_EFORMAT, naming the first difference and both models, if `run` is not as `there`. */
+/* Returns QV_EFORMAT, naming the first difference and both models, if `run` is not like `there`. */
 qv_status qv_cache_same(const char *dir, const json_t *there, const json_t *run, qv_error *err);

@@ -169,7 +169,7 @@ name_models(const json_t *there, const json_t *run, char *text, size_t size)
                  words[0][0], words[0][1], words[1][0], words[1][1]);
 }
 
-/* Returns what follows from a difference, for people. */
+/* Returns what to do about a difference, for people. */
 static const char *
 advice(const char *name, const json_t *there)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Checks whether tensors are what their records say, and whether damage has cost anything. */
+/* Checks tensors against their records, and whether damage has cost anything. */
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -14,7 +14,7 @@
 
 enum { PIECE = 1 << 20 };
 
-/* Hashes bytes of a file, which is read, not mapped: a failing disk gives an error, no signal. */
+/* Hashes bytes of a file, which is read, not mapped: a bad disk gives an error, not a signal. */
 static qv_status
 hash_bytes(int fd, const char *path, uint64_t at, uint64_t bytes, char *piece,
            XXH64_canonical_t *out, qv_error *err)
@@ -79,7 +79,7 @@ compare_key(const qv_cache *c, const struct qv_index_key *k, const char *path, i
 static qv_status
 check_part(const qv_cache *cache, size_t part, const char *path, qv_error *err)
 {
-    qv_cache *c = (qv_cache *)(uintptr_t)cache; /* what was checked last is guarded by the lock */
+    qv_cache *c = (qv_cache *)(uintptr_t)cache; /* the lock guards the last check */
     pthread_mutex_lock(c->lock);
     if (c->checked.part != part + 1) {
         struct qv_part_index p = { .layout = c->layout, .seed = c->seed };
@@ -117,7 +117,7 @@ qv_cache_verify(const qv_cache *c, int64_t i, qv_error *err)
 
 /* ---- damage ---------------------------------------------------------------------------------- */
 
-/* Returns whether a damaged part's row has a record elsewhere that would count rather than it. */
+/* Returns whether another part has a record that would count instead of a damaged part's row. */
 static bool
 is_superseded(const qv_cache *c, const struct qv_part_index *p, const struct qv_index_row *row)
 {

@@ -7,7 +7,7 @@
 #include "options.h"
 #include "reader.h"
 
-/* Returns whether a record is of the same piece and options, which are a text of UTF-8. */
+/* Returns whether a record has the same piece and options, which are UTF-8 texts. */
 static bool
 asks_the_same(const qv_cache *c, const struct qv_index_key *k, const qv_cache_source *source,
               const char *options)

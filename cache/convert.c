@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Writes a part of records and tensors that exist already, as a cache of version 1 has them. */
+/* Writes a part from existing records and tensors, such as a cache of version 1 has. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "error.h"
 #include "part.h"
 
-/* Checks a key, and makes the row of its record, which has no key_bytes if the key is left out
+/* Checks a key, and makes the row of its record, whose key_bytes is 0 if the key is left out
  * (QV_EFORMAT). */
 static qv_status
 check_key(const struct qv_cache_usual *usual, const char *path, const struct qv_cache_copied *k,

@@ -50,8 +50,8 @@ draw(void)
     return drawn;
 }
 
-/* Returns this process's number, by which its temporary files differ from those that a dead process
- * with the same process number left. */
+/* Returns a number that tells this process's temporary files from those of a dead process with the
+ * same process number. */
 static uint32_t
 draw_of_process(void)
 {
@@ -82,7 +82,7 @@ qv_cache_folder_open(const char *path, struct qv_cache_folder *out, qv_error *er
     return QV_OK;
 }
 
-/* A process that may not read the folder above cannot sync it, and goes on without. */
+/* A process that may not read the folder above cannot sync it, and goes on without that. */
 qv_status
 qv_cache_folder_sync(const struct qv_cache_folder *f, qv_error *err)
 {
@@ -107,7 +107,7 @@ qv_cache_folder_close(struct qv_cache_folder *f)
 
 enum owner { OTHERS, OURS, NOBODY };
 
-/* Finds whose file it is, by its name's host and process: a dead process's is nobody's. */
+/* Finds a file's owner by its name's host and process: a dead process's file is nobody's. */
 static enum owner
 find_owner(const struct qv_cache_folder *f, const char *name)
 {
@@ -127,8 +127,8 @@ find_owner(const struct qv_cache_folder *f, const char *name)
     return kill((pid_t)pid, 0) && errno == ESRCH ? NOBODY : OTHERS;
 }
 
-/* Returns whether nobody has written for so long that the process must be gone. The file system's
- * clock may be another machine's. */
+/* Returns whether nobody has written for so long that the process must be gone. The file's times
+ * may be of another machine's clock. */
 static bool
 is_old(int fd)
 {
@@ -138,9 +138,9 @@ is_old(int fd)
 }
 
 /* Removes a file that nobody has locked. The lock protects a process that has another number here,
- * or is invisible from here (containers). Without locks only dead processes' files go, as another
- * writer of this process may use its own; and only old ones, as one in another container may only
- * seem dead. */
+ * or is invisible from here (containers). Without locks only the files of dead processes go, since
+ * another writer of this process may use its own; and only old files, since a process in another
+ * container may only seem dead. */
 static void
 remove_left_over(const struct qv_cache_folder *f, const char *name, enum owner owner)
 {
@@ -230,7 +230,7 @@ qv_cache_file_write(const struct qv_cache_file *f, uint64_t offset, const void *
     return e ? qv_fail_errno(f->folder->path, "a part cannot be written", e, err) : QV_OK;
 }
 
-/* Writes pieces with few calls. After a short write a piece that was cut is written by itself. */
+/* Writes pieces with few calls. After a short write, the cut piece's rest is written alone. */
 qv_status
 qv_cache_file_gather(const struct qv_cache_file *f, uint64_t offset, const void *const *pieces,
                      size_t n, size_t bytes, qv_error *err)

@@ -15,7 +15,7 @@ struct qv_cache_folder {
 /* Opens the folder, and makes it if it does not exist. */
 qv_status qv_cache_folder_open(const char *path, struct qv_cache_folder *out, qv_error *err);
 void qv_cache_folder_close(struct qv_cache_folder *folder);
-/* Syncs the folder above: whoever made this one may have ended before its name was on the disk. */
+/* Syncs the folder above: its maker may have died before the name was on disk. */
 qv_status qv_cache_folder_sync(const struct qv_cache_folder *folder, qv_error *err);
 /* Removes the temporary files of dead processes of this host. */
 void qv_cache_folder_sweep(const struct qv_cache_folder *folder);
@@ -31,13 +31,13 @@ qv_status qv_cache_file_open(const struct qv_cache_folder *folder, struct qv_cac
 /* Writes bytes at an offset. If it fails half way, the rest is not tried again. */
 qv_status qv_cache_file_write(const struct qv_cache_file *file, uint64_t offset, const void *data,
                               uint64_t bytes, qv_error *err);
-/* Writes n pieces of `bytes` bytes each, one behind the other. */
+/* Writes n pieces of `bytes` bytes each, one after the other. */
 qv_status qv_cache_file_gather(const struct qv_cache_file *file, uint64_t offset,
                                const void *const *pieces, size_t n, size_t bytes, qv_error *err);
-/* Syncs the file, gives it the name, and syncs the folder. *taken: there is one, so try another. */
+/* Syncs the file, gives it the name, and syncs the folder. *taken: it exists; try another. */
 qv_status qv_cache_file_publish(struct qv_cache_file *file, const char *name, bool *taken,
                                 qv_error *err);
 /* Returns a path for free() that opens the file before it has its name; NULL for lack of memory. */
 char *qv_cache_file_path(const struct qv_cache_file *file);
-/* Closes the file; one that has no name yet is gone. */
+/* Closes the file, which is lost if it has no name yet. */
 void qv_cache_file_close(struct qv_cache_file *file);

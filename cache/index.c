@@ -79,7 +79,7 @@ grow_keys(struct qv_cache_index *c, qv_error *err)
     return QV_OK;
 }
 
-/* Returns whether `now` is in a part that was sealed later, or has the later name of equals. */
+/* Returns whether `now` is in a part that was sealed later, or then under a later name. */
 static bool
 is_later(const struct qv_cache_index *c, const struct qv_index_key *now,
          const struct qv_index_key *before)
@@ -124,7 +124,7 @@ qv_index_settle(struct qv_cache_index *c)
     fill_table(c, c->table, c->table_room);
 }
 
-/* Has the memory ready that rows soon need: their keys' places in the table, and then the keys that
+/* Prefetches the memory that rows soon need: their keys' places in the table, then the keys that
  * they may be compared with. Otherwise each row waits for both. */
 static void
 look_ahead(const struct qv_cache_index *c, const struct qv_part_index *p, size_t i)
@@ -203,7 +203,7 @@ qv_index_copy(struct qv_cache_index *to, const struct qv_cache_index *from, qv_e
     const char *dir = to->dir;
     *to = *from;
     to->dir = dir;
-    to->n_parts = 0; /* those that have a path of their own */
+    to->n_parts = 0; /* the parts that have a path of their own */
     to->keys_room = from->n_keys;
     to->parts = copied(from->parts, from->n_parts, sizeof *to->parts);
     to->keys = copied(from->keys, from->n_keys, sizeof *to->keys);

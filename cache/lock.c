@@ -10,7 +10,7 @@
 #include "cache.h"
 #include "error.h"
 
-/* Opens qwenvit-cache.json for a lock: for writing, as NFS wants it for an exclusive one, else for
+/* Opens qwenvit-cache.json for a lock: for writing, as NFS requires for an exclusive lock, else for
  * reading, which suffices elsewhere. */
 static int
 open_description(const struct qv_cache_folder *folder, bool writable)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Describes a cache's model and sampling, and its clips' files, for all who write caches. */
+/* Describes a cache's model and sampling, and its clips' files, for all writers of caches. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -43,7 +43,7 @@ sampling_json(const qv_clip_options *c)
 {
     json_t *j = json_object();
     bool lost = false;
-    for (int later = 0; later < 2; later++) /* first those that caches have always written */
+    for (int later = 0; later < 2; later++) /* first, what caches always wrote */
         QVM_EACH_OPTION (p)
             if (p->scopes & QVM_MADE_BY && qvm_option_is_later(p) == later &&
                 (!later || qvm_option_real(p, c) != 0))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Maps a cache's parts into memory, for several threads. A part is mapped while somebody holds it;
- * some that nobody holds stay mapped, and the one that was released first goes first. */
+ * some idle parts stay mapped, and the one released first goes first. */
 #pragma once
 
 #include <pthread.h>
@@ -15,12 +15,12 @@ struct qv_part_map {
 };
 
 struct qv_part_maps {
-    size_t most, most_idle; /* limits for parts that are mapped, and for idle ones among them */
+    size_t most, most_idle; /* limits for mapped parts, and for idle ones among them */
     bool writable;          /* a process may write to its own copy of a page */
     /* guarded by the lock */
     struct qv_part_map *at; /* [n] */
     size_t n, n_mapped, n_idle;
-    uint32_t first, last; /* ends of the list of idle parts, by their release */
+    uint32_t first, last; /* ends of the list of idle parts, in the order of release */
     bool has_lock;
     pthread_mutex_t lock;
 };

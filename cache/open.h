@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Opens a cache with settings of the binding's and tests', and writes parts of what exists
+/* Opens a cache with settings for the Python binding and tests, and writes parts of what exists
  * already. */
 #pragma once
 
@@ -11,12 +11,12 @@ struct qv_cache_reading {
     bool writable;            /* tensors may be written to; the changes stay in this process */
     const char *const *parts; /* [n_parts] names of the only parts to read; NULL: all */
     size_t n_parts;
-    const qv_cache *before; /* an earlier reading, whose parts are taken over; or NULL */
+    const qv_cache *before; /* an earlier reading, whose parts are reused; or NULL */
 };
 
 /* Why a part cannot be used. */
 enum qv_cache_fault {
-    QV_CACHE_BROKEN,     /* it was cut or altered, or is no part: its records are lost */
+    QV_CACHE_BROKEN,     /* it was cut or altered, or is not a part: its records are lost */
     QV_CACHE_FOREIGN,    /* of another version or layout: another build, or cache, may read it */
     QV_CACHE_UNREADABLE, /* its bytes cannot be read now; or it is not a regular file */
 };
@@ -29,7 +29,7 @@ const char *qv_cache_part(const qv_cache *cache, int64_t i);
 /* Returns the number of the part that qv_cache_damage(cache, i) describes. */
 int64_t qv_cache_damaged_part(const qv_cache *cache, int64_t i);
 
-/* A key as it is: tensors of the cache's layout (NULL for a failed clip), and its compact JSON. */
+/* An existing key: tensors of the cache's layout (NULL for a failed clip), and its compact JSON. */
 struct qv_cache_copied {
     const char *key, *record;
     const void *tensors[1 + QV_MAX_DEEPSTACK]; /* [n_rows, ..] */
@@ -39,8 +39,8 @@ struct qv_cache_copied {
 };
 
 /* Writes a part of n keys into a folder that has a qwenvit-cache.json. A key whose name, record or
- * numbers are not valid is left out, and left_out told; without any there is no part. With name
- * NULL the keys are only checked. Returns QV_EIO if the name is taken. */
+ * numbers are invalid is left out and reported to left_out; if no key remains there is no part.
+ * With name NULL the keys are only checked. Returns QV_EIO if the name is taken. */
 qv_status qv_cache_write_part(const char *dir, const char *name, int64_t sealed_ns,
                               const struct qv_cache_copied *keys, size_t n,
                               void (*left_out)(void *user, size_t key, const char *words),

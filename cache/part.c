@@ -24,8 +24,8 @@ enum {
 
 /* ---- room ------------------------------------------------------------------------------------ */
 
-/* What a key takes besides its record: row and key; if it is ok, also an entry for each tensor, and
- * one for what may lie unused in front. Small tensors leave no gaps. */
+/* What a key needs besides its record: row and key; if it is ok, also an entry for each tensor, and
+ * one for unused bytes before them. Small tensors leave no gaps. */
 static uint64_t
 key_need(const qv_cache_layout *l, const char *key, bool ok)
 {
@@ -154,7 +154,7 @@ qv_cache_part_begin(struct qv_cache_part *p, const qv_cache_layout *l, const cha
     return QV_OK;
 }
 
-/* Gives the end of a block back, if nothing follows it. */
+/* Gives back the unused end of a block, if nothing follows it. */
 static void
 give_back(struct qv_cache_part *p, const struct qv_cache_block *b, uint64_t from)
 {
@@ -172,7 +172,7 @@ qv_cache_part_drop(struct qv_cache_part *p, const char *key, const struct qv_cac
     p->n_open--;
 }
 
-/* Makes what is kept of a finished key, with its texts. */
+/* Makes a finished key's entry, with its texts. */
 static struct qv_cache_done *
 make_done(const char *key, const struct qv_index_row *row, const struct qv_text *record,
           const int64_t grid_thw[3], const double *timestamps_s)
@@ -230,7 +230,7 @@ qv_cache_part_add(struct qv_cache_part *p, const qv_cache_layout *l, const char 
 
 /* ---- sealing --------------------------------------------------------------------------------- */
 
-/* Orders keys as the index has them: by the place of their tokens, and those that failed last. */
+/* Orders keys as the index has them: by the place of their tokens, and failed keys last. */
 static int
 by_place(const void *a, const void *b)
 {
@@ -251,7 +251,7 @@ struct sealing {
     size_t n;
 };
 
-/* Writes the small tensors of all keys behind the tokens. */
+/* Writes the small tensors of all keys after the tokens. */
 static qv_status
 write_small(const struct sealing *w, uint64_t at, qv_error *err)
 {
@@ -265,7 +265,7 @@ write_small(const struct sealing *w, uint64_t at, qv_error *err)
     return s;
 }
 
-/* Gives rows the places of their small tensors, keys and records, and the head those of all. */
+/* Sets the places of small tensors, keys and records in the rows, and of all in the head. */
 static struct qv_index_head
 lay_out(const struct sealing *w, int64_t sealed_ns)
 {
@@ -305,7 +305,7 @@ struct printing {
     int n_unused;
 };
 
-/* Adds a tensor, and before it one of what lies unused in front of it. */
+/* Adds a tensor, and before it one that covers the unused bytes in front of it. */
 static void
 print_tensor(struct printing *to, const char *key, const char *name, const char *dtype, int n_dims,
              const int64_t *shape, uint64_t at, uint64_t bytes)
@@ -441,8 +441,8 @@ write_rest(const struct qv_cache_part *p, const qv_cache_layout *l, int64_t seal
         w.done[w.n++] = p->keys[i].done;
     qsort(w.done, w.n, sizeof *w.done, by_place);
     qv_status s = QV_OK;
-    /* cuts off what lies behind the last block that counts; one that was never written becomes a
-     * hole */
+    /* cuts off everything after the last block that counts; a block that was never written becomes
+     * a hole */
     if (ftruncate(p->file.fd, (off_t)(qv_index_padded(p->tokens_end) + p->small)))
         s = qv_fail_errno(p->file.folder->path, "a part's size cannot be set", errno, err);
     if (!s)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* A part that is being written: room in front, then blocks of tokens. Sealing writes the small
- * tensors behind them, and header, index, keys and records in front. */
+ * tensors behind them, and the header, index, keys and records in front. */
 #pragma once
 
 #include "file.h"
@@ -9,7 +9,7 @@
 /* A key's place in the file: tensor i begins at `at` + i * `step`. */
 struct qv_cache_block {
     uint64_t at, step, bytes; /* bytes: n_tensors * step */
-    uint64_t need;            /* what the key takes in front, at most */
+    uint64_t need;            /* the most bytes that the key takes in front */
     int64_t rows;             /* rows that were written */
 };
 
@@ -23,11 +23,11 @@ struct qv_cache_done {
 struct qv_cache_part {
     struct qv_cache_part *next;
     struct qv_cache_file file;
-    uint64_t room;       /* room for all that lies in front; data begin behind it */
+    uint64_t room;       /* room for everything in front; data begin after it */
     uint64_t end;        /* end of the blocks */
     uint64_t tokens_end; /* end of the tokens of finished keys */
     uint64_t small;      /* bytes of their small tensors */
-    uint64_t front;      /* bytes that all in front of the data takes, at most */
+    uint64_t front;      /* the most bytes that everything in front of the data takes */
     struct {
         uint64_t hash;              /* of the key */
         struct qv_cache_done *done; /* free(); NULL: the key is not finished */
@@ -42,7 +42,7 @@ uint64_t qv_cache_part_need(const qv_cache_layout *l, const char *key, const cha
 /* Returns the most bytes that a key takes in front if its record is known. */
 uint64_t qv_cache_part_known_need(const qv_cache_layout *l, const char *key, bool ok,
                                   size_t record_bytes);
-/* Returns the least room for keys that need so many bytes together. */
+/* Returns the least room for keys that need this many bytes together. */
 uint64_t qv_cache_part_least(uint64_t need);
 
 qv_status qv_cache_part_open(const struct qv_cache_folder *folder, uint64_t room, double now_s,
@@ -65,13 +65,13 @@ qv_status qv_cache_part_add(struct qv_cache_part *p, const qv_cache_layout *l, c
                             const struct qv_cache_block *b, const int64_t grid_thw[3],
                             const double *timestamps_s, qv_error *err);
 
-/* The name of a part: how it begins, a count of so many digits, and ".safetensors". */
+/* The name of a part: its beginning, a count of `digits` digits, and ".safetensors". */
 struct qv_cache_part_name {
     char begin[256];
     int digits;      /* 0: `begin` is all of the name, and no other is tried */
     unsigned *count; /* raised for each name that is tried */
 };
-/* Writes what is missing, checks that, and publishes the part under a free name. */
+/* Writes the rest of the part, checks it, and publishes the part under a free name. */
 qv_status qv_cache_part_seal(struct qv_cache_part *p, const qv_cache_layout *l,
                              const struct qv_cache_usual *usual, struct qv_cache_part_name *name,
                              int64_t sealed_ns, qv_error *err);

@@ -108,7 +108,7 @@ count_unused(const struct qv_safetensors *file)
     return n;
 }
 
-/* Checks that the header has the index's tensors, and no others but those that hold nothing. */
+/* Checks that the header has the index's tensors, and no others except for unused ranges. */
 static qv_status
 compare_header(struct view *v, qv_error *err)
 {
@@ -167,7 +167,7 @@ check_header(const struct qv_part_index *p, const char *path, qv_error *err)
 
 /* ---- the records ----------------------------------------------------------------------------- */
 
-/* Returns whether a record says what its row does. */
+/* Returns whether a record agrees with its row. */
 static bool
 is_row_of(const struct qv_index_row *r, const struct qv_index_row *told)
 {

@@ -290,7 +290,7 @@ fail(struct qv_part_index *p, const char *path, enum qv_cache_fault fault, const
     return qv_fail(err, QV_EFORMAT, "%s: %s", qv_path_tail(path), words);
 }
 
-/* Says of a file that is not ours whether its header, if it is not long, is JSON at all. */
+/* Fails if a foreign file's header, unless it is long, is not JSON. */
 static qv_status
 tell_header(struct qv_part_index *p, int fd, const char *path, qv_error *err)
 {
@@ -309,8 +309,8 @@ tell_header(struct qv_part_index *p, int fd, const char *path, qv_error *err)
              : fail(p, path, QV_CACHE_FOREIGN, "its format is not \"" QV_CACHE_FORMAT "\"", err);
 }
 
-/* Says what a file without our index is. Another version is known by how the header begins, as the
- * rest may be what this one cannot read. */
+/* Reports what a file without our index is. Another version is known by how the header begins,
+ * since this version may be unable to read the rest. */
 static qv_status
 tell_other(struct qv_part_index *p, int fd, const char *path, qv_error *err)
 {
@@ -346,8 +346,8 @@ make_room(struct qv_part_index *p, uint64_t bytes)
     return true;
 }
 
-/* Reads the header's length, and the index and keys behind it, or as much as there is; p->at is
- * NULL: none of this version. */
+/* Reads the header's length, and the index and keys after it, or as much as there is; p->at is NULL
+ * if the part is not of this version. */
 static qv_status
 load_index(struct qv_part_index *p, int fd, const char *path, qv_error *err)
 {

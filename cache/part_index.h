@@ -2,8 +2,8 @@
 /* A part's index, as index.inc lists it: where its keys have their tensors and records, and what
  * decides whether one is computed again. In front of a part lie its header, then `__index` (a head,
  * and a row for each key), `__keys` (each ends with a NUL) and `__records` (one JSON object per
- * line), the latter three at multiples of QV_CACHE_ALIGN. Opening a cache reads index and keys
- * alone. */
+ * line), the last three at multiples of QV_CACHE_ALIGN. Opening a cache reads only index and
+ * keys. */
 #pragma once
 
 #include "cache.h"
@@ -47,8 +47,8 @@ struct qv_part_index {
     uint64_t xxh3;           /* of the index as it was read */
     const unsigned char *at; /* the head, then rows and keys */
     const char *keys;
-    bool is_readable;          /* all of it is right; the file may be cut all the same */
-    enum qv_cache_fault fault; /* of a part that is not */
+    bool is_readable;          /* the whole index is right; the file may still be cut */
+    enum qv_cache_fault fault; /* of a part whose index is wrong */
     unsigned char *bytes;      /* [room]: what was read from the file's beginning, or the index */
     size_t room;
     uint64_t seed;    /* of the hashes; the caller sets it */
@@ -77,7 +77,7 @@ qv_index_padded(uint64_t bytes)
     return (bytes + QV_CACHE_ALIGN - 1) / QV_CACHE_ALIGN * QV_CACHE_ALIGN;
 }
 
-/* Return where in the file the keys begin, and the data behind all that lies in front. */
+/* Return where in the file the keys begin, and the data, which follow everything in front. */
 static inline uint64_t
 qv_index_keys_at(const struct qv_index_head *h)
 {
@@ -105,7 +105,7 @@ qv_index_small_bytes(const struct qv_index_row *r)
     return r->status ? 0 : QV_CACHE_GRID_BYTES + sizeof(double) * (uint64_t)r->n_times;
 }
 
-/* Returns whether two rows are of the same piece and options of the same file. */
+/* Returns whether two rows have the same piece and options of the same file. */
 static inline bool
 qv_index_same_source(const struct qv_index_row *a, const struct qv_index_row *b)
 {
@@ -118,14 +118,14 @@ qv_index_same_source(const struct qv_index_row *a, const struct qv_index_row *b)
 /* Reads a part's records and compares their checksum. *out is for free(), and ends with a NUL. */
 qv_status qv_part_records(const char *path, const struct qv_index_head *h, char **out,
                           qv_error *err);
-/* Appends a finished key's record, and makes its row but for places. The source's texts must be
+/* Appends a finished key's record, and makes its row except for places. The source's texts must be
  * UTF-8 and its options normal; xxh3 is the checksum of a key that is ok. */
 void qv_record_print(struct qv_text *t, const char *key, const qv_cache_source *source,
                      uint64_t xxh3, const qv_cache_result *result, struct qv_index_row *row);
 /* Makes the same row of a record, which ends with a NUL. `path` is for errors. */
 qv_status qv_record_row(const char *record, size_t bytes, const struct qv_cache_usual *usual,
                         const char *path, const char *key, struct qv_index_row *out, qv_error *err);
-/* Reads a part but for its tensors, and checks also that its header is a safetensors file's with
- * the index's tensors, and that each record says what its row does. */
+/* Reads a part except for its tensors, and also checks that its header is a safetensors file's with
+ * the index's tensors, and that each record agrees with its row. */
 qv_status qv_part_check(struct qv_part_index *p, const char *path,
                         const struct qv_cache_usual *usual, qv_error *err);

@@ -52,8 +52,8 @@ is_known(const qv_cache *c, const char *name, size_t known)
     return known && bsearch(&part, c->index.parts, known, sizeof part, by_name);
 }
 
-/* Adds the folder's parts but the first `known`, sorted ones; *seen: how many of those are
- * there. */
+/* Adds the folder's parts except for the first `known`, which are sorted; *seen: how many of them
+ * exist. */
 static qv_status
 list_folder(qv_cache *c, size_t known, size_t *room, size_t *seen, qv_error *err)
 {
@@ -127,8 +127,8 @@ add_rows(qv_cache *c, const struct qv_part_index *from, size_t part, qv_error *e
     return status;
 }
 
-/* Reads a part's index. A part that was listed and does not exist any more is gone; one that was
- * named is damaged then. What the process lacks, or a server that is gone, is no damage. */
+/* Reads a part's index. A listed part that no longer exists is gone; a named one is damaged. A lack
+ * of memory or descriptors, or a lost server, is not damage. */
 static qv_status
 read_part(qv_cache *c, struct qv_part_index *p, size_t part, bool is_named, qv_error *err)
 {
@@ -187,7 +187,7 @@ put_in_order(qv_cache *c, qv_error *err)
     return s;
 }
 
-/* Takes over what an earlier reading has, if nothing that it left out might count now. */
+/* Reuses what an earlier reading has, if nothing that it left out might count now. */
 static qv_status
 take_over(qv_cache *c, const qv_cache *before, qv_error *err)
 {
@@ -208,7 +208,7 @@ forget(qv_cache *c, qv_error *err)
     return qv_index_grow(&c->index, err);
 }
 
-/* Reads parts until no new ones are found: one that replaces another meanwhile must not be
+/* Reads parts until no new ones are found: a part that replaces another meanwhile must not be
  * missed. */
 static qv_status
 scan_rounds(qv_cache *c, const struct qv_cache_reading *how, struct qv_part_index *p, qv_error *err)
@@ -219,7 +219,7 @@ scan_rounds(qv_cache *c, const struct qv_cache_reading *how, struct qv_part_inde
         const size_t known = c->index.n_parts;
         qv_status s =
             how->parts ? take_names(c, how, &room, err) : list_folder(c, known, &room, &seen, err);
-        if (!s && !round && seen < known) { /* parts that were taken over are gone */
+        if (!s && !round && seen < known) { /* reused parts are gone */
             s = forget(c, err);
             return s ? s : scan_rounds(c, how, p, err);
         }

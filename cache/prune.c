@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Removes records part by part, beginning with the part that was sealed first: at any moment a
  * key's record that counts is the one that counted before, or the key is gone. A part that replaces
- * another has its sealing time, and its name with a number added, and so its place in the order. */
+ * another keeps its sealing time, its name with a number added, and so its place in the order. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,7 +64,7 @@ is_among(const char *key, const char *const *sorted, size_t n)
     return n && bsearch(&key, sorted, n, sizeof *sorted, by_bytes);
 }
 
-/* Returns whether all records of a key are to be removed. */
+/* Returns whether all records of a key must be removed. */
 static bool
 goes(const struct pruning *p, const char *key)
 {
@@ -100,7 +100,7 @@ name_of(const struct pruning *p, uint32_t part)
 }
 
 /* Leaves a part as it is, and says why. But removing keys stops: this part may have older records
- * of a key, which would count once later ones were gone. */
+ * of a key, which would count once later ones are gone. */
 static qv_status
 leave(struct pruning *p, uint32_t part, const qv_error *why, qv_error *err)
 {
@@ -229,7 +229,7 @@ need_of(const struct pruning *p, const struct qv_index_row *row)
                                     row->record_bytes);
 }
 
-/* Sets how many rows stay of a part, the room in front that they need, and the bytes of all. */
+/* Sets how many rows of a part stay, the room in front that they need, and the bytes of all. */
 static void
 measure(const struct pruning *p, uint32_t part, size_t *n_stay, uint64_t *room, uint64_t *bytes)
 {
@@ -273,7 +273,7 @@ copy_rows(struct pruning *p, struct copy *copy, uint32_t part, size_t done, qv_e
     return s;
 }
 
-/* Writes the new part. *is_left: this part cannot be done, and others may. */
+/* Writes the new part. *is_left: this part cannot be replaced, but others may be. */
 static qv_status
 write_part(struct pruning *p, uint32_t part, uint64_t room, size_t done, bool *is_left,
            qv_error *err)
@@ -317,7 +317,7 @@ read_index(struct pruning *p, uint32_t part, qv_error *err)
     return s;
 }
 
-/* Replaces or removes a part, if not all of it stays. */
+/* Replaces or removes a part, unless all of it stays. */
 static qv_status
 change_part(struct pruning *p, uint32_t part, size_t done, bool *is_left, qv_error *err)
 {

@@ -4,8 +4,8 @@
 
 #include "reader.h"
 
-/* Returns the bytes of a part's name in front of its count, which all of its run share; 0: it has
- * none, or replaced another. */
+/* Returns the length of a part's name before its count, which all parts of a run share; 0: it has
+ * no count, or replaced another. */
 static size_t
 run_bytes(const char *name)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Reads a cache, and what its index does not have from the parts when it is asked for. */
+/* Reads a cache; what the index lacks is read from the parts on demand. */
 #include "reader.h"
 
 #include <stdlib.h>
@@ -16,7 +16,7 @@ enum { MOST_MAPS = 32768, MOST_IDLE = 1024 };
 
 /* ---- opening and closing --------------------------------------------------------------------- */
 
-/* Draws the seed of the hash table: whoever writes keys must not know which of them collide. */
+/* Draws the seed of the hash table: writers of keys must not know which keys collide. */
 static uint64_t
 draw_seed(const void *here)
 {
@@ -87,7 +87,7 @@ qv_cache_exists(const char *dir)
     if (!dir)
         return false;
     char *path = qv_path_join(dir, QV_CACHE_DESCRIPTION);
-    /* without memory, say yes: opening it says why */
+    /* without memory, say yes: opening the cache says why */
     const bool there = !path || qv_path_exists(path);
     free(path);
     return there;
@@ -224,7 +224,7 @@ qv_cache_at(const qv_cache *c, int64_t i, qv_cache_item *out, qv_error *err)
 
 /* ---- parts that are gone --------------------------------------------------------------------- */
 
-/* Reads the folder as it is now, once for everyone who misses a part of this reading. */
+/* Reads the folder as it is now, once for all callers that miss a part of this reading. */
 static qv_status
 read_again(const qv_cache *cache, const qv_cache **later, qv_error *err)
 {
@@ -333,7 +333,7 @@ qv_cache_release(const qv_cache *cache, qv_cache_item *item)
 
 /* ---- records --------------------------------------------------------------------------------- */
 
-/* Loads the records of a part, unless it did so last. The caller holds the lock. */
+/* Loads the records of a part, unless they were the last loaded. The caller holds the lock. */
 static qv_status
 load_records(qv_cache *c, size_t part, qv_error *err)
 {

@@ -18,7 +18,7 @@ failure_code(const char *name)
     for (int i = QV_EINVAL; i <= QV_ESTATE; i++)
         if (!strcmp(name, qv_status_name((qv_status)i)))
             return (qv_status)i;
-    return QV_EFORMAT; /* a code that this build does not know is a failure all the same */
+    return QV_EFORMAT; /* a code that this build does not know is still a failure */
 }
 
 static void
@@ -105,8 +105,8 @@ qv_record_print(struct qv_text *t, const char *key, const qv_cache_source *s, ui
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Returns a number in a record as it stands there, to be hashed; NULL: there is none. Its name
- * behind a bare comma cannot be inside of a string, where quotes have backslashes. */
+/* Returns a number's text in a record, to be hashed; NULL: there is none. Its name after a bare
+ * comma cannot be inside a string, where quotes have backslashes. */
 static const char *
 number_text(const char *record, const char *name, char text[64])
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Compares options with a model's own values: one that asks for what it would get asks for
+/* Compares options with a model's own values: an option that asks for the model's value asks for
  * nothing. */
 #include <inttypes.h>
 #include <math.h>
@@ -36,7 +36,7 @@ qv_cache_options_text(const qv_clip_options *own, char text[QV_CACHE_OPTIONS_BYT
 {
     size_t n = 0;
     bool any = false;
-    for (int later = 0; later < 2; later++) /* first those that caches have always written */
+    for (int later = 0; later < 2; later++) /* first, what caches always wrote */
         QVM_EACH_OPTION (p) {
             const int64_t value =
                 qvm_option_is_real(p) ? micro(qvm_option_real(p, own)) : qvm_option_integer(p, own);
@@ -57,7 +57,7 @@ qv_cache_options_text(const qv_clip_options *own, char text[QV_CACHE_OPTIONS_BYT
     return any ? text : NULL;
 }
 
-/* Parses a text of qv_cache_options_text; false: printing the values would give another. */
+/* Parses a text of qv_cache_options_text; false: printing the values gives another. */
 static bool
 read_options(const char *text, qv_clip_options *own)
 {

@@ -20,7 +20,7 @@
 #include "options.h"
 
 enum {
-    MOST_SEALING = 2 /* full parts that wait for their sealing, before qv_cache_begin waits */
+    MOST_SEALING = 2 /* full parts that may wait to be sealed before qv_cache_begin waits */
 };
 #define FIRST_ROOM                                                                                 \
     ((uint64_t)256 << 10) /* room in front of the first part; each part adapts the next one's */
@@ -34,7 +34,7 @@ struct qv_cache_writer {
     uint64_t part_bytes;
     double part_seconds;
     unsigned count;
-    int folder_lock;   /* shared with others that add */
+    int folder_lock;   /* shared with other processes that add */
     int64_t sealed_ns; /* time of the latest part; used by the sealing thread alone */
     pthread_t thread;
     bool has_thread, has_lock;
@@ -57,7 +57,7 @@ struct qv_cache_entry {
     bool broken;                 /* a put failed */
     char *key, *path, *options;
     qv_cache_source source;
-    XXH3_state_t hashes[QV_CACHE_MAX_TENSORS]; /* which has an alignment of its own */
+    XXH3_state_t hashes[QV_CACHE_MAX_TENSORS]; /* needs its own alignment */
 };
 
 static int64_t
@@ -113,7 +113,7 @@ retire(qv_cache_writer *w)
     pthread_cond_broadcast(&w->changed);
 }
 
-/* Returns the oldest full part that is ready to be sealed; *n is the number of those. */
+/* Returns the oldest full part that is ready to be sealed; *n is how many are ready. */
 static struct qv_cache_part **
 find_ready(qv_cache_writer *w, int *n)
 {
@@ -198,7 +198,7 @@ publish_description(const struct qv_cache_folder *folder, const json_t *descript
     return s;
 }
 
-/* Writes the description, or compares with the one that is there, perhaps only since then. */
+/* Writes the description, or compares with the existing one, which may only just have appeared. */
 static qv_status
 describe(const struct qv_cache_folder *folder, const qv_cache_writer_options *o,
          struct qv_cache_usual *usual, qv_error *err)
@@ -395,7 +395,7 @@ make_entry(qv_cache_writer *w, const char *key, const qv_cache_source *source, i
     return s;
 }
 
-/* Has a current part, and retires one without room for the key. The caller holds the lock. */
+/* Ensures that there is a current part with room for the key. The caller holds the lock. */
 static qv_status
 find_part(qv_cache_writer *w, uint64_t need, const char *key, qv_error *err)
 {
@@ -470,7 +470,7 @@ put_tensor(qv_cache_entry *e, int i, const void *rows, int64_t n, qv_error *err)
                                (uint64_t)n * row_bytes, err);
 }
 
-/* Writes each row's tokens and DeepStack outputs one behind the other, from the caller's memory. */
+/* Writes each row's tokens and DeepStack outputs one after the other, from the caller's memory. */
 static qv_status
 put_packed(qv_cache_entry *e, const qv_tokens *t, qv_error *err)
 {
@@ -564,7 +564,7 @@ digest(const qv_cache_entry *e, const qv_cache_result *r)
     return XXH3_64bits(all, n * sizeof *all);
 }
 
-/* Looks at a part after one of its keys was finished or dropped. The caller holds the lock. */
+/* Updates a part after one of its keys was finished or dropped. The caller holds the lock. */
 static void
 look_at_part(qv_cache_writer *w, struct qv_cache_part *p)
 {

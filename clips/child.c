@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Starts and ends processes. The application may wait for all of its children, or ignore SIGCHLD,
- * and so free the number of one that ended for another process. So Linux's pidfd stands for it, and
- * elsewhere only a child is ever signalled. */
+ * so another process may get the number of one that ended. So a pidfd stands for the process on
+ * Linux, and elsewhere only a child is ever signalled. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -23,8 +23,8 @@
 
 /* ---- starting -------------------------------------------------------------------------------- */
 
-/* A terminal obeys what is written to it, so the program gets none, but for sanitizers' reports,
- * nor anything else that was not marked close-on-exec. */
+/* A terminal obeys what is written to it, so the program gets none, except for sanitizers' reports,
+ * nor any other descriptor that was not marked close-on-exec. */
 static int
 set_descriptors(posix_spawn_file_actions_t *actions, int socket)
 {
@@ -39,7 +39,7 @@ set_descriptors(posix_spawn_file_actions_t *actions, int socket)
     return code;
 }
 
-/* Blocks and changes no signals. A terminal's interrupt is meant for who started the program. */
+/* Unblocks all signals, with their defaults. A terminal's interrupt must not reach the program. */
 static int
 set_attributes(posix_spawnattr_t *attributes)
 {
@@ -74,7 +74,7 @@ spawn(const char *path, char *const *argv, char *const *environment, int socket,
     return code;
 }
 
-/* Returns whether this is a child, which it is until somebody has waited for it. */
+/* Returns whether this is a child, as it is until somebody has waited for it. */
 static bool
 is_child(pid_t pid)
 {
@@ -88,7 +88,7 @@ open_handle(pid_t pid)
 #ifdef SYS_pidfd_open
     const int fd = (int)syscall(SYS_pidfd_open, pid, 0);
     siginfo_t info;
-    if (fd >= 0 && is_child(pid) && /* so the number was not another's yet */
+    if (fd >= 0 && is_child(pid) && /* so the number did not belong to another process yet */
         !waitid(HANDLE, (id_t)fd, &info, WEXITED | WNOHANG | WNOWAIT))
         return fd;
     if (fd >= 0)
@@ -108,7 +108,7 @@ qvm_child_start(const char *path, char *const *argv, char *const *environment, q
     if (!qvm_stream(&here, &there))
         return errno;
     const int code = spawn(path, argv, environment, there, &pid);
-    close(there); /* else this side would not see that the process has ended */
+    close(there); /* or this side would not see that the process has ended */
     if (code)
         close(here);
     else

@@ -26,12 +26,12 @@ struct qv_clip {
     struct qvm_process process;
     uint8_t *shared;
     qvm_request start; /* the layout of the shared memory */
-    size_t mapped;     /* bytes of it that are mapped */
+    size_t mapped;     /* bytes of shared memory that are mapped */
     size_t frame_bytes;
 
     int64_t n_taken;
     int32_t gpu_slot;  /* where the next frame is, as qvm_event has it */
-    bool started_over; /* the decoder was lost, and the clip decoded from its beginning again */
+    bool started_over; /* the decoder was lost, and the clip is decoded from its beginning again */
     qv_status status;  /* why the clip ended early */
     qv_error error;
 };
@@ -94,7 +94,7 @@ open_file(qv_clip *clip, const qv_clip_options *o, qv_error *err)
         return open_bytes(clip, o->bytes, o->n_bytes, err);
     if (stat(path, &info))
         return fail_to_open(path, errno, err);
-    /* asked before open(), which would block on a pipe without a writer */
+    /* checked before open(), which would block on a pipe without a writer */
     if (!S_ISREG(info.st_mode))
         return qv_fail(err, QV_EIO, "%s: not a regular file", path);
     clip->process.session.clip = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -123,7 +123,7 @@ open_file(qv_clip *clip, const qv_clip_options *o, qv_error *err)
     return QV_OK;
 }
 
-/* Checks that nobody wrote to the open file since. Another may have its name by now. */
+/* Checks that nobody has written to the open file since. Another file may have its name by now. */
 static qv_status
 check_unchanged(const qv_clip *clip, qv_error *err)
 {
@@ -204,8 +204,8 @@ ask_for_facts(qv_clip *clip, const qv_clip_options *o, int64_t *plane_bytes, qv_
     return QV_OK;
 }
 
-/* Allocates shared memory for the frame numbers, and behind them slots for frames, on pages, and
- * asks the decoder for the frames. */
+/* Allocates shared memory for the frame numbers and then page-aligned slots for frames, and asks
+ * the decoder for the frames. */
 static qv_status
 ask_for_frames(qv_clip *clip, int64_t plane_bytes, qv_error *err)
 {
@@ -226,8 +226,8 @@ ask_for_frames(qv_clip *clip, int64_t plane_bytes, qv_error *err)
     if (plane_bytes < r->slot_bytes && r->slot_bytes <= 3 * plane_bytes)
         plane_bytes = r->slot_bytes;
     r->plane_bytes = plane_bytes;
-    /* A slot per frame, where they take neither more memory than a job counts for a decoder, nor
-     * more addresses than planes of the largest frames do. */
+    /* One slot per frame, if that takes neither more memory than a job counts for a decoder, nor
+     * more address space than the planes of the largest frames. */
     const bool fits = n <= QVM_MOST_SLOTS && n <= QV_RING_BYTES / r->slot_bytes &&
                       n * plane_bytes <= (int64_t)QVM_SLOTS * QVM_MOST_PLANES;
     r->n_planes = n > QVM_SLOTS && fits ? n : QVM_SLOTS;
@@ -284,8 +284,8 @@ end_decoder(qv_clip *clip)
 }
 
 /* Returns whether the clip may be decoded from its beginning again, and makes it ready: its process
- * ended with its program, as one that a system without memory has killed. It is done once, as the
- * clip itself may be why that ends. */
+ * ended with its program, which the system may have killed for lack of memory. This is done once,
+ * because the clip itself may be the cause. */
 static bool
 may_start_over(qv_clip *clip)
 {
@@ -362,8 +362,8 @@ qv_clip_get_info(const qv_clip *clip, qv_outcome *out)
 
 static const qvm_request slot_is_free = { .kind = QVM_FREE };
 
-/* Returns whether frames of the one clip can stand for the other's: what callers have sized their
- * memory by, and count seconds with. */
+/* Returns whether frames of one clip can stand for the other's, as to all by which callers size
+ * memory and count seconds. */
 static bool
 are_same_frames(const qv_outcome *a, const qv_outcome *b)
 {
@@ -404,8 +404,8 @@ next_frame(qv_clip *clip, qv_error *err)
     return status;
 }
 
-/* Waits for the next frame; false: it ended. With the last frame, and after a failure that it may
- * explain, the file is checked for changes. */
+/* Waits for the next frame; false: the clip ended. The file is checked for changes at the last
+ * frame, and after a failure that a change may explain. */
 static bool
 wait_for_frame(qv_clip *clip)
 {

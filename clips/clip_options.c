@@ -15,7 +15,7 @@ static const char *const wanted[QVM_KINDS] = {
     [QVM_A_DECODE] = "auto, cpu or gpu",
 };
 
-/* Returns what an option must be, in a text that lasts until the thread asks again. */
+/* Returns what an option must be, in a text that lasts until the thread's next call. */
 static const char *
 range(const struct qvm_option *p)
 {
@@ -27,7 +27,7 @@ range(const struct qvm_option *p)
     return text;
 }
 
-/* Returns the place of a name; a number above p->most if there is none of that name. */
+/* Returns the index of a name; a number above p->most for an unknown name. */
 static int64_t
 find_name(const struct qvm_option *p, const char *name)
 {

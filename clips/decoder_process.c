@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The clip's side of its decoder process (serve.c): starts, asks, hears and ends it, and checks all
- * that it says. */
+/* The clip's side of its decoder process (serve.c): starts, asks and ends it, and checks all that
+ * it says. */
 #include "decoder_process.h"
 
 #include <errno.h>
@@ -50,7 +50,7 @@ qvm_process_start(struct qvm_process *p, const qv_clip_options *o, qv_error *err
     if (!status)
         status = qvm_session_start(p->decoder, &p->session, p->memory, &p->server, &inner);
     p->program_lost = status == QV_EBACKEND;
-    close_fd(&p->session.socket); /* else this side would not see that the process has ended */
+    close_fd(&p->session.socket); /* or this side would not see that the process has ended */
     close_fd(&p->session.codec);
     return status ? qv_fail(err, status, "%s: %s", p->path, inner.text) : QV_OK;
 }
@@ -103,7 +103,7 @@ qvm_process_give_gpu(struct qvm_process *p, const qvm_request *r, qv_error *err)
         .fds = { p->codec, p->session.shared },
     };
     qv_status status = qvm_gpu_give(p->decoder, &request, &p->gpu_process, &inner);
-    close_fd(&p->codec); /* else that process would not see this one end */
+    close_fd(&p->codec); /* or that process would not see this one end */
     p->gives_planes = !status;
     p->n_direct = !status && r->plane_bytes >= 3 * (int64_t)r->width * r->height ? r->n_planes : 0;
     p->gpu_is_avoided = status == QV_ESTATE ? "the GPU's processes failed again and again" : NULL;
@@ -112,7 +112,7 @@ qvm_process_give_gpu(struct qvm_process *p, const qvm_request *r, qv_error *err)
 
 /* ---- what the decoder process says ----------------------------------------------------------- */
 
-/* Sets the error for a decoder process that has gone or, with words, is silent. Frames before are
+/* Sets the error for a decoder process that is gone or, with `words`, silent. Earlier frames are
  * good. */
 static qv_status
 explain_end(struct qvm_process *p, const char *silent, qv_error *err)
@@ -132,7 +132,7 @@ explain_end(struct qvm_process *p, const char *silent, qv_error *err)
                    WIFEXITED(how) ? WEXITSTATUS(how) : 0);
 }
 
-/* Sets the error for a socket that fails on this side. The decoder process works, and is ended. */
+/* Sets the error for a socket that fails on this side, and ends the decoder process. */
 static qv_status
 lose_it(struct qvm_process *p, int why, qv_error *err)
 {
@@ -141,8 +141,8 @@ lose_it(struct qvm_process *p, int why, qv_error *err)
                    strerror(why));
 }
 
-/* No error yet if the process has gone: its last words are still to be read. One that takes nothing
- * is an error, as else both sides would wait for ever. */
+/* No error yet if the process is gone: its last message must still be read. A process that takes
+ * nothing is an error, or both sides would wait for ever. */
 qv_status
 qvm_process_send(struct qvm_process *p, const void *bytes, size_t n, qv_error *err)
 {
@@ -210,7 +210,7 @@ number_at(const void *at, size_t size, bool is_real)
     return is_real ? real : (double)integer;
 }
 
-/* Takes over what the decoder process reports. Returns false if that is impossible. */
+/* Accepts what the decoder process reports. Returns false if that is impossible. */
 static bool
 take_outcome(qv_outcome *to, qv_outcome *from, bool are_facts)
 {
@@ -273,8 +273,8 @@ accept_event(struct qvm_process *p, qvm_event *e)
     }
 }
 
-/* Returns the status for the end that was told. A process that its clip may have taken over can
- * only have failed for it: it knows of no fault of a device, of this side, or of a caller. */
+/* Returns the status for the end that was reported. A process that its clip may have taken over can
+ * only blame the clip: it knows of no fault of a device, of this side, or of a caller. */
 static qv_status
 status_of_end(const struct qvm_process *p, qv_status said)
 {

@@ -1,36 +1,36 @@
 /* SPDX-License-Identifier: MIT */
 /* A clip's side of its decoder process, which the file's author may control once it has read the
- * file: nothing that it says is believed. */
+ * file: nothing that it says is trusted. */
 #pragma once
 
 #include "gpu.h"
 
 struct qvm_process {
     const char *path;    /* the clip's path, for error texts */
-    qv_outcome *outcome; /* the clip's, where what the decoder says is taken to */
+    qv_outcome *outcome; /* the clip's, which the decoder's reports are written to */
     int64_t memory;      /* the most memory of the process, in bytes */
     double patience_s;
-    qvm_session session; /* descriptors that the decoder is given; those that are not open are -1 */
+    qvm_session session; /* descriptors that the decoder is given; -1: not open */
     qv_decoder *decoder, *own_decoder;
     qvm_server server; /* the process itself; pid is 0: there is none */
-    bool program_lost; /* no process decodes the clip, as the program that makes them ended */
+    bool program_lost; /* no process decodes the clip, because the program that makes them ended */
     int socket;        /* this end of the socket to the decoder; -1: none is open */
     bool asked;        /* it may have read the file, whose author may control it since */
-    bool gives_frames; /* it may now say that a frame is there */
-    bool gives_index;  /* it may now send an index behind the facts */
-    bool gives_planes; /* it may now say that a GPU decodes */
-    int64_t n_direct;  /* slots that frames as they were asked for may be in */
+    bool gives_frames; /* a FRAME is allowed now */
+    bool gives_index;  /* an index after the facts is allowed now */
+    bool gives_planes; /* reporting that a GPU decodes is allowed now */
+    int64_t n_direct;  /* slots that may hold finished frames */
     int codec;         /* the other side of session.codec, for the GPU process; -1: none */
     int gpu;
-    pid_t gpu_process; /* the GPU process that decodes the clip; 0: none does */
-    /* why no GPU process got the clip; NULL: one did, or none was wanted */
+    pid_t gpu_process; /* the GPU process that decodes the clip; 0: none */
+    /* why no GPU process got the clip; NULL: one did, or no GPU was wanted */
     const char *gpu_is_avoided;
-    /* the members below hold what the decoder said last */
+    /* the decoder's last message: */
     bool has_plan; /* it has said which packets it will decode */
     bool gpu_lost;
 };
 
-/* Starts the decoder for the open session.clip. Returns QV_ENOMEM, or why its program does not
+/* Starts the decoder for the open session.clip. Returns QV_ENOMEM, or the status of its program's
  * start. */
 qv_status qvm_process_start(struct qvm_process *p, const qv_clip_options *o, qv_error *err);
 /* Makes `p` one without a decoder, for a clip's path, outcome and descriptor (-1: not opened
@@ -39,8 +39,8 @@ void qvm_process_init(struct qvm_process *p, const char *path, qv_outcome *outco
 /* Ends the decoder and closes all descriptors of `p` but session.clip. */
 void qvm_process_close(struct qvm_process *p);
 
-/* Lets a GPU process decode into the shared memory that `start` lays out, from `memory` on. Returns
- * QV_EBACKEND if none can, and QV_ESTATE if they failed too often, so that the CPU decodes. */
+/* Has a GPU process decode into the shared memory that `start` lays out, from `memory` on. Returns
+ * QV_EBACKEND if none can; QV_ESTATE if they failed too often, so that the CPU decodes. */
 qv_status qvm_process_give_gpu(struct qvm_process *p, const qvm_request *start, qv_error *err);
 
 /* Sends a request. */

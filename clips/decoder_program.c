@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* This file starts and ends the program that decodes, and gives it orders. */
+/* Starts and ends the decoder program, and gives it orders. */
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
@@ -21,7 +21,7 @@
 #define PROGRAM "qwenvit-decoder"
 #define NO_FFMPEG "perhaps the FFmpeg libraries are missing"
 #ifdef __APPLE__
-#define NOT_LOADED (-SIGABRT) /* how a program ends whose libraries the loader does not find */
+#define NOT_LOADED (-SIGABRT) /* exit code if the loader does not find the program's libraries */
 #else
 #define NOT_LOADED 127
 #endif
@@ -57,9 +57,9 @@ copy_strings(char *const *list, size_t n, char **copy, char *text, const char *e
     return true;
 }
 
-/* Returns a copy of the environment in one block; NULL for lack of memory. Of values that another
- * thread replaces meanwhile it has the old or the new ones; one that is added may free the list
- * itself, against which nothing can be done. */
+/* Returns a copy of the environment in one block; NULL for lack of memory. If another thread
+ * replaces a value meanwhile, the copy has the old or the new one; if it adds a variable, that may
+ * free the list itself, which nothing here can prevent. */
 static char **
 copy_environment(void)
 {
@@ -119,7 +119,7 @@ find_program(const char *program, const char **path, char found[PATH_MAX], qv_er
                          found);
 }
 
-/* Returns why a program ended that said nothing. */
+/* Returns why a program ended without a message. */
 static const char *
 say_ending(int how, char text[64])
 {
@@ -127,7 +127,7 @@ say_ending(int how, char text[64])
     return how == NOT_LOADED ? NO_FFMPEG : text;
 }
 
-/* Runs the program, and takes the text that it says before it ends. */
+/* Runs the program, and reads the text that it prints before it ends. */
 static qv_status
 run_program(const char *program, char *const *arguments, double patience_s, char text[256],
             qv_error *err)
@@ -211,8 +211,8 @@ qv_decoder_start(const char *program, qv_decoder **out, qv_error *err)
     return QV_OK;
 }
 
-/* The program and its processes end once they hear that no orders come, by shutdown() even if a
- * process that was forked off this one still holds the socket. */
+/* The program and its processes end once no more orders can come: shutdown() works even if a fork
+ * of this process still holds the socket. */
 void
 qv_decoder_stop(qv_decoder **decoder)
 {
@@ -255,8 +255,8 @@ send_order(const qv_decoder *d, const qvm_order *order, const qvm_session *s, do
     return code;
 }
 
-/* Marks the program as lost: its late answer would be taken for that to another order, so the next
- * clip has it started anew. */
+/* Marks the program as lost, so that the next clip restarts it: its late answer would be taken for
+ * another order's. */
 static void
 give_up(qv_decoder *d, int code)
 {
@@ -292,8 +292,8 @@ exchange(qv_decoder *d, const qvm_order *order, const qvm_session *session, int3
     return qv_fail(err, QV_EBACKEND, "qwenvit-decoder %s", d->lost);
 }
 
-/* Makes the program ready for an order. For a new session one that was lost is started again; an
- * order for a process of another start is refused. */
+/* Makes the program ready for an order. For a new session a lost program is started again; an order
+ * for a process of an earlier start is refused. */
 static qv_status
 make_ready(qv_decoder *d, const qvm_order *order, int64_t *start, qv_error *err)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Starts and ends the GPU processes (gpu_process.c): when a clip first asks, and in place of one
+/* Starts and ends the GPU processes (gpu_process.c): when a clip first asks, and to replace one
  * that has ended, is in doubt, or has served QVM_GPU_CLIPS clips. */
 #include <errno.h>
 #include <math.h>
@@ -11,11 +11,11 @@
 #include "gpu.h"
 
 #define END_S 5.0      /* how long a watcher may take to end its process */
-#define START_S 60.0   /* the longest wait for a process to be ready, which takes a second */
-#define CLIPS_AHEAD 64 /* so many clips before QVM_GPU_CLIPS the next process is started */
-#define MOST_TRIES 3   /* processes that a clip is given to, as each turns out to have ended */
+#define START_S 60.0   /* the longest wait for a process to be ready, which takes about a second */
+#define CLIPS_AHEAD 64 /* the next process is started this many clips before QVM_GPU_CLIPS */
+#define MOST_TRIES 3   /* processes that a clip is given to, if each turns out to have ended */
 /* A process that failed to start is tried again after 1 s, then 2, up to 512: what was missing may
- * come, but a driver that is not there must not cost every clip a start. */
+ * appear, but a missing driver must not cost every clip a start. */
 #define FIRST_RETRY_S 1
 #define MOST_DOUBLINGS 9
 
@@ -135,8 +135,8 @@ lose(struct qvm_gpus *gpus, struct qvm_gpu *g)
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-/* Starts a process that is missing, unless that failed lately. The failure of the next one concerns
- * no clip while there is a present one; then it is tried at once. */
+/* Starts a missing process, unless that failed lately. While `now` serves, the next one's failure
+ * concerns no clip; once it does not, starting is tried at once. */
 static void
 start_missing(const qv_decoder *d, int gpu, struct qvm_gpu_process *missing)
 {

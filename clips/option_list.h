@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* options.inc as a table, for all who read options. Caches know nothing else of clips. */
+/* options.inc as a table, for everything that reads options. Caches know nothing else of clips. */
 #pragma once
 
 #include <float.h>
@@ -64,7 +64,7 @@ qvm_option_is_real(const struct qvm_option *p)
     return p->kind == QVM_A_ABOVE_0 || p->kind == QVM_A_FROM_0;
 }
 
-/* Returns whether caches write the option only where it is set, and then behind the others. */
+/* Returns whether caches write the option only where it is set, and then after the others. */
 static inline bool
 qvm_option_is_later(const struct qvm_option *p)
 {
@@ -124,8 +124,8 @@ qvm_options_merge(const qv_clip_options *own, const qv_clip_options *all)
     return o;
 }
 
-/* Sets the option. Returns NULL, or what the value must be; with `strict` no number of 0, which
- * leaves most options unset (clip_options.c). */
+/* Sets the option. Returns NULL, or what the value must be; `strict` refuses 0, which leaves most
+ * options unset (clip_options.c). */
 const char *qvm_option_take(const struct qvm_option *p, qv_clip_options *o, const qv_value *value,
                             bool strict);
 /* Check that a row's piece does not end before it starts; and the bounds of options, and which go

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Frames and sizes by the rules of qwen-vl-utils 0.0.14 (fetch_image, fetch_video), in the order of
- * its arithmetic. It takes the size of a merged patch from the model, and all else from the options
- * or its own constants. */
+ * its arithmetic. The size of a merged patch comes from the model, everything else from the options
+ * or constants here. */
 #include <math.h>
 
 #include "clips.h"

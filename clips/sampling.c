@@ -133,7 +133,7 @@ qv_smart_resize(int64_t num_frames, int64_t height, int64_t width, const qv_prep
     return QV_OK;
 }
 
-/* numpy.linspace(0, total - 1, n).round(), in its order of operations. */
+/* numpy.linspace(0, total - 1, n).round(), in numpy's order of operations. */
 static void
 fill_indices(int64_t first, int64_t total, int64_t n, int64_t *indices)
 {
@@ -236,7 +236,7 @@ count_qwen2(const qv_outcome *info, const qv_preprocess *p, const qv_clip_option
 }
 
 /* torch.arange(0, total, total / n).int() in float32: vectors of 8 begin with a rounded value, and
- * the rest is computed one by one. A value more, behind the last frame, is left out. */
+ * the rest is computed one by one. An extra value, past the last frame, is left out. */
 static void
 fill_qwen2(const qv_outcome *info, const qv_preprocess *p, int64_t n, int64_t *indices)
 {
@@ -266,9 +266,9 @@ cap_qwen2(const qv_preprocess *p, int64_t n_frames)
 
 /* ---- clips of GLM-4.1V and GLM-4.5V ---------------------------------------------------------- */
 
-/* Takes frames as sample_frames does, every 1/fps seconds; of a clip longer than max_duration as
- * many as of one of that length, spread over all of it. Each is taken once, and an odd last one is
- * repeated. Returns their number, and writes them if indices is not NULL. */
+/* Takes frames as sample_frames does, every 1/fps seconds; of a clip longer than max_duration it
+ * takes as many as of one of that length, spread over the whole clip. Each is taken once, and an
+ * odd last frame is repeated. Returns their number, and writes them if indices is not NULL. */
 static int64_t
 walk_glm4v(const qv_outcome *info, const qv_preprocess *p, int64_t *indices)
 {
@@ -330,8 +330,8 @@ fill_glm4v(const qv_outcome *info, const qv_preprocess *p, int64_t n, int64_t *i
 
 /* ---- all ------------------------------------------------------------------------------------ */
 
-/* Returns the first frame at `s` seconds or later, by the numbers that timestamps are: s times the
- * rate would give a frame above 7 for 7 / 29.97. */
+/* Returns the first frame at `s` seconds or later, by dividing as timestamps do: s times the rate
+ * would give more than 7 for 7 / 29.97. */
 static int64_t
 first_from(const qv_outcome *info, double s)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* YUV images to RGB as in the libraries that PIL uses: smooth chroma and fixed-point colours as in
- * libjpeg-turbo and libwebp. swscale's results differ by whole levels. */
+/* YUV images to RGB as in the libraries that PIL uses: smooth chroma and fixed-point colours.
+ * swscale's results differ from libjpeg-turbo's and libwebp's by whole levels. */
 #include <libavutil/pixdesc.h>
 #include <stdlib.h>
 
@@ -12,9 +12,9 @@ clip(int v)
     return (uint8_t)(v < 0 ? 0 : v > 255 ? 255 : v);
 }
 
-/* Widens a line of chroma to full width. `near` is the nearest line and `far` the second nearest;
- * NULL: each line of the image has its own. A sample is 3/4 the nearer neighbour and 1/4 the
- * farther one. In libyuv a line's last sample has no neighbour. */
+/* Widens a line of chroma to full width. `near` is the nearest line of chroma, `far` the second
+ * nearest; NULL if each line of the image has its own. A sample is 3/4 the nearer neighbour and 1/4
+ * the farther one. In libyuv a line's last sample has no neighbour. */
 static void
 widen(const uint8_t *near, const uint8_t *far, bool half_width, qvm_colour colour, int width,
       uint8_t *out)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A decoder of FFmpeg's, whose complaints are counted. */
+/* Opens FFmpeg's decoders and counts their complaints. */
 #include <pthread.h>
 #include <string.h>
 
@@ -12,8 +12,8 @@ choose_format(AVCodecContext *av, const enum AVPixelFormat *formats)
     return avcodec_default_get_format(av, formats);
 }
 
-/* FFmpeg's H.264 decoder says this when the stream drops a picture that it does not have. Behind a
- * recovery point these are pictures from before it, to which nothing refers any more. */
+/* FFmpeg's H.264 decoder says this when the stream drops a picture that it does not have. After a
+ * recovery point it is harmless: nothing refers to those earlier pictures. */
 static const char forgets[] = "mmco: unref short failure";
 
 /* Keeps the first complaint, without its newline. */
@@ -28,8 +28,8 @@ keep_words(qvm_codec *codec, const char *format, va_list args)
     atomic_store(&codec->has_words, 2);
 }
 
-/* Counts errors and prints nothing. Most decoders conceal damage and tell of it only in the log,
- * H.264's at times with one message. The check of frame sizes logs in a decoder's name too. */
+/* Counts errors and prints nothing. Most decoders conceal damage and report it only in the log,
+ * H.264's sometimes by a single message. The check of frame sizes logs in a decoder's name too. */
 static void
 hear_log(void *who, int level, const char *format, va_list args)
 {
@@ -70,8 +70,8 @@ qvm_warm_up(void)
     static const enum AVCodecID usual[] = { AV_CODEC_ID_H264,  AV_CODEC_ID_HEVC,  AV_CODEC_ID_VP9,
                                             AV_CODEC_ID_MPEG4, AV_CODEC_ID_MJPEG, AV_CODEC_ID_PNG };
     pthread_t thread;
-    /* for what the C library calls for a first and a second thread, the loader looks into all
-     * libraries: once, not in each process */
+    /* the loader searches all libraries for what the C library calls at the first and second
+     * thread: do it once here, not in each process */
     for (int i = 0; i < 2; i++)
         if (!pthread_create(&thread, NULL, do_nothing, NULL))
             pthread_join(thread, NULL);
@@ -87,8 +87,8 @@ qvm_warm_up(void)
     }
 }
 
-/* Some decoders make other frames of damaged data with several threads, at times others in each
- * run, and say nothing. HEVC's does so too, but gains much by threads, so it may have them. */
+/* With several threads some decoders silently make different frames of damaged data, which may vary
+ * from run to run. HEVC's does so too, but threads speed it up so much that it may have them. */
 static int
 choose_threads(enum AVCodecID codec, int asked)
 {
@@ -131,8 +131,8 @@ qvm_codec_complained(qvm_codec *codec)
     return grown;
 }
 
-/* FFmpeg's H.264 decoder, if it was emptied, holds back frames behind a recovery point. Decoding
- * begins anew only at exact ones, so these frames are right. */
+/* Once flushed, FFmpeg's H.264 decoder holds back frames after a recovery point. Decoding restarts
+ * only at exact recovery points, so these frames are right. */
 void
 qvm_codec_begin_anew(qvm_codec *codec)
 {

@@ -23,7 +23,7 @@ qvm_exif_turn(int orientation)
     return turns[orientation >= 1 && orientation <= 8 ? orientation : 0];
 }
 
-/* Takes only the matrix's angle, rounded to quarters. A mirrored matrix counts as a turned one. */
+/* Uses only the matrix's angle, rounded to quarter turns. Mirroring is ignored. */
 qvm_turn
 qvm_find_turn(const AVStream *stream)
 {
@@ -75,7 +75,7 @@ qvm_is_full_range(const AVFrame *frame)
            format->nb_components < 3; /* gray */
 }
 
-/* The numbers are those that swscale's yuv2rgb.c makes. */
+/* The numbers are the ones that swscale's yuv2rgb.c computes. */
 void
 qvm_find_colours(int space, bool full_range, qvm_colours *out)
 {
@@ -101,8 +101,8 @@ drop_contexts(qvm_converter *c)
     av_frame_free(&c->rgb);
 }
 
-/* Clips are converted with swscale's default flags, as by PyAV's to_ndarray(format="rgb24"). The
- * accurate ones differ by up to 183 levels. */
+/* Clips are converted with swscale's default flags, like PyAV's to_ndarray(format="rgb24"). With
+ * the accurate flags, pixels differ by up to 183 levels. */
 static struct SwsContext *
 new_context(const qvm_converter *c, const AVFrame *frame, int height)
 {
@@ -117,7 +117,7 @@ new_context(const qvm_converter *c, const AVFrame *frame, int height)
     return sws;
 }
 
-/* Makes what this kind of frame needs. It is kept for the frames after it that are alike. */
+/* Makes what this kind of frame needs, and keeps it for the following frames of the same kind. */
 static qv_status
 prepare(qvm_converter *c, const AVFrame *frame, qv_error *err)
 {
@@ -146,7 +146,7 @@ prepare(qvm_converter *c, const AVFrame *frame, qv_error *err)
     c->rgb->width = frame->width;
     c->rgb->height = frame->height;
     /* The alignment must be PyAV's 16: swscale's vector and plain code round differently, and the
-     * space behind a row decides which of them makes its last pixels. */
+     * padding after a row decides which of them makes its last pixels. */
     if (av_frame_get_buffer(c->rgb, 16) < 0) {
         av_frame_free(&c->rgb);
         return qv_fail(err, QV_ENOMEM, "no memory for %dx%d RGB", frame->width, frame->height);
@@ -155,7 +155,7 @@ prepare(qvm_converter *c, const AVFrame *frame, qv_error *err)
     return QV_OK;
 }
 
-/* Newer versions of swscale keep the two fields apart; for older ones each is converted alone. */
+/* Newer versions of swscale keep the two fields apart; older ones need each converted alone. */
 static bool
 scale_fields(const qvm_converter *c, const AVFrame *frame)
 {
@@ -196,7 +196,7 @@ scale(const qvm_converter *c, const AVFrame *frame, qv_error *err)
     return scaled ? QV_OK : qv_fail(err, QV_EFORMAT, "a frame cannot be converted to RGB");
 }
 
-/* Returns the alpha channel. PIL treats palettes differently, and gray unless it has 16 bits. */
+/* Returns the alpha channel. PIL treats palettes, and gray of fewer than 16 bits, differently. */
 static const AVComponentDescriptor *
 find_alpha(const AVPixFmtDescriptor *format)
 {
@@ -207,7 +207,7 @@ find_alpha(const AVPixFmtDescriptor *format)
     return alpha ? &format->comp[n - 1] : NULL;
 }
 
-/* Does what PIL's paste does with an image over white and its own alpha as the mask. */
+/* Pastes an image onto white with its alpha as the mask, as PIL's paste does. */
 static void
 put_on_white(const AVFrame *frame, uint8_t *rgb, int64_t stride)
 {
@@ -215,7 +215,7 @@ put_on_white(const AVFrame *frame, uint8_t *rgb, int64_t stride)
     const AVComponentDescriptor *alpha = find_alpha(format);
     if (!alpha || !frame->data[alpha->plane])
         return;
-    const bool wide = alpha->depth > 8; /* then the upper byte counts */
+    const bool wide = alpha->depth > 8; /* only the upper byte counts */
     const int upper = wide && !(format->flags & AV_PIX_FMT_FLAG_BE) ? 1 : 0;
     for (int y = 0; y < frame->height; y++) {
         const uint8_t *a = frame->data[alpha->plane] + (int64_t)y * frame->linesize[alpha->plane] +
@@ -236,7 +236,7 @@ qvm_convert(qvm_converter *c, const AVFrame *frame, qvm_turn turn, qvm_image *ou
         (int64_t)frame->width * frame->height > QVM_MAX_PIXELS)
         return qv_fail(err, QV_EFORMAT, "a frame of %dx%d; at most 16384x16384 pixels are read",
                        frame->width, frame->height);
-    /* it is already what is wanted */
+    /* it is already upright RGB */
     if (c->colour != QVM_CLIP && frame->format == AV_PIX_FMT_RGB24) {
         *out = (qvm_image){ frame->data[0], frame->linesize[0], frame->width, frame->height };
     } else {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The index of a file: what one reader learned of all its packets, for the next one. */
+/* The index of a file: what one reader learned from all its packets, for the next reader. */
 #include "decoder.h"
 
 #include <stdlib.h>
@@ -28,7 +28,7 @@ qvm_index *
 qvm_index_make(const qvm_reader *r)
 {
     const qvm_times *t = &r->times;
-    const int64_t n = t->unsure ? 0 : t->n; /* times that are not relied on are never asked for */
+    const int64_t n = t->unsure ? 0 : t->n; /* unreliable times are never looked up */
     qvm_index *index = calloc(1, qvm_index_bytes(n));
     if (!index)
         return NULL;

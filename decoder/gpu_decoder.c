@@ -9,7 +9,7 @@
 
 #include "ffmpeg_compat.h"
 
-#define LOOK_MS 200 /* between two looks at whether the clip was stopped */
+#define LOOK_MS 200 /* between checks whether the clip was stopped */
 
 static const char other_times[] = "its frames have other times";
 static const char too_long[] = "its groups of pictures are too long";
@@ -17,8 +17,7 @@ static const char too_long[] = "its groups of pictures are too long";
 /* ---- which streams --------------------------------------------------------------------------- */
 
 /* Returns the filter that brings packets into Annex B's form; NULL for codecs that are left to the
- * CPU: those of MPEG-1, 2 and 4 leave the rounding open, and of VP8 and VP9 a GPU reports no
- * damage. */
+ * CPU: MPEG-1, 2 and 4 leave the rounding open, and GPUs report no damage in VP8 and VP9. */
 static const char *
 find_filter(enum AVCodecID codec)
 {
@@ -56,7 +55,7 @@ qvm_gpu_decoder_slot_bytes(const AVCodecContext *codec, const AVFrame *first, co
 
 /* ---- talking --------------------------------------------------------------------------------- */
 
-/* Marks the GPU as of no use to this clip; the first reason stays. */
+/* Gives the GPU up for this clip; the first reason stays. */
 static int
 fail(qvm_gpu_decoder *d, const char *why)
 {
@@ -103,8 +102,8 @@ wait_for(qvm_gpu_decoder *d, short events)
     return 0;
 }
 
-/* Takes the next event; without `wait` AVERROR(EAGAIN) if none is there. A failure is returned at
- * once, ahead of events that came before it. */
+/* Takes the next event; without `wait`, returns AVERROR(EAGAIN) if there is none. A failure is
+ * returned at once, ahead of events that came before it. */
 static int
 take_event(qvm_gpu_decoder *d, bool wait)
 {
@@ -240,7 +239,7 @@ find_slot(const qvm_gpu_decoder *d)
     return -1;
 }
 
-/* Sends a packet; in front of the first one go the container's parameter sets: it may lack them. */
+/* Sends a packet. The container's parameter sets go before the first one, which may lack them. */
 static int
 send_packet(qvm_gpu_decoder *d, const AVPacket *packet, int slot)
 {
@@ -335,8 +334,8 @@ copy_luma(const uint8_t *from, uint8_t *to, int n, bool deep)
 }
 
 /* Lays a frame out as this process's own decoder does, with the same line sizes, by which
- * conversion to RGB chooses its routines. NVIDIA's parser tells where the picture ends, but says 0
- * for its left and top, so these follow from the size of the frames before. */
+ * conversion to RGB chooses its routines. NVIDIA's parser reports where the picture ends, but 0 for
+ * its left and top, which follow from the size of earlier frames. */
 static int
 lay_out(const qvm_gpu_decoder *d, const qvm_gpu_decoder_event *e, const uint8_t *from,
         AVFrame *frame)
@@ -431,7 +430,7 @@ is_possible(const qvm_gpu_decoder *d, const qvm_gpu_decoder_event *e)
            bytes > 0 && bytes <= d->slot_bytes;
 }
 
-/* Returns whether a frame has the same shape as those before it. */
+/* Returns whether a frame has the same shape as earlier frames. */
 static bool
 keeps_shape(qvm_gpu_decoder *d, const qvm_gpu_decoder_event *e)
 {
@@ -478,7 +477,7 @@ held(qvm_gpu_decoder *d, unsigned i)
     return &d->held[(d->first_held + i) % QVM_MOST_GROUP];
 }
 
-/* Takes what an event tells of: a frame, which is held back, or that there are no more. */
+/* Handles an event: a frame, which is held back, or the end of the frames. */
 static int
 take_in(qvm_gpu_decoder *d, const qvm_gpu_decoder_event *e)
 {
@@ -504,7 +503,7 @@ take_in(qvm_gpu_decoder *d, const qvm_gpu_decoder_event *e)
     return h->frame ? take_frame(d, e, h->frame) : fail(d, "there is no memory");
 }
 
-/* Returns the frame that is shown next, now the first of those held back; NULL: it has not come. */
+/* Moves the frame that is shown next to the front of the held frames; NULL: it has not come. */
 static qvm_gpu_decoder_frame *
 find_next(qvm_gpu_decoder *d)
 {
@@ -522,7 +521,7 @@ find_next(qvm_gpu_decoder *d)
     return held(d, 0);
 }
 
-/* Takes in messages until the next frame to show is there and its group known to be whole. */
+/* Receives events until the next frame to show is there and its group is known to be whole. */
 static int
 wait_for_next(qvm_gpu_decoder *d)
 {
@@ -543,8 +542,8 @@ wait_for_next(qvm_gpu_decoder *d)
     }
 }
 
-/* Returns whether the frame to be given, whose group is all here, is also shown before all others
- * by the pictures' headers. */
+/* Returns whether the pictures' headers agree that the frame to be given, whose whole group is
+ * here, is shown before all others. */
 static bool
 is_in_order(qvm_gpu_decoder *d)
 {
@@ -554,8 +553,8 @@ is_in_order(qvm_gpu_decoder *d)
     return held(d, 0)->order > d->last_order;
 }
 
-/* Frames are given in the order of their times, and no more are held back for it than FFmpeg's
- * decoder would hold. The order in the pictures' headers must agree, as FFmpeg goes by it. */
+/* Frames are given in the order of their times, and no more are held back than FFmpeg's decoder
+ * would hold. The order in the pictures' headers must agree, because FFmpeg goes by that. */
 int
 qvm_gpu_decoder_receive(qvm_gpu_decoder *d, AVFrame *frame)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* A clip's decoder in the GPU process (gpu_process.c), which has a GPU open and decodes for many
  * clips. The clip's decoder process (gpu_decoder.c) reads the file, sends the GPU process the
- * packets, and takes the sampled frames out of memory that both have. Neither believes the other:
- * whatever is unforeseen ends with the clip being decoded again in its decoder process. */
+ * packets, and takes the sampled frames out of memory that both have. Neither trusts the other:
+ * after anything unforeseen the clip is decoded again in its decoder process. */
 #pragma once
 
 #include <libavcodec/bsf.h>
@@ -13,8 +13,8 @@
 
 enum { QVM_MOST_PACKET = 64 << 20 };
 
-/* `bytes` bytes follow each request. EMPTY: no packet follows, and all frames are to come. ANEW: a
- * keyframe follows that had packets left out in front of it. */
+/* `bytes` bytes follow each request. EMPTY: no packet follows, and all frames must come. ANEW: a
+ * keyframe follows, before which packets were left out. */
 typedef enum qvm_gpu_decoder_kind {
     QVM_GPU_OPEN,
     QVM_GPU_PACKET,
@@ -24,8 +24,8 @@ typedef enum qvm_gpu_decoder_kind {
 
 typedef struct qvm_gpu_decoder_request {
     int32_t kind;
-    int32_t slot; /* PACKET: the slot in which the packet's frame is wanted; -1: it is not wanted */
-    int32_t period; /* PACKET: how often the picture order count has begun anew */
+    int32_t slot;   /* PACKET: the slot for the packet's frame; -1: the frame is not wanted */
+    int32_t period; /* PACKET: how often the picture order count has restarted */
     int32_t group;  /* PACKET: the packet's group of pictures; a keyframe begins the next one */
     /* of the qvm_gpu_decoder_stream (OPEN) or packet that follows; the packet is in Annex B's form,
      * with parameter sets in front where decoding begins */
@@ -47,13 +47,13 @@ qvm_scaled_bytes(const qvm_scaled *s)
 /* The stream to decode, in FFmpeg's numbers. */
 typedef struct qvm_gpu_decoder_stream {
     int32_t codec_id, format, width, height; /* the size of the coded frames */
-    /* The size at which RGB is wanted, if the GPU process can make it; of colours, see
+    /* The size at which RGB is wanted, if the GPU process can make it; for colours see
      * qvm_find_colours. */
     qvm_scaled scaled;
     int32_t space, full_range;
 } qvm_gpu_decoder_stream;
 
-/* OPENED: the stream is taken. FRAME: a packet's frame has come; each has one, in their order.
+/* OPENED: the stream is accepted. FRAME: a packet's frame has come; each packet has one, in order.
  * EMPTIED: there are no more frames. FAILED: nothing more comes. */
 typedef enum qvm_gpu_decoder_answer {
     QVM_GPU_OPENED,
@@ -63,8 +63,8 @@ typedef enum qvm_gpu_decoder_answer {
 } qvm_gpu_decoder_answer;
 
 /* An event of the GPU process. A frame's slot holds the coded picture, whose sides are even, as
- * NV12 or P010 (8 or 10 bits): its rows of luma and half as many of chroma, without gaps; or, if
- * that was asked for, RGB of its visible part, resized. */
+ * NV12 or P010 (8 or 10 bits): its rows of luma and half as many of chroma, without gaps; or, on
+ * request, RGB of its visible part, resized. */
 typedef struct qvm_gpu_decoder_event {
     int32_t kind;
     int32_t slot; /* -1: the frame is not wanted */
@@ -82,7 +82,7 @@ typedef struct qvm_gpu_decoder_event {
 enum { QVM_MOST_EVENTS = 1024, QVM_MOST_GROUP = 16384 };
 #define QVM_MOST_GROUP_BYTES ((int64_t)256 << 20)
 
-/* A frame that has come, and waits for those that are shown before it and for its group. */
+/* A frame that has come, and waits for its group and for the frames that are shown before it. */
 typedef struct qvm_gpu_decoder_frame {
     int64_t pts, order; /* as in qvm_gpu_decoder_event */
     int32_t group;
@@ -97,34 +97,34 @@ typedef struct qvm_gpu_decoder {
     int64_t slot_bytes, frame_bytes; /* frame_bytes: the most of a frame that is held */
     double patience_s;
     const qvm_watch *watch;
-    const qvm_times *times; /* the times of the frames that are to come */
+    const qvm_times *times; /* the times of the frames that will come */
     AVFrame *like;          /* the first frame, as this process's own decoder made it */
     qvm_scaled scaled;      /* the size at which frames are asked for; zeros: as planes */
     uint8_t *first_rgb;     /* the first frame at this size, as this process makes it; NULL: it is
                              * not wanted */
     AVBSFContext *annexb;
     AVPacket *packet;
-    /* the next packet is the first one, or a keyframe behind a gap */
+    /* the next packet is the first one, or a keyframe after a gap */
     bool begins;
-    bool free[QVM_MOST_SLOTS];                   /* slots in which no frame is or is to come */
-    bool emptying;                               /* all frames are to come, as no packet follows */
-    bool emptied;                                /* all frames have come, as no packet followed */
+    bool free[QVM_MOST_SLOTS];                   /* slots that hold no frame and await none */
+    bool emptying;                               /* no packet follows, so all frames must come */
+    bool emptied;                                /* all of these have come */
     qvm_gpu_decoder_event came[QVM_MOST_EVENTS]; /* a ring of n events, from `first` on */
     unsigned first, n;
-    /* A ring of n_held frames in the order in which they came. At most most_held of those in front
-     * of a frame are shown after it. */
+    /* A ring of n_held frames in the order in which they came. At most most_held of the frames that
+     * came before a frame are shown after it. */
     qvm_gpu_decoder_frame held[QVM_MOST_GROUP];
     unsigned first_held, n_held, most_held;
     int64_t held_bytes; /* bytes of the frames that are held */
     int32_t period;
     int32_t group; /* the group of the packet that was sent last */
     int32_t whole; /* all groups below this number are known to be whole */
-    int64_t next;  /* the number in `times` from which on the frame to be shown next is sought */
+    int64_t next;  /* index in `times` from which the search for the next frame to show begins */
     /* width, height, right, bottom and is_scaled of all frames' events; zeros: no frame came yet */
     int32_t shape[5];
     int64_t last_order; /* `order` of the frame that was given last */
     bool lost;          /* the process ended, is silent, or sent something impossible */
-    /* why the GPU is not used any more, to follow "since"; "": it is used */
+    /* why the GPU is no longer used, to follow "since"; "": it is used */
     char why[QVM_WHY_BYTES];
 } qvm_gpu_decoder;
 
@@ -132,22 +132,22 @@ typedef struct qvm_gpu_decoder {
  * no GPU decodes it to the same bytes. */
 int64_t qvm_gpu_decoder_slot_bytes(const AVCodecContext *codec, const AVFrame *first,
                                    const char **why);
-/* Returns whether n more sampled frames may wait for their group; why not is in d->why. */
+/* Returns whether n more sampled frames may wait for their group; if not, d->why says why. */
 bool qvm_gpu_decoder_can_hold(qvm_gpu_decoder *d, int64_t n);
 
-/* Has the GPU take the stream. The members of `d` up to `times` are set, `scaled` and first_rgb (of
- * malloc) may be, and the others are zeros; `first` is the first frame as `codec` made it. Returns
- * false with d->why if the GPU does not take it. The caller calls qvm_gpu_decoder_close in either
+/* Opens the stream on the GPU. The members of `d` up to `times` must be set, `scaled` and first_rgb
+ * (from malloc) may be, and the others are zeros; `first` is the first frame as `codec` made it.
+ * Returns false with d->why if the GPU refuses. The caller calls qvm_gpu_decoder_close in either
  * case. */
 bool qvm_gpu_decoder_open(qvm_gpu_decoder *d, const AVStream *stream, const AVCodecContext *codec,
                           const AVFrame *first);
 void qvm_gpu_decoder_close(qvm_gpu_decoder *d);
-/* Returns whether a received frame is RGB of the size that was asked for. *slot is where it is if
+/* Returns whether a received frame is RGB of the size that was asked for. *slot is the frame's if
  * it was not copied, else -1. */
 bool qvm_gpu_decoder_scaled(const qvm_gpu_decoder *d, const AVFrame *frame, int32_t *slot);
 /* These do what avcodec_send_packet and avcodec_receive_frame do, but frames that were not sampled
- * come without data, a failure is final, and none comes before its group is known to be whole. */
+ * come without data, a failure is final, and frames wait until their group is known to be whole. */
 int qvm_gpu_decoder_send(qvm_gpu_decoder *d, const AVPacket *packet, bool sampled);
 int qvm_gpu_decoder_receive(qvm_gpu_decoder *d, AVFrame *frame);
-/* Has the GPU, whose frames have all come, go on with a keyframe behind a gap. */
+/* Has the GPU, whose frames have all come, continue with a keyframe after a gap. */
 void qvm_gpu_decoder_begin_anew(qvm_gpu_decoder *d);

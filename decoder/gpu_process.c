@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* The program qwenvit-decoder as the GPU process. It decodes for many clips, a thread each, and
+/* The program qwenvit-decoder as the GPU process. It decodes for many clips, one thread each, and
  * outlives them. It sees no file, only the packets of each clip's decoder process (gpu_decoder.h).
- * The program that started it passes it the socket to that, and the memory for the frames. */
+ * The program that started it passes it each clip's socket and memory. */
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -123,7 +123,7 @@ decode(struct stream *s, const qvm_gpu_decoder_request *r)
     return why ? refuse(s, why) : true;
 }
 
-/* Does what a request asks for. Returns false if nothing more is done for the clip. */
+/* Carries out a request. Returns false if the clip is done. */
 static bool
 obey(struct stream *s, const qvm_gpu_decoder_request *r)
 {
@@ -174,7 +174,7 @@ serve(void *user)
 
 /* ---- orders ---------------------------------------------------------------------------------- */
 
-/* Starts a stream, which owns the descriptors. The order is trusted, as it is not from the clip. */
+/* Starts a stream, which owns the descriptors. The order is trusted: no clip sends orders. */
 static void
 start_stream(struct gpu_process *p, const qvm_order *order, const int fds[QVM_GPU_FDS])
 {
@@ -287,8 +287,8 @@ qvm_gpu_process_run(int socket, const char *number)
     if (!process) {
         sigprocmask(SIG_SETMASK, &before, NULL);
         qvm_end_with(watcher);
-        _exit(run(socket, number)); /* which ends the driver's own threads as well */
+        _exit(run(socket, number)); /* this ends the driver's own threads as well */
     }
-    close(socket); /* else the caller would not see that the process has ended */
+    close(socket); /* or the caller would not see that the process has ended */
     return process < 0 ? 1 : watch(process, caller, &waited);
 }

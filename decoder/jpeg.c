@@ -28,9 +28,9 @@ struct jpeg {
     qvm_source *source;
     AVFrame *frame;
     JSAMPROW cmyk; /* one row of a CMYK image */
-    int64_t at;    /* offset in the file, behind what was read */
+    int64_t at;    /* offset in the file, after what was read */
     int io_errno;
-    bool has_header, has_rows; /* how far decoding has come */
+    bool has_header, has_rows; /* how far decoding got */
     bool at_end, damaged, stopped;
     const char *why; /* an error text of ours; NULL: libjpeg has the text */
     uint8_t buffer[READ_BYTES];
@@ -58,7 +58,7 @@ say_nothing(j_common_ptr d)
     (void)d;
 }
 
-/* Takes a warning. Some tell of damage, others of headers that break a rule without harm. */
+/* Takes a warning. Some mean damage; others only that a header harmlessly breaks a rule. */
 static void
 hear(j_common_ptr d, int level)
 {
@@ -83,7 +83,7 @@ begin_input(j_decompress_ptr d)
     (void)d;
 }
 
-/* Ends a decoder that was stopped, and else signals life. */
+/* Ends the decoder if it was stopped, else signals life. */
 static void
 look_at_watch(struct jpeg *j)
 {
@@ -154,7 +154,7 @@ open_decoder(struct jpeg *j)
     j->errors.output_message = say_nothing;
     j->d.err = &j->errors;
     jpeg_create_decompress(&j->d);
-    /* the environment may have set a limit; the process's own limit counts instead */
+    /* the environment may have set a limit; the process has its own */
     j->d.mem->max_memory_to_use = 0;
     j->input = (struct jpeg_source_mgr){ .init_source = begin_input,
                                          .fill_input_buffer = fill_input,
@@ -181,7 +181,7 @@ make_frame(struct jpeg *j)
     }
 }
 
-/* Converts CMYK as Pillow does, which takes it to be inverted, as Adobe writes it. */
+/* Converts CMYK as Pillow does, which assumes that it is inverted, as Adobe writes it. */
 static void
 convert_cmyk(const uint8_t *cmyk, int width, uint8_t *rgb)
 {
@@ -210,7 +210,7 @@ static bool
 decode(struct jpeg *j)
 {
     if (setjmp(j->back))
-        return j->has_rows; /* what follows the rows is not needed */
+        return j->has_rows; /* nothing after the rows is needed */
     open_decoder(j);
     jpeg_read_header(&j->d, TRUE);
     j->d.out_color_space = j->d.num_components == 4 ? JCS_CMYK : JCS_RGB;
@@ -261,7 +261,7 @@ qvm_jpeg_read(qvm_source *source, AVFrame *frame, qv_error *err)
     return status;
 }
 
-/* Returns whether it is what Pillow reads: Huffman or arithmetic coding, 8 bits, 1, 3 or 4
+/* Returns whether Pillow reads this kind of JPEG: Huffman or arithmetic coding, 8 bits, 1, 3 or 4
  * components. */
 bool
 qvm_jpeg_is_readable(const qvm_source *source)

@@ -12,7 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Landlock as its later versions have it: the system's headers may be older than the kernel. */
+/* Landlock's later versions, because the system's headers may be older than the kernel. */
 enum { CREATE_RULESET = 444, ADD_RULE, RESTRICT_SELF };
 enum { VERSION = 1, PATH_BENEATH = 1 };
 enum {
@@ -90,7 +90,7 @@ qvm_sandbox_files(void)
             all.network |= versions[i].refused.network;
             all.scoped |= versions[i].refused.scoped;
         }
-    /* a kernel that does not know the last members takes them as long as they are 0 */
+    /* a kernel that does not know the last members accepts them while they are 0 */
     const int rules = version < 1 ? -1 : (int)syscall(CREATE_RULESET, &all, sizeof all, 0);
     if (rules < 0)
         return "Landlock";

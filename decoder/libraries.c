@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Makes forks cheap. FFmpeg brings more than a hundred libraries, and the loader writes to the data
- * of each: a fork copies the tables of all these pages, and its end frees them. A file's pages cost
- * neither. */
+ * of each: every fork copies the page tables of all this data, and frees them at its end. Pages of
+ * a file cost neither. */
 #include "decoder.h"
 
 #ifdef __linux__
@@ -23,7 +23,7 @@ map_from_file(struct dl_phdr_info *library, size_t size, void *file)
         const ElfW(Phdr) *p = &library->dlpi_phdr[i];
         const uintptr_t begin = library->dlpi_addr + p->p_vaddr, from = begin & -page;
         const size_t bytes = ((begin + p->p_filesz + page - 1) & -page) - from;
-        const size_t fixed = ((begin + p->p_memsz) & -page) - from; /* as the loader rounds it */
+        const size_t fixed = ((begin + p->p_memsz) & -page) - from; /* rounded as the loader does */
         const off_t at = lseek(fd, 0, SEEK_END);
         bool done = true;
         if (p->p_type == PT_LOAD && p->p_flags == (PF_R | PF_W) &&
@@ -31,17 +31,17 @@ map_from_file(struct dl_phdr_info *library, size_t size, void *file)
             done = mmap((void *)from, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, fd,
                         at) != MAP_FAILED;
         else if (p->p_type == PT_GNU_RELRO &&
-                 fixed) /* is listed behind the data that it is part of */
+                 fixed) /* is listed after the data that it is part of */
             done = !mprotect((void *)from, fixed, PROT_READ);
         if (!done)
-            _exit(1); /* nothing may be mapped there any more */
+            _exit(1); /* the old mapping may be gone, so nothing can go on */
     }
     return 0;
 }
 
-/* Returns whether this process has one thread, as one that a library has started may write to its
- * data meanwhile. The folder has two links more than threads; one that has ended may still be in
- * it. */
+/* Returns whether this process has one thread: a thread that a library started could write to the
+ * data meanwhile. The folder has two more links than threads, and may still list one that has
+ * ended. */
 static bool
 is_alone(void)
 {

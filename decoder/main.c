@@ -41,7 +41,7 @@ serve(const qvm_order *order, const int *fds, int n)
         high[i] = fcntl(fds[i], F_DUPFD, END_FD);
     for (int i = 0; i < n; i++)
         dup2(high[i], FIRST_FD + i);
-    close(STDIN_FILENO); /* the first of them came there */
+    close(STDIN_FILENO); /* the first of them arrived there */
     const char *failed = qvm_sandbox(order->memory, FIRST_FD + n);
     if (!failed) {
         const int codec = n == QVM_SESSION_FDS ? FIRST_FD + 3 : -1;
@@ -107,7 +107,7 @@ end_process(pid_t pid)
     return how;
 }
 
-/* Kills a process and does not wait while its memory is given back, which takes milliseconds. It is
+/* Kills a process without waiting for its memory to be freed, which takes milliseconds. It is
  * reaped when MOST_DROPPED more have been dropped. */
 static void
 drop_process(pid_t pid)
@@ -145,8 +145,8 @@ strike(pid_t pid)
     return at != NULL;
 }
 
-/* Sends the spare an order, after which it is none. Returns its number; -1, and it is killed, if it
- * cannot be reached. */
+/* Sends the spare an order, after which it is no longer spare. Returns its number; if it cannot be
+ * reached it is killed, and -1 returned. */
 static pid_t
 give_order(struct spare *s, const qvm_order *order, const int *fds, int n)
 {
@@ -160,7 +160,7 @@ give_order(struct spare *s, const qvm_order *order, const int *fds, int n)
 }
 
 /* Returns the process that serves the session from now on, or -1. A spare that died while it waited
- * (killed by a system without memory, say) costs no clip: another is made. */
+ * (killed when memory ran out, say) costs no clip: another is made. */
 static pid_t
 use_spare(struct spare *s, const qvm_order *order, const int *fds, int n)
 {
@@ -207,7 +207,7 @@ keep_freed_memory(void)
 #endif
 }
 
-/* Prints what the program is made of, where FFmpeg's libraries are found at all. */
+/* Prints the versions of the program and its libraries. It cannot run if FFmpeg's are missing. */
 static int
 print_version(int fd)
 {
@@ -234,7 +234,7 @@ main(int argc, char **argv)
         return 2;
     }
 #ifndef QVM_SPAWN_CLOSES
-    qvm_close_from(FIRST_FD); /* what the program that started this one did not close on exec */
+    qvm_close_from(FIRST_FD); /* descriptors that the caller's exec left open */
 #endif
     if (argc == 4 && !strcmp(argv[1], QVM_MAKE_CLIP))
         return qvm_make_clip(STDIN_FILENO, argv + 2);
@@ -245,7 +245,7 @@ main(int argc, char **argv)
     qvm_warm_up();
     qvm_sandbox_prepare();
     struct spare spare = make_spare();
-    qvm_share_libraries(); /* after that fork, for which the first clip waits */
+    qvm_share_libraries(); /* after that fork, because the first clip waits for it */
     qvm_order order = { 0 };
     int fds[QVM_SESSION_FDS], n;
     while (qvm_order_wait(STDIN_FILENO, caller) && qvm_order_take(STDIN_FILENO, &order, fds, &n)) {
@@ -257,7 +257,7 @@ main(int argc, char **argv)
             spare = make_spare();
     }
     if (spare.pid > 0) {
-        close(spare.socket); /* it then ends by itself */
+        close(spare.socket); /* it then ends on its own */
         end_process(spare.pid);
     }
     return 0;

@@ -13,7 +13,7 @@ enum { SURFACE = 1024 };
 
 struct recorder {
     struct qvm_clip_shape shape;
-    int8_t *surface;  /* [SURFACE, SURFACE] added to luma; NULL: nothing is */
+    int8_t *surface;  /* [SURFACE, SURFACE] added to luma; NULL: nothing is added */
     const char *path; /* the temporary file's */
     AVFormatContext *file;
     AVCodecContext *codec;
@@ -37,7 +37,7 @@ next_random(uint32_t *state)
     return *state >> 8;
 }
 
-/* Makes detail of all sizes: noise on grids from 64 pixels to 2, each half as strong. */
+/* Makes detail of all sizes: noise on grids from 64 pixels to 2, each at half strength. */
 static int8_t *
 make_surface(void)
 {
@@ -64,7 +64,7 @@ make_surface(void)
     return surface;
 }
 
-/* Adds the surface, panned by 40 pixels a second, and grain that differs in each frame. */
+/* Adds the surface, panned by 40 pixels per second, and grain that differs in each frame. */
 static void
 add_detail(AVFrame *f, const int8_t *surface, double t, uint32_t random)
 {
@@ -223,7 +223,7 @@ qvm_make_clip(int socket, char **arguments)
     char text[AV_ERROR_MAX_STRING_SIZE] = QVM_MADE;
     int e = AVERROR(EINVAL);
     qvm_end_with(qvm_caller(socket));
-    signal(SIGXFSZ, SIG_IGN);       /* a limit of the caller's becomes an error */
+    signal(SIGXFSZ, SIG_IGN);       /* so a file above the limit is an error */
     av_log_set_level(AV_LOG_ERROR); /* libx264 logs a line for each clip */
     if (/* NOLINTNEXTLINE(cert-err34-c): the command wrote the numbers */
         sscanf(arguments[1], QVM_CLIP_SHAPE, &s.width, &s.height, &s.fps, &s.frames, &s.is_filmed,

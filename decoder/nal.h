@@ -11,9 +11,9 @@ typedef struct qvm_bits {
 } qvm_bits;
 
 qvm_bits qvm_open_bits(const uint8_t *from, const uint8_t *end);
-/* Takes n bits, at most 32. Behind the last one come zeros. */
+/* Reads n bits, at most 32. After the last one come zeros. */
 unsigned qvm_take_bits(qvm_bits *bits, int n);
-/* Takes an unsigned Exp-Golomb code (9.1). */
+/* Reads an unsigned Exp-Golomb code (9.1). */
 unsigned qvm_take_golomb(qvm_bits *bits);
 
 typedef struct qvm_units {
@@ -25,9 +25,9 @@ typedef struct qvm_units {
 const uint8_t *qvm_find_start_code(const uint8_t *at, const uint8_t *end);
 /* Begins with a packet's first unit. A packet may be empty, with no data. */
 qvm_units qvm_open_units(const AVPacket *packet, int length_bytes);
-/* Takes the next unit; false behind the last, or if a length is too long. */
+/* Moves to the next unit; false after the last, or if a length is too long. */
 bool qvm_next_unit(qvm_units *units, const uint8_t **unit, const uint8_t **end);
-/* Returns the length_bytes of a stream's packets, avcC and hvcC known as FFmpeg knows them. */
+/* Returns the length_bytes of a stream's packets; avcC and hvcC are recognised as by FFmpeg. */
 int qvm_find_length_bytes(const AVCodecParameters *par);
 /* Returns whether H.264's units of this type are parameter sets. */
 bool qvm_is_h264_parameters(int type);

@@ -14,7 +14,7 @@ enum { QVM_NVIDLE = 32 }; /* decoders that are kept open between clips */
 typedef CUresult CUDAAPI cuda_register(void *at, size_t bytes, unsigned flags);
 typedef CUresult CUDAAPI cuda_unregister(void *at);
 
-/* The functions that are called in NVIDIA's libraries. */
+/* The functions of NVIDIA's libraries that are called. */
 struct qvm_nvcalls {
 #define CALLS                                                                                      \
     CALL(cuda, cuInit, tcuInit, "cuInit")                                                          \
@@ -64,9 +64,9 @@ struct qvm_nvdecoder {
     CUstream queue;
     /* a picture's planes in locked pages: copies to other pages take turns in the whole process */
     void *host;
-    struct qvm_nvscaler *scaler; /* of the last stream that wanted frames resized; NULL: none did */
+    struct qvm_nvscaler *scaler; /* of the last stream with resized frames; NULL: there was none */
     struct qvm_nvshape shape;
-    int64_t bytes; /* bytes of all surfaces, and the most that a scaler takes */
+    int64_t bytes; /* bytes of all surfaces, and the most that a scaler needs */
 };
 
 enum { QVM_NVCODECS = 2 };
@@ -100,12 +100,12 @@ int64_t qvm_nvdecoder_bytes(const struct qvm_nvshape *shape);
 
 /* ---- nvscale.c: frames are converted and resized on the GPU ---------------------------------- */
 
-/* Loads the kernels, unless they give other bytes than the CPU. */
+/* Loads the kernels, unless their bytes differ from the CPU's. */
 void qvm_nvscale_open(qvm_nvdec *gpu);
-/* Makes *scaler one for this size, if it is none. Returns false, with NULL, if there is none. */
+/* Makes *scaler one for this size, unless it is one. Returns false, with NULL, on failure. */
 bool qvm_nvscaler_make(const qvm_nvdec *gpu, const qvm_scaled *size, struct qvm_nvscaler **scaler);
 void qvm_nvscaler_free(const qvm_nvdec *gpu, struct qvm_nvscaler **scaler);
-/* Enqueues a frame's way through the kernels, and from there to the host. The planes' rows are
+/* Enqueues the kernels for a frame, and the copy of the result to the host. The planes' rows are
  * `pitch` bytes apart. */
 CUresult qvm_nvscaler_run(const qvm_nvdec *gpu, struct qvm_nvscaler *scaler, CUdeviceptr luma,
                           CUdeviceptr chroma, unsigned pitch, const qvm_colours *colours,

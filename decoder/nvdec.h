@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: MIT */
-/* NVIDIA's video decoders, by NVIDIA's own library, which parses the stream and says of each
- * picture whether it was whole. FFmpeg's decoders tell of no damage, and open a device's decoder
- * anew for each clip, which takes some 40 ms during which no other is opened. */
+/* NVIDIA's video decoders, by NVIDIA's own library, which parses the stream and reports whether
+ * each picture was whole. FFmpeg's wrappers report no damage, and reopen a device's decoder for
+ * each clip, which takes some 40 ms during which no other can be opened. */
 #pragma once
 
 #include "gpu_decoder.h"
 
-/* Returns why no GPU decodes in this build, in words for not_gpu; "": one may. */
+/* Returns why no GPU decodes in this build, as a text for not_gpu; "": one may. */
 const char *qvm_no_nvdec(void);
 
 typedef struct qvm_nvdec qvm_nvdec;
 
 /* Receives the pictures of a stream. */
 typedef struct qvm_nvdec_sink {
-    /* Returns the place, of so many bytes, for the frame of time `pts`, and its slot; NULL: it is
-     * not wanted. */
+    /* Returns the memory, of that many bytes, for the frame of time `pts`, and its slot; NULL: the
+     * frame is not wanted. */
     uint8_t *(*find)(void *user, int64_t pts, int64_t bytes, int32_t *slot);
-    /* Hears of each frame, which is in its place by then if it is wanted. */
+    /* Called for each frame, which is in its memory by then if it is wanted. */
     void (*frame)(void *user, const qvm_gpu_decoder_event *event);
     void *user;
 } qvm_nvdec_sink;
@@ -28,18 +28,17 @@ typedef struct qvm_nvstream qvm_nvstream;
 const char *qvm_nvdec_load(qvm_nvdec **out);
 /* Opens the GPU of this number. Returns NULL, or why not. */
 const char *qvm_nvdec_open(qvm_nvdec *gpu, int number);
-/* Returns whether a decoder can be made, which it may not in a process that is locked in. */
+/* Returns whether a decoder can be made, which may fail in a process that is locked in. */
 bool qvm_nvdec_try(qvm_nvdec *gpu);
 
-/* Opens a stream, for one thread. Returns NULL, and *why to follow "since", if the GPU does not
- * take it. */
+/* Opens a stream, for one thread. Returns NULL, and *why to follow "since", if the GPU refuses. */
 qvm_nvstream *qvm_nvstream_open(qvm_nvdec *gpu, const qvm_gpu_decoder_stream *about,
                                 const qvm_nvdec_sink *sink, const char **why);
-/* Decodes a request's packet of one picture. With `data` NULL, all frames come that are under way,
- * and all pictures are known to be whole. Frames come in the order of their packets. Returns NULL,
- * or why the stream is of no use any more. */
+/* Decodes a request's packet of one picture. With `data` NULL, all frames under way come, and all
+ * pictures are known to be whole. Frames come in the order of their packets. Returns NULL, or why
+ * the stream has failed. */
 const char *qvm_nvstream_give(qvm_nvstream *stream, const qvm_gpu_decoder_request *request,
                               const uint8_t *data);
-/* Goes on with a keyframe that refers to nothing before it. Returns as above. */
+/* Continues with a keyframe that refers to nothing before it. Returns as above. */
 const char *qvm_nvstream_begin_anew(qvm_nvstream *stream);
 void qvm_nvstream_close(qvm_nvstream *stream);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Converts and resizes frames on the GPU (scale.cu), so that a core need not, and less is copied.
- * A sample shows at the start that this gives the CPU's bytes: swscale's depend on its build and on
+/* Converts and resizes frames on the GPU (scale.cu), which spares the CPU and copies less. A sample
+ * at the start checks that this gives the CPU's bytes, because swscale's depend on its build and on
  * the CPU. */
 #include "nvcuvid.h"
 
@@ -32,7 +32,7 @@ qvm_nvscaler_free(const qvm_nvdec *g, struct qvm_nvscaler **scaler)
     *scaler = NULL;
 }
 
-/* Copies an axis's tables to *at, and moves it behind them. Returns false if that fails. */
+/* Copies an axis's tables to *at, and moves *at past them. Returns false if that fails. */
 static bool
 copy_axis(const qvm_nvdec *g, const struct qv_axis *a, CUdeviceptr *at, struct qvm_scale_axis *to)
 {
@@ -108,7 +108,7 @@ qvm_nvscaler_run(const qvm_nvdec *g, struct qvm_nvscaler *s, CUdeviceptr luma, C
 
 /* ---- the sample ------------------------------------------------------------------------------ */
 
-/* Puts a planar frame into the GPU's memory as NV12, and there through the kernels. */
+/* Copies a planar frame to the GPU's memory as NV12, and runs the kernels on it. */
 static bool
 scale_there(const qvm_nvdec *g, const AVFrame *f, const qvm_scaled *size, uint8_t *to)
 {

@@ -6,8 +6,8 @@
 #include <string.h>
 
 enum {
-    MOST_SURFACES = 32, /* of a decoder, which the parser numbers */
-    EXTRA_SURFACES = 4, /* beside those that the parser asks for, so that it need not wait */
+    MOST_SURFACES = 32, /* of a decoder; the parser numbers them */
+    EXTRA_SURFACES = 4, /* more than the parser asks for, so that it need not wait */
     DISPLAY_DELAY = 2,
 };
 
@@ -25,7 +25,7 @@ struct qvm_nvstream {
     bool has_format;
     /* of the packet that is parsed: its time, and the order of its period's first picture */
     int64_t pts, order;
-    int32_t group;  /* the group of pictures that the packet is of */
+    int32_t group;  /* the packet's group of pictures */
     int n_pictures; /* pictures of that packet so far */
     struct waiting {
         int surface;
@@ -37,7 +37,7 @@ struct qvm_nvstream {
     int32_t group_of[MOST_SURFACES];
     uint32_t whole;   /* surfaces that hold a picture of this stream */
     uint32_t unasked; /* surfaces whose picture may be damaged, as the GPU has not said yet */
-    const char *why;  /* why the stream is of no use any more; NULL: it is of use */
+    const char *why;  /* why the stream has failed; NULL: it has not */
 };
 
 /* ---- what the parser says -------------------------------------------------------------------- */
@@ -50,8 +50,8 @@ fail(qvm_nvstream *s, const char *why)
     return 0;
 }
 
-/* Returns the columns or rows (`down`) that are cut off in front of the visible part,
- * which NVIDIA's parser does not tell. */
+/* Returns the columns or rows (`down`) that are cut off before the visible part, which NVIDIA's
+ * parser does not report. */
 static int
 cut_off(const qvm_nvstream *s, bool down)
 {
@@ -60,7 +60,7 @@ cut_off(const qvm_nvstream *s, bool down)
                 : f->display_area.right - s->scaled.width;
 }
 
-/* Returns whether frames can be resized as the clip's process asks, which is not to be believed. */
+/* Returns whether frames can be resized as the clip's process asks, which cannot be trusted. */
 static bool
 can_scale(const qvm_nvstream *s)
 {
@@ -128,8 +128,8 @@ has_h264_references(const qvm_nvstream *s, const CUVIDH264PICPARAMS *p)
     return true;
 }
 
-/* Returns whether the pictures that it refers to are there. Others that its slices list may be
- * missing. */
+/* Returns whether the pictures that it refers to are there. Other pictures that its slices list may
+ * be missing. */
 static bool
 has_hevc_references(const qvm_nvstream *s, const CUVIDHEVCPICPARAMS *p)
 {
@@ -149,7 +149,7 @@ has_hevc_references(const qvm_nvstream *s, const CUVIDHEVCPICPARAMS *p)
     return true;
 }
 
-/* Returns whether all pictures that a picture refers to are there, and of this stream. */
+/* Returns whether all pictures that a picture refers to are there, and belong to this stream. */
 static bool
 has_references(const qvm_nvstream *s, const CUVIDPICPARAMS *p)
 {
@@ -161,7 +161,7 @@ has_references(const qvm_nvstream *s, const CUVIDPICPARAMS *p)
 }
 
 /* FFmpeg 5.1 decodes some HEVC with coding tree blocks of 16x16 to other colours than the encoder's
- * own (the MD5 of Cr differs), and an H200 did not make FFmpeg's: they are left to the CPU. */
+ * (the MD5 of Cr differs), and an H200's were not FFmpeg's: these are left to the CPU. */
 static bool
 has_small_blocks(const qvm_nvstream *s, const CUVIDPICPARAMS *p)
 {
@@ -180,7 +180,7 @@ order_of(const qvm_nvstream *s, const CUVIDPICPARAMS *p)
     return fields[0] < fields[1] ? fields[0] : fields[1];
 }
 
-/* Asks whether pictures in these surfaces are damaged, and fails the stream if one is. */
+/* Asks the GPU whether pictures in these surfaces are damaged, and fails the stream if one is. */
 static bool
 ask(qvm_nvstream *s, uint32_t surfaces)
 {
@@ -235,7 +235,7 @@ copy_out(qvm_nvstream *s, CUdeviceptr luma, unsigned pitch)
     return code ? code : call->cuMemcpy2DAsync(&copy, d->queue);
 }
 
-/* Waits for the picture in a surface, and copies it as qvm_gpu_decoder_event says, or nowhere. */
+/* Waits for the picture in a surface, and copies it if wanted (qvm_gpu_decoder_event). */
 static bool
 fetch(qvm_nvstream *s, int surface, uint8_t *to)
 {
@@ -254,8 +254,8 @@ fetch(qvm_nvstream *s, int surface, uint8_t *to)
     return !code;
 }
 
-/* Waits for the pictures in these surfaces of which the GPU has not said yet whether they are
- * damaged, and asks again. Fails the stream if one is, or if the GPU still does not say. */
+/* Waits for the pictures in these surfaces whose damage is not known yet, and asks the GPU again.
+ * Fails the stream if one is damaged, or if the GPU still does not know. */
 static bool
 settle(qvm_nvstream *s, uint32_t surfaces)
 {
@@ -288,7 +288,7 @@ hand_out(qvm_nvstream *s)
     memmove(s->waiting, s->waiting + 1, (size_t)s->n_waiting * sizeof *s->waiting);
     if (w.to && !fetch(s, w.surface, w.to))
         return fail(s, "the GPU's frames cannot be copied");
-    /* by now the picture is decoded, and so are those that it refers to */
+    /* by now the picture is decoded, and so are its references */
     if (w.to && !ask(s, ~0U))
         return false;
     w.event.whole = find_unsettled(s);
@@ -337,7 +337,7 @@ on_picture(void *user, CUVIDPICPARAMS *p)
         return fail(s, "it is interlaced");
     if (s->n_pictures++)
         return fail(s, "a packet has several pictures");
-    /* an H200 tells of damage in one of a picture's slices alone */
+    /* an H200 reports damage in only one of a picture's slices */
     if (p->nNumSlices > 1)
         return fail(s, "its pictures have several slices");
     if (has_small_blocks(s, p))
@@ -361,7 +361,7 @@ on_picture(void *user, CUVIDPICPARAMS *p)
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-/* Called to show a picture; nothing of it is used. */
+/* Called to show a picture; it is ignored. */
 static int CUDAAPI
 on_display(void *user, CUVIDPARSERDISPINFO *d)
 {

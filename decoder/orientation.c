@@ -8,7 +8,7 @@
 enum { MOST_PARTS = 100000, MOST_XMP = 1 << 20, TAG = 274 };
 
 struct place {
-    int64_t at, n; /* bytes of the file; n is 0 if there is none */
+    int64_t at, n; /* bytes of the file; n is 0 if there are none */
 };
 
 struct places {
@@ -40,7 +40,7 @@ walk_jpeg(qvm_pages *pages, struct places *p)
     return n >= 0;
 }
 
-/* Walks a PNG's chunks: a length, a name, so many bytes, and a checksum. */
+/* Walks a PNG's chunks: a length, a name, that many bytes, and a checksum. */
 static bool
 walk_png(qvm_pages *pages, struct places *p)
 {
@@ -62,7 +62,7 @@ walk_png(qvm_pages *pages, struct places *p)
     return n >= 0;
 }
 
-/* Walks a WebP's chunks: a name, a length, so many bytes, padded to an even number. */
+/* Walks a WebP's chunks: a name, a length, that many bytes, padded to an even number. */
 static bool
 walk_webp(qvm_pages *pages, struct places *p)
 {
@@ -79,7 +79,7 @@ walk_webp(qvm_pages *pages, struct places *p)
     return n >= 0;
 }
 
-/* Finds the contents of the first box of a name, behind a length and the name; n is 0: none. */
+/* Finds the contents of the first box of a name, after a length and the name; n 0: none. */
 static struct place
 find_box(qvm_pages *pages, struct place in, const char *name)
 {
@@ -158,8 +158,8 @@ read_exif(qvm_pages *pages, struct place exif)
     return n < 0 ? -1 : 0;
 }
 
-/* Returns the digit behind `tiff:Orientation="` or `tiff:Orientation>` in front; 0: there is none.
- * The text must end with zeros. */
+/* Returns the digit after `tiff:Orientation="` or `tiff:Orientation>` if the text begins so, else
+ * 0. The text must end with zeros. */
 static int
 read_name(const char *text)
 {

@@ -3,7 +3,7 @@
  * Reads what a packet's headers say of its pictures, without decoding them: whether other pictures
  * may refer to them, whether decoding may begin with them, and how many of them are shown.
  *
- * A picture to which no other refers may be left out, and every other is decoded to the same bytes.
+ * A picture to which no other refers may be left out, and the rest still decode to the same bytes.
  * By codec:
  * - H.264 (7.4.1): those with nal_ref_idc 0, in each slice of each field.
  * - HEVC (7.4.2.2): no picture of its own temporal layer refers to a sub-layer non-reference
@@ -73,7 +73,7 @@ may_hide_pictures(const uint8_t *unit, const uint8_t *end)
     return qvm_take_bits(&b, 1);
 }
 
-/* Looks through an hvcC box (ISO/IEC 14496-15, 8.3.3.1): arrays of units behind 22 bytes. */
+/* Looks through an hvcC box (ISO/IEC 14496-15, 8.3.3.1): arrays of units after 22 bytes. */
 static bool
 may_hvcc_hide_pictures(const uint8_t *at, const uint8_t *end)
 {
@@ -102,8 +102,8 @@ look_at_hevc(qvm_units units, qvm_packet *p)
     bool referred = false;
     while (qvm_next_unit(&units, &unit, &end)) {
         const int type = unit[0] >> 1 & 63;
-        /* Behind a BLA picture or the end of a sequence, decoders drop the pictures that lead a
-         * keyframe. */
+        /* After a BLA picture or the end of a sequence, decoders drop a keyframe's leading
+         * pictures. */
         p->changes = p->changes || (type >= 16 && type <= 18) || type == 36 || type == 37;
         if (end - unit < 3)
             continue;
@@ -135,9 +135,9 @@ hash_headers(uint64_t hash, const uint8_t *at, const uint8_t *end)
     return hash ? hash : 1;
 }
 
-/* MPEG-4: a picture's start code is 00 00 01 B6; the two bits behind it are 2 in B-pictures. One
- * that is not coded shows nothing: some 20 bits follow, where a picture of copied blocks has one
- * more for each. Codes up to 2F are headers, which hold for all pictures that follow. */
+/* MPEG-4: a picture's start code is 00 00 01 B6; the next two bits are 2 in B-pictures. A picture
+ * that is not coded shows nothing: only some 20 bits follow, while a picture of copied blocks has
+ * one more bit for each block. Codes up to 2F are headers, which hold from there on. */
 static void
 look_at_mpeg4(qvm_units all, qvm_packet *p)
 {
@@ -158,9 +158,9 @@ look_at_mpeg4(qvm_units all, qvm_packet *p)
     p->start = true;
 }
 
-/* MPEG-1 and MPEG-2: a picture's start code is 00 00 01 00, and three bits behind ten more are 3 in
- * B-pictures. Sequence headers (B3) and extensions (B5) with matrices (3) in front hold for others,
- * too. */
+/* MPEG-1 and MPEG-2: a picture's start code is 00 00 01 00, and after ten more bits, three bits are
+ * 3 in B-pictures. Sequence headers (B3) and matrix extensions (B5, 3) before it hold for later
+ * pictures too. */
 static void
 look_at_mpeg2(qvm_units all, qvm_packet *p)
 {
@@ -262,9 +262,9 @@ look_at_av1(qvm_units all, qvm_packet *p)
 
 /* ---- codecs with key frames alone ------------------------------------------------------------ */
 
-/* Codecs for which FFmpeg makes a frame of one packet and the container's parameters, where there
- * is no palette and Motion JPEG's headers are equal. Its other intra-only decoders repeat frames,
- * keep tables, or are too rare to be looked at: they are decoded whole. */
+/* Codecs for which FFmpeg makes a frame from one packet and the container's parameters, provided
+ * that there is no palette and Motion JPEG's headers are equal. Its other intra-only decoders
+ * repeat frames, keep tables, or were too rare to examine: their clips are decoded whole. */
 static const enum AVCodecID stateless[] = {
     AV_CODEC_ID_AYUV,    AV_CODEC_ID_DNXHD,    AV_CODEC_ID_DVVIDEO,  AV_CODEC_ID_FFVHUFF,
     AV_CODEC_ID_HUFFYUV, AV_CODEC_ID_JPEG2000, AV_CODEC_ID_MAGICYUV, AV_CODEC_ID_MJPEG,
@@ -299,9 +299,9 @@ hash_tables(uint64_t hash, int marker, const uint8_t *at, const uint8_t *end)
     return hash;
 }
 
-/* Motion JPEG's decoder keeps tables, and what some segments say. If all packets have the same
- * segments in one order, and tables in front of the first scan alone, each replaces what an earlier
- * one left. */
+/* Motion JPEG's decoder keeps tables and the contents of some segments. If all packets have the
+ * same segments in the same order, and tables only before the first scan, each packet replaces what
+ * an earlier one left. */
 static void
 look_at_jpeg(qvm_units all, qvm_packet *p)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Reads a file: its clip, and page by page for walks over parts of a few bytes. */
+/* Reads a file's clip, also page by page for walks that read a few bytes at a time. */
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>

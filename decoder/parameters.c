@@ -11,11 +11,10 @@ struct set {
     const uint8_t *at, *end; /* its NAL unit, without the zeros that may follow */
     int type;
     unsigned number;
-    bool
-        is_head; /* other sets lean on it: decoders drop those when it is replaced by another one */
+    bool is_head; /* other sets depend on it: decoders drop them when it is replaced */
 };
 
-/* Reads the number of an HEVC SPS (7.3.2.2), which stands behind profiles and levels (7.3.3). */
+/* Reads the number of an HEVC SPS (7.3.2.2), which follows profiles and levels (7.3.3). */
 static unsigned
 take_hevc_sps_number(qvm_bits *b)
 {
@@ -71,7 +70,7 @@ is_same(const struct set *a, const struct set *b)
     return a->end - a->at == b->end - b->at && !memcmp(a->at, b->at, (size_t)(a->end - a->at));
 }
 
-/* Puts a set behind those that are kept, with a length or a start code. */
+/* Appends a set to the kept ones, with a length or a start code. */
 static bool
 append_set(AVPacket *kept, const struct set *set, int length_bytes)
 {
@@ -85,7 +84,7 @@ append_set(AVPacket *kept, const struct set *set, int length_bytes)
     return true;
 }
 
-/* Takes a set out of those that are kept. */
+/* Removes a kept set. */
 static void
 drop_set(AVPacket *kept, const struct set *set, int length_bytes)
 {
@@ -95,9 +94,9 @@ drop_set(AVPacket *kept, const struct set *set, int length_bytes)
     av_shrink_packet(kept, (int)((size_t)kept->size - (end - at)));
 }
 
-/* A head that comes again as it was changes nothing in a decoder. A changed one drops the sets that
- * lean on it, so both stay, with what lies between. Of other sets the last alone counts, in its
- * place: its meaning depends on the heads before it. */
+/* A head that is repeated unchanged changes nothing in a decoder. A changed one drops the sets that
+ * depend on it, so both stay, with what lies between. Of other sets only the last counts, where it
+ * stands, because its meaning depends on the heads before it. */
 bool
 qvm_keep_parameters(const AVCodecParameters *par, const AVPacket *packet, AVPacket *kept,
                     bool *changed)

@@ -36,12 +36,12 @@ set_limit(int what, rlim_t most)
 }
 
 /* Limits the memory that is written to; the filter refuses what RLIMIT_DATA does not count.
- * RLIMIT_AS must not be set: without room for a mapping twice, Linux's mprotect() makes it writable
- * without asking what RLIMIT_DATA allows. */
+ * RLIMIT_AS must not be set: without room to count a mapping twice, Linux's mprotect() makes it
+ * writable without checking RLIMIT_DATA. */
 static const char *
 limit_memory(rlim_t memory)
 {
-    if (!memory || QVM_SANITIZED) /* which reserve terabytes before main */
+    if (!memory || QVM_SANITIZED) /* sanitizers reserve terabytes before main */
         return NULL;
     if (!set_limit(RLIMIT_DATA, memory))
         return "setrlimit(RLIMIT_DATA)";
@@ -98,7 +98,7 @@ add_rules(scmp_filter_ctx to, int kind)
 {
     for (const struct rule *r = rules; r < rules + sizeof rules / sizeof *rules; r++) {
         const unsigned n = !!r->arguments[0].op + !!r->arguments[1].op;
-        if (r->kinds & kind && r->call >= 0 && /* below 0: this machine does not have it */
+        if (r->kinds & kind && r->call >= 0 && /* below 0: this machine does not have the call */
             seccomp_rule_add_array(to, r->action, r->call, n, r->arguments))
             return false;
     }
@@ -127,8 +127,8 @@ qvm_sandbox_prepare(void)
     make_filter(QVM_LOCK_CLIP);
 }
 
-/* Filters the calls of this thread, or with SECCOMP_FILTER_FLAG_TSYNC of all. Returns NULL, or what
- * failed, with errno. */
+/* Filters the calls of this thread, or with SECCOMP_FILTER_FLAG_TSYNC of all threads. Returns NULL,
+ * or what failed, with errno. */
 static const char *
 filter_calls(unsigned flags)
 {
@@ -182,7 +182,7 @@ filter_calls(unsigned flags)
 const char *
 qvm_sandbox(int64_t memory, int first_fd)
 {
-    if (!QVM_SANITIZED) { /* they report on standard error */
+    if (!QVM_SANITIZED) { /* sanitizers report on standard error */
         close(STDOUT_FILENO);
         close(STDERR_FILENO);
     }

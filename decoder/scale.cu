@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Converts NV12 to RGB, and resizes it with the arithmetic of pixels/resize.c. The build makes PTX
- * of this, which NVIDIA's driver compiles when a GPU process starts (nvscale.c). */
+/* Converts NV12 to RGB, and resizes it with the arithmetic of pixels/resize.c. The build compiles
+ * this to PTX, which NVIDIA's driver compiles when a GPU process starts (nvscale.c). */
 #include "scale.h"
 
-/* A thread makes a pixel; blockIdx.y is the row. */
+/* One thread per pixel; blockIdx.y is the row. */
 extern "C" __global__ void
 across(const struct qvm_scale_across s)
 {
@@ -29,7 +29,7 @@ across(const struct qvm_scale_across s)
         to[c] = (uint8_t)qvm_to_byte(sum[c] >> s.axis.precision);
 }
 
-/* A thread makes a byte; blockIdx.y is the row. */
+/* One thread per byte; blockIdx.y is the row. */
 extern "C" __global__ void
 down(const struct qvm_scale_down s)
 {

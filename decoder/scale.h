@@ -21,8 +21,8 @@ qvm_to_byte(int v)
     return v < 0 ? 0 : v > 255 ? 255 : v;
 }
 
-/* Converts a pixel as swscale's vector code on x86-64 does, which is not what its plain code does:
- * each product is cut to its upper 16 bits by itself. */
+/* Converts a pixel as swscale's vector code on x86-64 does, which differs from its plain code: each
+ * product is truncated to its upper 16 bits by itself. */
 QVM_SCALE_FN void
 qvm_to_rgb(const qvm_colours *c, int y, int u, int v, int rgb[3])
 {

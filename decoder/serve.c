@@ -13,12 +13,12 @@
 
 #define ALIVE_S 1.0 /* between signs of life, which are sent while a frame takes long */
 #ifndef MAP_POPULATE
-#define MAP_POPULATE 0 /* on systems without it, pages come one by one as they are written */
+#define MAP_POPULATE 0 /* on systems without it, pages come one by one, when written */
 #endif
 
 /* ---- listening ------------------------------------------------------------------------------- */
 
-/* Receives the index that follows a request. Returns false if nothing further can be understood. */
+/* Receives the index that follows a request. Returns false if nothing after it makes sense. */
 static bool
 receive_index(const qvm_serving *s, int64_t bytes, qvm_index **index)
 {
@@ -72,7 +72,7 @@ wait_for_request(qvm_serving *s, const qvm_request *request)
     return !atomic_load(&s->stop);
 }
 
-/* Waits until there is a slot for frame number i. Returns false if the clip has gone. */
+/* Waits until there is a slot for frame number i. Returns false if the clip is gone. */
 static bool
 wait_for_slot(qvm_serving *s, int64_t i)
 {
@@ -126,8 +126,8 @@ say_alive(void *user)
 static qv_status
 map_shared(qvm_serving *s, qv_error *err)
 {
-    /* Unless a GPU fills its own, all slots will be written, and pages are had more quickly at once
-     * than by a fault each. */
+    /* Unless a GPU fills its own, all slots will be written, and allocating their pages at once is
+     * faster than by one fault each. */
     void *at = mmap(NULL, (size_t)s->start.memory, PROT_READ | PROT_WRITE,
                     MAP_SHARED | (s->start.plane_bytes ? 0 : MAP_POPULATE), s->session->shared, 0);
     if (at == MAP_FAILED)
@@ -137,7 +137,7 @@ map_shared(qvm_serving *s, qv_error *err)
     return QV_OK;
 }
 
-/* Lets the reader take its frames from the GPU process. */
+/* Has the reader take its frames from the GPU process. */
 static qv_status
 map_planes(qvm_serving *s, qv_error *err)
 {
@@ -233,7 +233,7 @@ qvm_serve(qvm_serving *s, const qvm_session *session)
         .session = session, .no_gpu = "", .open = { .kind = -1 }, .start = { .kind = -1 }
     };
     atomic_init(&s->stop, false);
-    pthread_mutex_init(&s->lock, NULL); /* neither call allocates or fails on Linux or macOS */
+    pthread_mutex_init(&s->lock, NULL); /* on Linux and macOS neither call allocates or fails */
     pthread_cond_init(&s->changed, NULL);
     say(s, QVM_READY, NULL);
     s->listens = !pthread_create(&s->listener, NULL, listen_to_clip, s);

@@ -14,9 +14,9 @@
 
 #define IO_BYTES 65536
 #define MAX_BAD_READS 64    /* failed reads in a row, after which the rest of a file is given up */
-#define MAX_STREAMS 100     /* looking into a stream may take a decoder, so there is a limit */
-#define FAR_PACKETS 48      /* a keyframe this far ahead is sought; one closer is read up to */
-#define MAX_BAD_FRAMES 1024 /* errors in a row, after which a decoder counts as emptied */
+#define MAX_STREAMS 100     /* probing a stream may open a decoder, so there is a limit */
+#define FAR_PACKETS 48      /* a keyframe this far ahead is sought; a closer one is read up to */
+#define MAX_BAD_FRAMES 1024 /* errors in a row, after which a decoder counts as drained */
 
 /* The formats that are read. None is a playlist or a text, and none names other files. */
 static const char allowed_formats[] =
@@ -91,7 +91,7 @@ open_file(qvm_source *source, qv_error *err)
     return qv_fail(err, QV_ENOMEM, "no memory for reading");
 }
 
-/* Fails with the words for an error of FFmpeg while opening. */
+/* Fails with a message for FFmpeg's error in opening. */
 static qv_status
 fail_av(const qvm_source *source, int code, const char *what, qv_error *err)
 {
@@ -106,7 +106,7 @@ fail_av(const qvm_source *source, int code, const char *what, qv_error *err)
 
 /* ---- demuxer --------------------------------------------------------------------------------- */
 
-/* FFmpeg gets no name, since it would guess by it: the content decides. */
+/* FFmpeg gets no name, since it would guess from it: the content decides. */
 static qv_status
 find_format(qvm_source *source, const AVInputFormat **found, qv_error *err)
 {
@@ -147,7 +147,7 @@ open_format(qvm_source *source, const AVInputFormat *found, qv_error *err)
     return code < 0 ? fail_av(source, code, "opening the container", err) : QV_OK;
 }
 
-/* Looks into the streams. The decoders used for that obey the limit on pixels too. */
+/* Probes the streams. The decoders used for that obey the limit on pixels too. */
 static qv_status
 probe_streams(qvm_source *source, qv_error *err)
 {
@@ -178,7 +178,7 @@ static qv_status
 choose_stream(qvm_source *source, qv_error *err)
 {
     AVFormatContext *format = source->format;
-    /* as torchcodec does, which transformers and qwen-vl-utils read with */
+    /* as torchcodec does, with which transformers and qwen-vl-utils read */
     const int best = av_find_best_stream(format, AVMEDIA_TYPE_VIDEO, -1, -1, NULL, 0);
     bool cover = false;
     for (unsigned i = 0; i < format->nb_streams; i++) {
@@ -217,7 +217,7 @@ qvm_source_open_decoder(qvm_source *source, int threads, qv_error *err)
     return code < 0 ? fail_av(source, code, "opening the decoder", err) : QV_OK;
 }
 
-/* Opens the file in the format that was found, looks into its streams, and chooses one. */
+/* Opens the file in the format that was found, probes its streams, and chooses one. */
 static qv_status
 open_streams(qvm_source *source, const AVInputFormat *found, qv_error *err)
 {
@@ -374,8 +374,8 @@ qvm_source_leave_out(qvm_source *source, const qvm_times *times)
         source->n_left += times->at[i].needed && times->at[i].packet >= source->n_read;
 }
 
-/* Seeks the next keyframe behind which frames are needed, if it is far away. Packets in front of it
- * are left out as usual. */
+/* Seeks the next keyframe after which frames are needed, if it is far away. Packets before it are
+ * left out as usual. */
 static void
 leap(qvm_source *source, int32_t packet)
 {
@@ -394,7 +394,7 @@ leap(qvm_source *source, int32_t packet)
         source->errors++;
 }
 
-/* Returns whether the packet that was read must be decoded. Of others the parameters are kept. */
+/* Returns whether the packet that was read must be decoded. If not, keeps its parameter sets. */
 static bool
 is_needed(qvm_source *source)
 {
@@ -420,7 +420,7 @@ is_needed(qvm_source *source)
     return false;
 }
 
-/* Puts the parameter sets of packets that were left out in front of this one. */
+/* Prepends the parameter sets of packets that were left out to this one. */
 static qv_status
 add_parameters(qvm_source *source, qv_error *err)
 {
@@ -439,7 +439,7 @@ add_parameters(qvm_source *source, qv_error *err)
 
 /* ---- decoding -------------------------------------------------------------------------------- */
 
-/* Gives the decoder a packet. The decoder is in this process, or in the one that has the GPU. */
+/* Gives a packet to the decoder, in this process or in the GPU process. */
 static int
 send_packet(qvm_source *source, const AVPacket *packet)
 {
@@ -454,7 +454,7 @@ receive_frame(qvm_source *source, AVFrame *frame)
                        : avcodec_receive_frame(source->codec.av, frame);
 }
 
-/* Gives the decoder the packet; NULL makes it give all frames that it still has. */
+/* Gives the decoder the packet; NULL drains it. */
 static qv_status
 give(qvm_source *source, AVPacket *packet, qv_error *err)
 {

@@ -6,8 +6,8 @@
 
 #include "decoder.h"
 
-/* Formats with an index and a time in each packet, which have the same times behind a seek. In
- * others FFmpeg makes times up from all that it has read. */
+/* Formats with an index and a time in each packet, whose times stay the same after a seek. In other
+ * formats FFmpeg makes times up from all that it has read. */
 static const char exact_formats[] = "mov,matroska";
 
 void
@@ -17,7 +17,7 @@ qvm_times_doubt(qvm_times *t, const char *why)
         t->unsure = why;
 }
 
-/* Follows what changes in the headers. Returns false for lack of memory. */
+/* Follows changes in the headers. Returns false for lack of memory. */
 static bool
 add_headers(qvm_times *t, const AVCodecParameters *par, const AVPacket *packet, const qvm_packet *p,
             bool first)
@@ -166,8 +166,8 @@ is_leading(const qvm_times *t, const int32_t *order, const struct group *g, int6
     return first->start && t->at[order[packet]].pts < first->pts;
 }
 
-/* Returns the group that ends in front of packet `end`; with `all`, the next group may refer to any
- * of it. */
+/* Returns the group that ends before packet `end`; with `all`, the next group may refer to any
+ * packet of it. */
 static struct group
 find_group(const qvm_times *t, const int32_t *order, int64_t end, bool all)
 {
@@ -210,12 +210,12 @@ is_left_out_before(const qvm_times *t, const int32_t *order, int64_t first)
         if (!time->spare)
             return !time->needed;
         if (time->start)
-            return false; /* a keyframe that none refers to: each picture stands alone here */
+            return false; /* a keyframe to which none refers: each picture stands alone here */
     }
     return false;
 }
 
-/* Lists the keyframes that had references left out in front of them. */
+/* Lists the keyframes before which references were left out. */
 static bool
 list_starts(qvm_times *t, const int32_t *order)
 {

@@ -8,7 +8,7 @@
 
 enum { HEAD = 32 };
 
-/* A file's first bytes, with zeros behind its end, and the offset to read on from. */
+/* A file's first bytes, with zeros after its end, and the offset to read on from. */
 struct view {
     qvm_pages pages;
     int64_t size;
@@ -37,7 +37,7 @@ read_at(struct view *v, int64_t at, uint8_t *to, size_t n)
 
 /* ---- formats --------------------------------------------------------------------------------- */
 
-/* Walks a PNG. A chunk is its length, its name, so many bytes and a checksum; the last one is
+/* Walks a PNG. A chunk is its length, its name, that many bytes and a checksum; the last one is
  * IEND. */
 static enum reason
 look_at_png(struct view *v)

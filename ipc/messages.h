@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a clip (clips/) and the program that decodes (decoder/) say, and their memory. */
+/* The messages and shared memory between a clip (clips/) and the decoder program (decoder/). */
 #pragma once
 
 #include <stdbool.h>
@@ -23,8 +23,8 @@
 #endif
 
 /* Whether the process that starts a program closes the descriptors that the program would inherit.
- * Otherwise the program closes them as it starts, and with them those of a library that was loaded
- * earlier (compute-sanitizer's). */
+ * Otherwise the program closes them as it starts, including those of a library that was preloaded
+ * (compute-sanitizer's). */
 #if defined(__GLIBC__)
 #if __GLIBC_PREREQ(2, 34)
 #define QVM_SPAWN_CLOSES 1
@@ -41,10 +41,10 @@
  * first says that it is locked in (READY), or that it cannot be (END), and reads no byte of the
  * file until it is asked. The clip asks what the file is (OPEN), gets the answer (FACTS), decides
  * which frames it wants at which size, writes their numbers to the shared memory and asks for them
- * (START). The process says how many packets it will decode for them (PLAN), and fills one slot
- * after the other behind the numbers (FRAME); the clip frees each (FREE). END comes last,
- * with the reason if it is early. Whatever the process says from OPEN on is checked: whoever made
- * the file may have taken it over. */
+ * (START). The process says how many packets it will decode for them (PLAN), and fills the slots
+ * after the numbers one by one (FRAME); the clip frees each (FREE). END comes last, with the reason
+ * if it is early. From OPEN on everything that the process says is checked: the file's author may
+ * have taken it over. */
 typedef enum qvm_request_kind { QVM_OPEN, QVM_START, QVM_FREE } qvm_request_kind;
 
 typedef struct qvm_request {
@@ -55,7 +55,7 @@ typedef struct qvm_request {
     int32_t height, width, n_slots; /* START: the size of frames; the number of slots */
     /* START: frames_at: offset of the first slot; `memory`: bytes of the numbers and the slots */
     int64_t n_frames, frames_at, slot_bytes, memory;
-    /* START: bytes of each of the n_planes slots behind `memory` that a GPU fills; 0: none does */
+    /* START: bytes of each of the n_planes slots after `memory` that a GPU fills; 0: no GPU does */
     int64_t plane_bytes, n_planes;
     double gpu_patience_s; /* START: how long the GPU process may be silent */
 } qvm_request;
@@ -72,10 +72,10 @@ typedef enum qvm_event_kind {
 
 typedef struct qvm_event {
     int32_t kind;
-    int32_t status;   /* END: a qv_status */
-    int32_t gpu_slot; /* FRAME: the GPU's slot that has the frame, as it was asked for; -1: none */
-    int32_t gpu_lost; /* the GPU process ended, is silent, or sent something impossible */
-    int64_t plane_bytes; /* FACTS: bytes of a frame's planes as a GPU gives them; 0: none will */
+    int32_t status;      /* END: a qv_status */
+    int32_t gpu_slot;    /* FRAME: the GPU's slot that has the finished frame; -1: none */
+    int32_t gpu_lost;    /* the GPU process ended, is silent, or sent something impossible */
+    int64_t plane_bytes; /* FACTS: bytes of a frame's planes as a GPU gives them; 0: none decodes */
     int64_t index_bytes; /* FACTS: bytes of the index that follows the event; 0: none */
     qv_outcome outcome;  /* outcome.inc says which members come with FACTS or with every event */
     char text[sizeof((qv_error *)0)->text]; /* END: what failed */
@@ -99,20 +99,18 @@ enum { QVM_SESSION_FDS = 4 }; /* descriptors of a session; `codec`, the last one
 /* ---- the GPU process ------------------------------------------------------------------------- */
 
 enum {
-    QVM_MOST_HELD = 16, /* frames of a clip that wait for one which is shown before them */
+    QVM_MOST_HELD = 16, /* frames of a clip that wait for a frame that is shown before them */
     QVM_GPU_DELAY = 3,  /* frames that are being decoded while the next packets come */
-    /* slots for sampled frames: one more than can wait or be decoded, so that a next one always
-     * comes */
+    /* slots for sampled frames: one more than can wait or be decoded, so that decoding goes on */
     QVM_SLOTS = QVM_MOST_HELD + QVM_GPU_DELAY + 1,
-    QVM_MOST_SLOTS = 1024, /* of clips that have a slot for each sampled frame, and reuse none */
+    QVM_MOST_SLOTS = 1024,            /* slots of a clip that has one for each sampled frame */
     QVM_MOST_PLANES = 8192 * 8192 * 3 /* bytes of a slot: the planes of a frame with 10 bits */
 };
 #define QVM_GPU_PICTURES                                                                           \
-    ((int64_t)4 << 30) /* the most bytes of the pictures of all a GPU's streams */
-#define QVM_GPU_CONTEXT                                                                            \
-    ((int64_t)640 << 20) /* of the context beside them: an H200's has some 520 MiB */
+    ((int64_t)4 << 30) /* the most bytes of pictures of all of a GPU's streams */
+#define QVM_GPU_CONTEXT ((int64_t)640 << 20) /* the context's own bytes: some 520 MiB on an H200 */
 
-/* A GPU process's one message to whoever started it. */
+/* A GPU process's only message to the process that started it. */
 typedef struct qvm_gpu_hello {
     int32_t ready;
     char text[156]; /* why the process is not ready */
@@ -141,17 +139,17 @@ bool qvm_order_send(int socket, const qvm_order *order, const int *fds, int n);
 void qvm_close_all(const int *fds, int n);
 /* Waits for an order and its *n descriptors, which become the caller's; false: none will come. */
 bool qvm_order_take(int socket, qvm_order *order, int fds[QVM_SESSION_FDS], int *n);
-/* Returns the process that started this one, over one end of qvm_stream's pair. */
+/* Returns the process at the other end of qvm_stream's pair, which started this one. */
 pid_t qvm_caller(int socket);
 /* Waits until qvm_order_take need not wait. Returns false once `parent` has gone. */
 bool qvm_order_wait(int socket, pid_t parent);
-/* Room for the descriptors beside a message. */
+/* Room for the descriptors that a message carries. */
 union qvm_control {
     struct cmsghdr align;
     char bytes[CMSG_SPACE(QVM_SESSION_FDS * sizeof(int))];
 };
 
-/* Has the program make a clip instead (make_clip.c), of a path and a shape in numbers. It says
+/* Has the program make a clip instead (make_clip.c), given a path and a shape in numbers. It prints
  * QVM_MADE, or why there is no clip. */
 #define QVM_MAKE_CLIP "--make-clip"
 #define QVM_CLIP_SHAPE "%d,%d,%d,%d,%d,%d"
@@ -160,26 +158,26 @@ struct qvm_clip_shape {
     /* 1: it looks filmed: a detailed surface that pans, with grain, in H.264 with libx264's
      * defaults if FFmpeg has that, else in MPEG-4 with B-pictures. 0: it is smooth, in MPEG-4. */
     int is_filmed;
-    int number; /* of a filmed clip: each shows another part of the surface */
+    int number; /* of a filmed clip: each seed shows another part of the surface */
 };
 #define QVM_MADE "made"
 
 /* ---- talk.c: what both ends need ------------------------------------------------------------- */
 
 /* Waits until the socket is ready for `events` of poll(). Returns 0, ETIMEDOUT if it is not ready
- * in time, or another errno. until_s counts as qv_seconds does; INFINITY: however long it takes. */
+ * in time, or another errno. until_s is on qv_seconds' clock; INFINITY: no limit. */
 int qvm_wait_for(int socket, short events, double until_s);
 /* Receive or send all n bytes. Return as qvm_wait_for does, and ECONNRESET or EPIPE if the other
  * side has gone. */
 int qvm_receive_until(int socket, void *message, size_t n, double until_s);
 int qvm_send_until(int socket, const void *message, size_t n, double until_s);
-/* Do the same, however long it takes. Return false if it fails. */
+/* Do the same without a time limit. Return false on failure. */
 bool qvm_receive(int socket, void *message, size_t n);
 bool qvm_send(int socket, const void *message, size_t n);
 
 /* Makes a file without a name in memory, of no size yet. Returns it, or -1 with errno. */
 int qvm_shared_memory(void);
-/* Gives a file of qvm_shared_memory its size, for good. Returns false with errno. */
+/* Gives a file of qvm_shared_memory its final size. Returns false with errno. */
 bool qvm_shared_memory_size(int fd, int64_t bytes);
 
 /* Makes a pair of connected stream sockets, which are closed on exec. Returns false with errno. */

@@ -84,7 +84,7 @@ qvm_wait_for(int socket, short events, double until_s)
     }
 }
 
-/* Sends (`out`) or receives all n bytes, and waits where the socket is not ready. */
+/* Sends (`out`) or receives all n bytes, and waits whenever the socket is not ready. */
 static int
 transfer(int socket, bool out, char *at, size_t n, double until_s)
 {
@@ -164,8 +164,8 @@ qvm_order_send(int socket, const qvm_order *order, const int *fds, int n)
     return sent == (ssize_t)sizeof *order;
 }
 
-/* Takes a message's descriptors and returns their number. If they are more than a session has, all
- * are closed; the system closes those for which the message had no room (MSG_CTRUNC). */
+/* Takes a message's descriptors and returns their number. If there are more than a session has, all
+ * are closed; the system has closed any for which there was no room (MSG_CTRUNC). */
 static int
 take_fds(struct msghdr *message, int fds[QVM_SESSION_FDS])
 {
@@ -207,7 +207,7 @@ qvm_order_take(int socket, qvm_order *order, int fds[QVM_SESSION_FDS], int *n)
     return false;
 }
 
-/* The parent may be another process by now, which adopted this one. The socket still knows. */
+/* By now the parent may be another process, which adopted this one. The socket knows the first. */
 pid_t
 qvm_caller(int socket)
 {

@@ -24,7 +24,7 @@ size_buffer(const struct qv_job_device *d, struct qv_job_buffer *buffer, int64_t
     if (t->tokens && t->capacity >= n)
         return QV_OK;
     qv_host_free(buffer->ctx, t->tokens);
-    /* without memory the chunk's tokens are left where they are */
+    /* without memory the chunk's tokens stay where they are */
     *t = (qv_tokens){ .capacity = n };
     buffer->ctx = qv_model_context(d->model);
     qv_status status =
@@ -81,7 +81,7 @@ choose(struct qv_job_device *d, struct qv_job_buffer *buffer, double *wait_s)
                                     .n = from->item.grid_thw[0] * pair,
                                     .last = from->last };
         row += (size_t)p->n;
-        item->holders += !from->ends; /* what one put has added holds its item once */
+        item->holders += !from->ends; /* the pieces that one put added hold their item once */
         if (p->frames)
             p->frames->users += !from->ends;
     }
@@ -144,7 +144,7 @@ push_chunk(struct qv_job_device *d, struct qv_job_buffer *buffer)
     qv_job_clock_start(&d->busy, began_s);
     pthread_mutex_unlock(&job->lock);
     const qv_status status = qv_feeder_push(job->feeder, d->index, &err);
-    /* locking pages takes as long as a chunk, which the device computes meanwhile */
+    /* page-locking takes as long as a chunk, which the device computes meanwhile */
     const qv_status room =
         status ? QV_OK : size_buffer(d, buffer, chunk->capacity_tokens, &no_memory);
     const double ended_s = qv_seconds();
@@ -237,7 +237,7 @@ qv_job_compute(void *device)
         else
             wait_for_work(d, !buffer, wait_s);
     }
-    while (d->n_under_way && !d->is_lost) /* others may wait for the device */
+    while (d->n_under_way && !d->is_lost) /* other threads may wait for the device */
         pull_chunk(d);
     pthread_mutex_unlock(&job->lock);
     return NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Runs the clips that a cache lacks through a job, and writes their tokens into parts. A clip's
- * failure becomes its record; the device's or the disk's ends the run, as its caller may: what is
- * finished by then is sealed. */
+ * failure becomes its record; a failure of the device or the disk, or the caller, ends the run, and
+ * what is finished by then is sealed. */
 #include "qwenvit_clips.h"
 
 #define XXH_INLINE_ALL
@@ -87,8 +87,8 @@ look_at(const struct clip *clip, struct identity *id)
     id->source = qv_cache_source_of(clip->memory ? id->path : clip->path, clip->own, id->options);
 }
 
-/* Begins a record, of the file that was read; if none could be opened, of the one before the job,
- * so that a file that has appeared since is computed again. */
+/* Begins a record of the file that was read; if it could not be opened, of the file as it was
+ * before the job, so that a file that has appeared since is computed again. */
 static qv_status
 begin(void *user, const qv_job_result *r, void **entry, qv_error *err)
 {
@@ -116,14 +116,14 @@ put(void *user, void *entry, const qv_job_result *r, const qv_job_rows *rows, qv
     return s && s != QV_EUNSUPPORTED ? end_run(f, s, err) : s;
 }
 
-/* Finishes a record, of a clip that is done or has failed by its own fault. */
+/* Finishes the record of a clip that is done or has failed by its own fault. */
 static qv_status
 finish(void *user, void *entry, const qv_job_result *r, qv_error *err)
 {
     qv_cache_fill *f = user;
     const struct clip *clip = r->user;
     const qv_cache_fill_memory *m = clip->memory;
-    const bool has_frames = m && m->kind == QV_SOURCE_FRAMES; /* which their caller knows more of */
+    const bool has_frames = m && m->kind == QV_SOURCE_FRAMES; /* their caller knows more of them */
     qv_cache_entry *cached = entry;
     qv_outcome outcome = r->outcome;
     if (r->cancelled || qv_ends_all(r->status) || has_ended(f)) {
@@ -230,7 +230,7 @@ remember(qv_cache_fill *f, const struct clip *clip, qv_error *err)
     return QV_OK;
 }
 
-/* A clip that is there is not wanted, even if its file is gone. */
+/* A clip that the cache has is not wanted, even if its file is gone. */
 static qv_status
 take_clip(qv_cache_fill *f, const struct clip *clip, const struct identity *id, bool *wanted,
           qv_error *err)
@@ -263,7 +263,7 @@ qv_cache_fill_add(qv_cache_fill *f, const char *key, const char *path, const qv_
 }
 
 /* Hashes all that a clip in memory is made of. Bytes alone do not tell frames of 64x32 pixels from
- * those of 32x64, fewer and larger ones, or an image. */
+ * 32x64 ones, from fewer and larger frames, or from an image. */
 static uint64_t
 hash_memory(const qv_cache_fill_memory *m)
 {
@@ -384,7 +384,8 @@ open_job(qv_cache_fill *f, qv_model *const *models, size_t n_models, qv_error *e
     return s ? s : qv_cache_fill_begin(f, models[0], err);
 }
 
-/* Checks that frames have the bytes that the job will read. A shape that overflows it refuses. */
+/* Checks that frames have the bytes that the job will read. The job refuses shapes that
+ * overflow. */
 static qv_status
 check_frames(const qv_cache_fill *f, const struct clip *clip, qv_error *err)
 {
@@ -403,8 +404,8 @@ check_frames(const qv_cache_fill *f, const struct clip *clip, qv_error *err)
                    (unsigned long long)bytes);
 }
 
-/* Frames that are wrong cost themselves. A file is read later, so that failing to add it has
- * another cause, such as a decoder that does not start. */
+/* Wrong frames fail alone. A file is read later, so a failure to add it has another cause, such as
+ * a decoder that does not start. */
 static qv_status
 add_to_job(qv_cache_fill *f, struct clip *clip, qv_error *err)
 {
@@ -445,7 +446,7 @@ compute(qv_cache_fill *f, qv_error *err)
     return f->stopped && s == QV_ESTATE ? QV_OK : s;
 }
 
-/* The failure that ended the run is reported rather than the job's, and either rather than
+/* Reports the failure that ended the run rather than the job's, and either rather than
  * sealing's. */
 static qv_status
 run(qv_cache_fill *f, qv_model *const *models, size_t n_models, bool is_last, qv_error *err)

@@ -5,6 +5,7 @@
 #include "qwenvit_cache.h"
 
 /* Writes rows, bf16 for a cache of bf16, else f32, each value rounded once for an f16 one. Returns
- * QV_EUNSUPPORTED, the clip's failure, for a value that f16 cannot hold; others are the cache's. */
+ * QV_EUNSUPPORTED, the clip's failure, for a value that f16 cannot hold; the rest are the
+ * cache's. */
 qv_status qv_cache_put_rounded(const qv_cache_layout *layout, qv_cache_entry *entry,
                                const qv_tokens *rows, qv_error *err);

@@ -31,7 +31,7 @@ qv_job_count(struct qv_job_client *client, int64_t ahead, int64_t results)
     qv_job_wake(client->job, QV_JOB_READERS);
 }
 
-/* The job's own has no owner that closes it. */
+/* The job's own client has no owner to close it. */
 static void
 leave(struct qv_job_client *client)
 {
@@ -54,7 +54,7 @@ qv_job_free_frames(qv_job *job, struct qv_job_frames **holder)
     qv_job_wake(job, QV_JOB_READERS);
 }
 
-/* Takes what waits of an item out of the feeder, where it may be read no more. */
+/* Takes an item's waiting pairs out of the feeder: they must not be read any more. */
 static void
 drop(qv_job *job, struct qv_job_item *item)
 {
@@ -142,14 +142,14 @@ qv_job_take_up(qv_job *job, struct qv_job_item *item)
 void
 qv_job_lose_item(qv_job *job, struct qv_job_item *item, qv_status status, const qv_error *err)
 {
-    item->holders++; /* what waits of it may be all that holds it */
+    item->holders++; /* its waiting pairs may be all that holds it */
     qv_job_fail_item(job, item, status, err);
     if (item->state == QV_JOB_WAITING) {
         qv_job_take_up(job, item);
         item->state = QV_JOB_READ;
     }
     if (qv_job_let_go(job, item) != QV_JOB_FAILED)
-        return; /* who holds it lets go of it soon */
+        return; /* its holders release it soon */
     item->holders++;
     item->next_dropped = job->dropped;
     job->dropped = item;
@@ -165,7 +165,7 @@ drop_item(qv_job *job, struct qv_job_item *item)
     qv_job_lose_item(job, item, status, &why);
 }
 
-/* Drops a client's sources: those with the ticket, or with 0 all. */
+/* Drops a client's sources with this ticket; 0: all of them. */
 static size_t
 drop_items(qv_job *job, const struct qv_job_client *client, uint64_t ticket)
 {
@@ -221,7 +221,7 @@ qv_job_client_close(qv_job_client **client)
         *client = NULL;
 }
 
-/* An item whose data come with each put is a clip; its errors name only the grid. */
+/* An item whose data come with each put is a clip; the feeder's errors name only its grid. */
 qv_status
 qv_job_feed(qv_job *job, struct qv_job_item *item, const char *name, qv_error *err)
 {
@@ -312,7 +312,7 @@ set_clip_options(qv_job *job, struct qv_job_item *item, qv_error *err)
     return status;
 }
 
-/* Returns how many frames a source of them or of patches has, which its caller need not say. */
+/* Returns how many frames a source of frames or patches has, which its caller need not say. */
 static int64_t
 frames_of(const qv_job *job, const qv_job_source *s)
 {
@@ -326,7 +326,7 @@ frames_of(const qv_job *job, const qv_job_source *s)
 static int64_t
 bytes_of(const qv_job *job, const qv_job_source *s)
 {
-    const qv_item *item = &s->item; /* of frames and patches alone */
+    const qv_item *item = &s->item; /* only of frames and patches */
     if (qv_job_kinds[s->kind].is_clip)
         return s->kind == QV_SOURCE_BYTES ? (int64_t)s->n_bytes : 0;
     const int64_t *g = item->grid_thw, depth = job->model.temporal_patch_size;
@@ -378,7 +378,7 @@ make_item(qv_job *job, const qv_job_source *s, struct qv_job_item **out, qv_erro
     return status;
 }
 
-/* Returns QV_OK if there is room. What is too large by itself waits until nothing else is ahead. */
+/* Returns QV_OK if there is room. A source above the bound waits until nothing else is ahead. */
 static qv_status
 find_place(const struct qv_job_item *item, qv_error *why)
 {
@@ -395,7 +395,7 @@ find_place(const struct qv_job_item *item, qv_error *why)
     return QV_OK;
 }
 
-/* Waits under the lock for room for a source, or says why there will be none. */
+/* Waits under the lock for room for a source, or returns why there will be none. */
 static qv_status
 wait_for_place(qv_job *job, const struct qv_job_item *item, qv_error *err)
 {

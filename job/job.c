@@ -28,7 +28,7 @@ qv_job_wait(qv_job *job, enum qv_job_who who)
     pthread_cond_wait(&job->changed[who], &job->lock);
 }
 
-/* Waits by CLOCK_REALTIME, which every system has for this, and never long, as it may be set. */
+/* Waits by CLOCK_REALTIME, which every system has for this, and never long, since it may be set. */
 void
 qv_job_wait_for(qv_job *job, enum qv_job_who who, double seconds)
 {
@@ -178,8 +178,8 @@ check_models(qv_job *job, qv_model *const *models, size_t n, qv_error *err)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Notes how many patches packs have, and the tokens that usual chunks do not exceed: a pack, or one
- * that a clip by itself fills. */
+/* Notes how many patches packs have, and the tokens that usual chunks do not exceed: packs, and
+ * chunks that one clip fills. */
 static void
 set_sizes(qv_job *job, const qv_model *model)
 {
@@ -215,7 +215,7 @@ static qv_status
 open_queues(qv_job *job, qv_error *err)
 {
     const size_t readers = (size_t)job->lanes.n;
-    qv_status status = /* each reader may have an item's end in it */
+    qv_status status = /* each reader may queue an item's end */
         qv_job_queue_open(&job->told,
                           readers + (size_t)job->n_devices * QV_JOB_BUFFERS * QV_FEEDER_PIECES,
                           err);
@@ -334,7 +334,7 @@ qv_job_client_open(qv_job *job, int64_t queue, bool refuse_when_full, int64_t ah
 
 /* ---- ending ---------------------------------------------------------------------------------- */
 
-/* Frees the frames of chunks that the sink has not had. What waits in the feeder goes with its
+/* Frees the frames of chunks that the sink has not had. Pairs that wait in the feeder go with their
  * item. */
 static void
 free_pieces(qv_job *job)
@@ -346,9 +346,9 @@ free_pieces(qv_job *job)
     }
 }
 
-/* Ends all threads, and tells the sink, from this one, of each item that is not done, as cancelled.
- * Progress may be asked for meanwhile, so an item leaves the list before it is reported and
- * freed. */
+/* Ends all threads, and reports each item that is not done to the sink, from this thread, as
+ * cancelled. Progress may be asked for meanwhile, so an item leaves the list before it is reported
+ * and freed. */
 static void
 finish(qv_job *job)
 {
@@ -360,7 +360,7 @@ finish(qv_job *job)
     while (job->items) {
         struct qv_job_item *item = job->items;
         qv_job_unlink_item(job, item);
-        pthread_mutex_unlock(&job->lock); /* the sink may want it, to ask for progress */
+        pthread_mutex_unlock(&job->lock); /* the sink may take it, to ask for progress */
         qv_job_cancel_item(job, item);
         pthread_mutex_lock(&job->lock);
         qv_job_free_item(job, item);
@@ -402,7 +402,7 @@ qv_job_close(qv_job **handle)
         return;
     if (job->has_lock)
         finish(job);
-    qv_feeder_close(&job->feeder); /* waits for what is under way into the devices' buffers */
+    qv_feeder_close(&job->feeder); /* waits for the devices to finish writing to their buffers */
     for (int i = 0; job->devices && i < job->n_devices; i++)
         qv_job_device_close(&job->devices[i]);
     qv_decoder_stop(&job->own_decoder);

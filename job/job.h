@@ -2,7 +2,7 @@
 /* What the files of a job share. Each source becomes an item. A reader takes it up and puts its
  * frame pairs into the feeder, a few at a time (read_clips.c). A device has the feeder fill its
  * next chunk (device_thread.c). The sink gets the chunk's pieces with their tokens (sink.c). One
- * lock guards all but what one thread alone uses: a reader its item's clip, a device what it pushes
+ * lock guards everything but what only one thread uses: a reader's clip, and what a device pushes
  * and pulls. */
 #pragma once
 
@@ -16,7 +16,7 @@
 enum {
     QV_JOB_KINDS = QV_SOURCE_PATCHES_BF16 + 1, /* kinds of sources */
     QV_JOB_BUFFERS = 3,                        /* buffers of tokens that a device has */
-    QV_JOB_TEXTS = 2048 /* bytes of names and texts that whoever holds a result keeps with it */
+    QV_JOB_TEXTS = 2048 /* bytes of names and texts that are kept with a result */
 };
 
 /* Says how the sources of a kind reach a device. */
@@ -72,7 +72,7 @@ struct qv_job_piece {
     qv_item pairs;                /* these pairs, as they are pushed to a plan */
     struct qv_job_frames *frames; /* the frames that pairs.data points into; NULL: the caller's */
     double ready_s;               /* since when it waits for the sink */
-    struct qv_job_buffer *buffer; /* where its tokens are */
+    struct qv_job_buffer *buffer; /* its tokens' place */
     /* tokens: its first one's row in the buffer, that one's row in the item, and their number */
     int64_t buffer_row, first_row, n;
     bool last; /* the item ends with it */
@@ -89,12 +89,12 @@ struct qv_job_buffer {
     size_t n; /* of these */
 };
 
-/* Bounds, and how much of its sources counts in them; the job's lock guards what changes. */
+/* A client's bounds, and what counts in them; the job's lock guards what changes. */
 struct qv_job_client {
     qv_job *job;
     size_t queue;
     bool refuse_when_full;
-    int64_t most_ahead; /* 0: what is ahead is not counted */
+    int64_t most_ahead; /* 0: sources ahead are not counted */
     bool is_closed;
     size_t waiting; /* items that no reader has taken up */
     /* bytes of sources in memory and of results that were not given back, of all items; and of
@@ -110,7 +110,7 @@ enum qv_job_state {
     QV_JOB_READ,    /* there will be no more pieces; some may be under way */
     QV_JOB_FAILED,  /* no piece is under way; the sink's end call is still to be made */
     QV_JOB_TOLD,    /* the sink's end call was made */
-    QV_JOB_DONE,    /* nobody held it any more, and it was freed */
+    QV_JOB_DONE,    /* its last hold was released, and it was freed */
 };
 
 struct qv_job_item {
@@ -126,21 +126,21 @@ struct qv_job_item {
     int64_t step; /* frame pairs that a reader puts at a time; the last time fewer */
     int64_t put;  /* frame pairs that were put */
     double *timestamps_s;
-    struct qv_job_piece end; /* stands in a queue for the call that tells of a failure */
+    struct qv_job_piece end; /* queued for the call that reports a failure */
     struct qv_job_item *next_dropped;
     int64_t lent, held; /* bytes of the source in memory; of its result, as far as known */
     bool has_begun;     /* the sink was asked for an entry; used in its calls alone */
-    void *entry;        /* what it gave */
+    void *entry;        /* the sink's entry */
     /* the lock guards what follows */
     enum qv_job_state state;
     bool is_dropped, is_ending; /* is_ending: a sink has its last rows */
     qv_feed *feed; /* its way through the feeder; NULL: it has not begun, or has failed */
-    /* its reader, its pieces in chunks, and all that one put has added while some of it waits */
+    /* held by its reader, its pieces in chunks, and each put of which some still waits */
     size_t holders;
     const struct qv_job_worker *sink; /* the thread that calls the sink for it; NULL: none */
     qv_status status;                 /* QV_OK, or why it has failed */
     qv_error error;
-    qv_outcome outcome;       /* so far; what is known of the frames of the caller's item, too */
+    qv_outcome outcome;       /* so far, with what is known of the caller's frames */
     struct qv_job_clock room; /* runs while its reader waits for room */
     double began_s, wait_decode_s, wait_device_s, wait_sink_s;
     int64_t chunk; /* the last chunk that was handed to the sink with a piece of the item */
@@ -158,8 +158,8 @@ struct qv_job_device {
     int index;
     qv_model *model;
     int gpu; /* its number, as decoders count GPUs */
-    /* whether this GPU decodes, or is being opened to decode; why it never does, to follow "since",
-     * or "". Under the lock. */
+    /* whether this GPU decodes, or is being opened to; why it never does, to follow "since", or "".
+     * Under the lock. */
     bool decodes, is_opening;
     char not_gpu[sizeof((qv_outcome *)0)->not_gpu];
     struct qv_job_buffer buffers[QV_JOB_BUFFERS];    /* users: under the lock */
@@ -182,7 +182,7 @@ struct qv_job {
     qv_model_info model;
     qv_feeder *feeder;
     int64_t pack_rows;    /* patches of most chunks; 0: nothing is packed */
-    int64_t usual_tokens; /* tokens that a buffer keeps room for; few frame pairs have more */
+    int64_t usual_tokens; /* tokens that a buffer keeps room for; few frame pairs need more */
     int cores;
     qv_decoder *decoder, *own_decoder;
     struct qv_job_device *devices;
@@ -215,12 +215,12 @@ struct qv_job {
     int n_reading, n_putting;    /* items with a reader; items that will get more frame pairs */
     int64_t n_handed;            /* chunks that were handed to the sink */
     size_t used;                 /* bytes of frames */
-    int64_t ticket, serving;     /* readers that ask for memory get it in their order */
+    int64_t ticket, serving;     /* readers get memory in the order in which they ask */
     double opened_s;
     qv_job_progress progress;
 };
 
-/* Returns the oldest item that may be taken up: too much is ahead of none of its client. */
+/* Returns the oldest item whose client may have another one taken up. */
 static inline struct qv_job_item *
 qv_job_next_waiting(const qv_job *job)
 {
@@ -237,7 +237,7 @@ qv_job_decoders(const qv_job *job)
     return job->on_gpu ? job->lanes.all : job->lanes.cpu;
 }
 
-/* Each kind of thread that waits, and what it waits for. */
+/* The kinds of threads that wait, and what they wait for. */
 enum qv_job_who {
     QV_JOB_ADDERS,  /* wait for room among the sources, or for memory for one */
     QV_JOB_READERS, /* wait for a source, for memory, or for room in a queue */
@@ -252,18 +252,18 @@ void qv_job_wait(qv_job *job, enum qv_job_who who);
 void qv_job_wait_for(qv_job *job, enum qv_job_who who, double seconds);
 /* Waits, and asks options.go_on meanwhile, which may cancel the job. */
 void qv_job_wait_asking(qv_job *job, enum qv_job_who who);
-/* Counts bytes that are more (or fewer) ahead, and of results, if the client bounds them. */
+/* Adds to (or takes from) the bytes ahead, and those of results, if the client bounds them. */
 void qv_job_count(struct qv_job_client *client, int64_t ahead, int64_t results);
-/* Ends the job, which keeps the first failure that it is ended with. */
+/* Ends the job, which keeps its first failure. */
 void qv_job_lose(qv_job *job, qv_status status, const qv_error *err);
 /* Fails the item, if it has not failed before. */
 void qv_job_fail_item(qv_job *job, struct qv_job_item *item, qv_status status, const qv_error *err);
 /* Fails an item that the caller does not hold, and has its end call made once nobody does. It may
  * be freed then. */
 void qv_job_lose_item(qv_job *job, struct qv_job_item *item, qv_status status, const qv_error *err);
-/* Gives back one hold of an item, which moves on as far as it can without a call of the sink once
- * it has none. Returns its state: after QV_JOB_FAILED the caller must have the end call made; after
- * QV_JOB_DONE it was freed. */
+/* Gives back one hold of an item. After the last, the item moves on as far as it can without
+ * calling the sink. Returns its state: after QV_JOB_FAILED the caller must have the end call made;
+ * after QV_JOB_DONE it was freed. */
 enum qv_job_state qv_job_let_go(qv_job *job, struct qv_job_item *item);
 /* Gives back a hold of frames, and sets the holder's pointer, which may be NULL, to NULL. */
 void qv_job_free_frames(qv_job *job, struct qv_job_frames **holder);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Tells how far a job is, and which of its stages limits it. */
+/* Reports how far a job is, and which of its stages limits it. */
 #include "job.h"
 
-/* Names the busiest of the stages, or "input" if none is busy, as sources then come too slowly. */
+/* Names the busiest stage, or "input" if none is busy, because sources then come too slowly. */
 static const char *
 find_limit(const qv_job_progress *p)
 {

@@ -15,7 +15,7 @@ is_over(const qv_job *job, const struct qv_job_item *item)
 }
 
 /* Waits for memory, which readers get in the order in which they ask, so that small pieces do not
- * keep a large one waiting. One above the limit gets it once nothing else has any. */
+ * keep a large one waiting. A piece above the limit gets it once nothing else has any. */
 static void
 wait_for_memory(qv_job *job, size_t bytes)
 {
@@ -23,7 +23,7 @@ wait_for_memory(qv_job *job, size_t bytes)
     const size_t most = (size_t)job->o.memory;
     qv_job_wake(
         job,
-        QV_JOB_DEVICES); /* no piece may come for a while, so they fill chunks with what there is */
+        QV_JOB_DEVICES); /* no piece may come for a while, so they fill chunks with what is there */
     while (!job->stopping && (job->serving != ticket || (job->used && job->used + bytes > most)))
         qv_job_wait(job, QV_JOB_READERS);
     job->serving++;
@@ -127,7 +127,7 @@ qv_job_find_opened_gpus(qv_job *job, qv_decoder *decoder)
         qv_job_find_gpus(job, decoder);
 }
 
-/* With QV_DECODE_AUTO, has GPUs opened where that is worth it. */
+/* With QV_DECODE_AUTO, has GPUs opened where that pays. */
 static void
 look_for_gpus(qv_job *job, const struct qv_job_item *item)
 {
@@ -192,8 +192,8 @@ open_file(const qv_job *job, struct qv_job_item *item, qv_error *err)
                         &item->clip, err);
 }
 
-/* Notes what is known of the item's clip by now. The job's reason why no GPU decodes stays if
- * decoding has none. */
+/* Notes what is known of the item's clip by now. If decoding gives no reason why no GPU decodes,
+ * the job's stays. */
 static void
 take_outcome(qv_job *job, struct qv_job_item *item)
 {
@@ -256,7 +256,7 @@ read_frames(qv_job *job, struct qv_job_item *item, uint8_t *to, int64_t first, i
     return QV_OK;
 }
 
-/* Allocates memory for n frames, whose bytes have been taken. */
+/* Allocates memory for n frames, whose bytes are already counted. */
 static struct qv_job_frames *
 hold_frames(size_t bytes)
 {
@@ -349,14 +349,14 @@ take_source(struct qv_job_worker *w)
         w->item = item;
         job->n_reading++;
         job->n_putting++;
-        if (job->on_gpu) /* the CPU's readers may take sources once all of the GPU's are busy */
+        if (job->on_gpu) /* once all of the GPU's readers are busy, the CPU's may take sources */
             qv_job_wake(job, QV_JOB_READERS);
     }
     pthread_mutex_unlock(&job->lock);
     return item;
 }
 
-/* Queues the call that reports a failure; no more of these wait than there are readers. */
+/* Queues the call that reports a failure; at most one per reader waits. */
 static void
 queue_failure(qv_job *job, struct qv_job_item *item)
 {
@@ -383,7 +383,7 @@ finish_reading(struct qv_job_worker *w, struct qv_job_item *item, qv_status stat
     job->n_reading--;
     job->n_putting -= !is_all_put(item);
     w->item = NULL;
-    if (item->state == QV_JOB_READING) /* the sink may have told of the last piece */
+    if (item->state == QV_JOB_READING) /* the sink may have had the last piece */
         item->state = QV_JOB_READ;
     if (status)
         qv_job_fail_item(job, item, status, err);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The sink's threads. Each takes one piece at a time; an item's go in their order. Here are the
- * rules of the sink's three functions: one entry for an item, one end. */
+/* The sink's threads. Each takes one piece at a time; an item's pieces go in order. This file keeps
+ * the rules of the sink's three functions: one entry and one end per item. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -65,8 +65,8 @@ end(const qv_job *job, const struct qv_job_item *item, qv_job_result *r, qv_erro
     return sink->end ? sink->end(sink->user, item->entry, r, err) : QV_OK;
 }
 
-/* Calls the sink with a piece, and with the item's end after the last; with NULL, with the end of
- * one that has failed. The lock is released meanwhile. */
+/* Calls the sink with a piece, and after the last one with the item's end; with NULL, with the end
+ * of an item that has failed. The lock is released meanwhile. */
 static void
 call(qv_job *job, struct qv_job_worker *w, struct qv_job_item *item,
      const struct qv_job_piece *piece)
@@ -112,7 +112,7 @@ retire(qv_job *job, struct qv_job_piece *piece)
     }
 }
 
-/* Takes the next piece whose item no other thread is telling of. */
+/* Takes the next piece whose item no other thread is reporting. */
 static struct qv_job_piece *
 take_piece(qv_job *job)
 {

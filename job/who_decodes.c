@@ -6,11 +6,11 @@
 
 enum {
     GPU_READERS = 12, /* keep an H200's decoders busy */
-    GPU_CORES = 2     /* cores for each of these clips, that they do not wait */
+    GPU_CORES = 2     /* cores for each of these clips, so that they do not wait */
 };
 
-/* Cores beyond GPU_CORES for each of a GPU's clips decode further clips. With fewer these would
- * take more than they give (docs/found.md). */
+/* Cores beyond GPU_CORES for each of a GPU's clips decode further clips. With fewer, these would
+ * cost more than they gain (docs/found.md). */
 struct qv_job_lanes
 qv_job_lanes_of(int asked, int cores, int n_devices, qv_decode decode, bool may_use_gpu)
 {
@@ -44,8 +44,8 @@ qv_job_wants_gpus(const struct qv_job_lanes *lanes, const char *codec, size_t wa
     return is_decoded_there && waiting >= (size_t)lanes->gpu;
 }
 
-/* By what is asked. With QV_DECODE_AUTO the CPU decodes, and may have a reason of its own. A GPU
- * that was asked for and is missing or lost fails the clip. */
+/* By the option. With QV_DECODE_AUTO the CPU decodes, and the clip may know a reason of its own. A
+ * GPU that was asked for and is missing or lost fails the clip. */
 static const struct qv_job_choice choices[][QV_JOB_CASES] = {
     [QV_DECODE_AUTO] = {
         [QV_JOB_CLIP_ASKS] = { QV_DECODE_AUTO, "" },

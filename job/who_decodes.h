@@ -4,12 +4,12 @@
 
 #include "qwenvit_clips.h"
 
-/* Readers. Each has one clip decoded at a time; its lane is its number. */
+/* A job's readers. Each has one clip decoded at a time; its lane is its number. */
 struct qv_job_lanes {
     int n;   /* threads */
     int cpu; /* readers at work while no GPU decodes */
     int all; /* readers at work while a GPU decodes */
-    int gpu; /* the first of these, which have it decode; 0: the clips' options decide */
+    int gpu; /* the first ones, for whom the GPU decodes; 0: the clips' options decide */
 };
 
 /* Returns the readers of a job: `asked` at once, or 0. may_use_gpu: GPUs decode, or may later. */
@@ -21,18 +21,18 @@ struct qv_job_lanes qv_job_lanes_of(int asked, int cores, int n_devices, qv_deco
 bool qv_job_lane_may_read(const struct qv_job_lanes *lanes, int lane, bool on_gpu, int n_reading);
 
 /* Returns how many threads decode a clip, if so many are read or wait: 0, one per core, if they are
- * few; else 1, as then a clip for each core is decoded at once. */
+ * few; else 1, since then a clip per core is decoded at once. */
 int qv_job_threads_of(int cores, size_t clips);
 
 /* Returns whether GPUs are worth opening unasked: for a clip that they can decode, and if further
- * sources wait for all of their readers, as less work is done before they are ready. */
+ * sources wait for all of their readers, since less would be done before they are ready. */
 bool qv_job_wants_gpus(const struct qv_job_lanes *lanes, const char *codec, size_t waiting);
 
 /* What a reader knows when it opens a clip. The first case that holds decides. */
 enum qv_job_case {
-    QV_JOB_CLIP_ASKS,    /* no GPU is the job's to give, or the clip has options of its own */
+    QV_JOB_CLIP_ASKS,    /* the job has no GPU to give, or the clip has options of its own */
     QV_JOB_GPU_LOST,     /* the reader's GPU failed when the clip was opened */
-    QV_JOB_CORE_IS_FREE, /* the reader is the CPU's, beside those of a GPU */
+    QV_JOB_CORE_IS_FREE, /* the reader is the CPU's, while others are a GPU's */
     QV_JOB_GPU_NEVER,    /* the reader's GPU decodes nothing */
     QV_JOB_GPU_NOT_YET,  /* the reader's GPU is not open */
     QV_JOB_DEVICE_BUSY,  /* frames wait for the device, which decoding would slow */
@@ -42,7 +42,7 @@ enum qv_job_case {
 
 struct qv_job_choice {
     qv_decode decode; /* what the clip is opened with */
-    /* why not the GPU, to follow "since"; NULL: in its own words */
+    /* why not the GPU, to follow "since"; NULL: the GPU's reason */
     const char *reason;
 };
 

@@ -22,8 +22,8 @@
  * src and write 16 past one of dst. `down` writes n bytes (a multiple of 64), which are the
  * weighted sum of `taps` rows (an even number). */
 typedef struct qvm_resize_ops {
-    int multiple; /* `across` wants a number of taps that is a multiple of this */
-    bool packed;  /* `across` wants packed weights */
+    int multiple; /* `across` needs a number of taps that is a multiple of this */
+    bool packed;  /* `across` needs packed weights */
     void (*across)(const struct qv_axis *axis, const uint8_t *const *src, uint8_t *const *dst);
     void (*down)(const uint8_t *const *rows, const int16_t *weights, int taps, int precision,
                  uint8_t *dst, size_t n);

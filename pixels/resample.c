@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* The two bicubic resizes of qwen-vl-utils, exact to the bit. Clips take torchvision's of float32
- * images, rounded to bytes once, at the end; images PIL's, in integers with 22 bits behind the
- * point, rounded between the passes too. The order of torch's sums is what gcc makes of its loop on
- * AVX2 and AVX-512: the first product, then, four at a time, products that are rounded before they
- * are added, then fused ones for the rest. */
+/* The two bicubic resizes of qwen-vl-utils, exact to the bit. Clips use torchvision's of float32
+ * images, rounded to bytes once, at the end; images use PIL's, in integers with 22 fractional bits,
+ * rounded between the passes too. The order of torch's sums is what gcc makes of its loop on AVX2
+ * and AVX-512: the first product, then, four at a time, products that are rounded before they are
+ * added, then fused ones for the rest. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -186,7 +186,7 @@ across_torch(const axis *a, const value *src, value *dst)
 CLONES static void
 down_torch(const value *const *rows, const value *w, int taps, uint8_t *dst, size_t n)
 {
-    /* a float of this size has no bits behind the point, so adding it rounds half to even */
+    /* a float of this size has no fractional bits, so adding it rounds half to even */
     const float round = 8388608.0f;
     const int rounded = rounded_taps(taps);
     for (size_t x = 0; x < n; x += LANES) {

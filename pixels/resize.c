@@ -16,7 +16,7 @@ struct qvm_resizer {
     qvm_resize_ops ops;
     int src_h, src_w, dst_h, dst_w;
     int ring_rows;      /* rows kept after the pass across */
-    size_t ring_stride; /* in bytes: a multiple of 64, with space behind the row */
+    size_t ring_stride; /* in bytes: a multiple of 64, with padding after the row */
     /* bytes of a source row that is copied because kernels read past its end */
     size_t padded_stride;
     uint8_t *scratch;
