@@ -122,6 +122,9 @@ add_failures(const struct tool_options *o, const qv_cache *c, const qv_cache_inf
         if (!s && json_array_append_new(failures, record))
             s = qv_fail(err, QV_ENOMEM, "no memory for failures");
     }
+    if (!s && *reasons.lost.text)
+        s = qv_fail(err, QV_EIO, "%s", reasons.lost.text);
+    *reasons.lost.text = 0; /* the caller prints it */
     if (!o->json)
         tool_reasons_tell(&reasons, o);
     free(reasons.at);
