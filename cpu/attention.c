@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * attention over segments of any lengths. A thread takes a piece: some queries of one (segment,
- * head). It goes through the segment's keys block by block. It lays out each block of k and v once;
- * for each block of its queries it computes the scores with one matmul, then their exponentials,
- * and adds the weighted values with another matmul. Each exponential is of the difference from a
- * score near the greatest. Only if a sum becomes large are they computed again from a greater
- * score, and what was summed before is scaled down (Milakov and Gimelshein, arXiv:1805.02867).
- * Everything that is used again stays in the second-level cache, however long the segment is.
+ * Attention over segments of any length. A thread takes a piece, which is some queries of one
+ * (segment, head), and goes through the segment's keys block by block. It lays out each block of k
+ * and v once. For each block of its queries, one matmul computes the scores, their exponentials are
+ * taken, and a second matmul adds the weighted values. Exponents are differences from a score close
+ * to the maximum. Only if a sum becomes large are they computed again from a greater score, and the
+ * earlier sums scaled down (Milakov and Gimelshein, arXiv:1805.02867). Everything that is used
+ * again stays in the second-level cache, however long the segment is.
  *
- * Blocks have a few fixed sizes and begin at their segment's first row, and their ends are filled
- * up with zeros: so a segment's bits are a function of its rows alone. How queries are divided into
- * pieces does not change the bits, and so may depend on the number of threads.
+ * Blocks have a few fixed sizes, begin at their segment's first row and are padded with zeros, so a
+ * segment's bits are a function of its rows alone. How queries are divided into pieces does not
+ * change the bits, so it may depend on the number of threads.
  */
 #include "cpu.h"
 #include "numbers.h"
@@ -21,22 +21,22 @@
 #include <stdlib.h>
 
 enum {
-    QUERIES = 128, /* rows of a block; the last rows of a segment take one of the smaller kinds */
+    QUERIES = 128, /* rows of a block; a segment's last rows use one of the smaller kinds */
     KEYS = 512,
     KEY_STEP = KEYS / ATTENTION_KEY_KINDS,
-    /* most blocks of queries in a piece: their sums are read once for each block of keys */
+    /* most blocks of queries per piece: their sums are read once per block of keys */
     MOST_BLOCKS = 8,
-    LAYING_OUT = 16, /* laying out a block of keys takes as long as this many more queries */
-    SAMPLE = 64      /* scores from which the maximum is estimated; it is mostly near enough */
+    LAYING_OUT = 16, /* laying out a block of keys costs as much as this many more queries */
+    SAMPLE = 64      /* scores that the maximum is estimated from; usually close enough */
 };
-/* Limit for the sum of a block's exponentials, far below where f32 ends; a larger sum is rare. */
+/* Limit for the sum of a block's exponentials, far below the largest f32; larger sums are rare. */
 static const float most_sum = 0x1p24f;
 
 static const int64_t query_rows[ATTENTION_QUERY_KINDS] = { QUERIES, 64, 32 };
 enum { SMALLEST = ATTENTION_QUERY_KINDS - 1 };
 
-/* Returns the kind of block for the next queries, `left` of which remain in the segment: the rows
- * computed in vain are always fewer than the smallest kind has. */
+/* Returns the kind of block for the next queries if `left` remain in the segment. Padding is always
+ * less than the smallest kind. */
 static int
 query_kind(int64_t left)
 {
@@ -61,7 +61,7 @@ longest(const struct qv_op_attention *op)
 
 /* ---- prepare --------------------------------------------------------------------------------- */
 
-/* Opens a GEMM for each number of queries from kind `first` on; they share weights' layout. */
+/* Opens a GEMM for each kind of block from `first` on; all share one layout of the weights. */
 static qv_status
 open_gemm(struct qv_device_cpu *dev, struct matmul_desc_cpu *desc, int first,
           struct primitive_cpu *out, struct panels_cpu *panels, qv_error *err)
@@ -81,7 +81,7 @@ open_gemm(struct qv_device_cpu *dev, struct matmul_desc_cpu *desc, int first,
     return status;
 }
 
-/* Opens the GEMMs for a number of keys. All sources are dense: if one is not, oneDNN 3.2 lays out
+/* Opens the GEMMs for one number of keys. All sources are dense: for others, oneDNN 3.2 lays out
  * the weights itself. */
 static qv_status
 open_gemms(struct qv_device_cpu *dev, const struct qv_op_attention *op, int64_t keys,
@@ -104,8 +104,8 @@ open_gemms(struct qv_device_cpu *dev, const struct qv_op_attention *op, int64_t 
     return status ? status : open_gemm(dev, &pv, first, out->values, &out->v, err);
 }
 
-/* Opens matmuls for every thread, each made for one thread: their memory objects hold addresses, so
- * threads cannot share them. */
+/* Opens single-threaded matmuls for every thread. Threads cannot share them, because their memory
+ * objects hold addresses. */
 static qv_status
 open_threads(struct qv_device_cpu *dev, struct qv_kernel *kernel, qv_error *err)
 {
@@ -178,11 +178,10 @@ prepare_attention(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *s
     if (status)
         return status;
     int64_t stride = qv_row_stride(op->k_stride, op->heads * op->head_dim);
-    int64_t group = a->gemms[0][0].k.group; /* values in one word, which laying out transposes
-                                             * together */
+    int64_t group = a->gemms[0][0].k.group; /* values per word, which are transposed together */
     if (group > 1 && stride % group)
         return qv_fail(err, QV_EUNSUPPORTED,
-                       "attention: k_stride=%lld; keys are laid out two values at a time",
+                       "attention: k_stride=%lld must be even: keys are laid out in pairs",
                        (long long)op->k_stride);
     lay_out(kernel);
     *scratch_bytes = a->thread_bytes * (size_t)a->threads;
@@ -191,15 +190,15 @@ prepare_attention(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *s
 
 /* ---- a piece --------------------------------------------------------------------------------- */
 
-/* Rows that will be read or written soon. Some are prefetched at a time while others are computed,
- * since a head's part of a row is too short for the processor to prefetch it by itself. */
+/* Rows that will be read or written soon. They are prefetched a few at a time during other work,
+ * because a head's part of a row is too short for the hardware prefetcher. */
 struct rows_ahead {
     const char *row;
     int64_t stride, n, step; /* stride in bytes; rows left; rows fetched at a time */
 };
 enum { AHEAD_K, AHEAD_V, AHEAD_Q, AHEAD_Y, AHEAD };
 
-/* Queries [first, first + rows) of a segment, which begin at a block, and what computes them. */
+/* Queries [first, first + rows) of a segment, where `first` begins a block. */
 struct piece {
     struct qv_device_cpu *dev;
     const struct qv_kernel *kernel;
@@ -256,8 +255,8 @@ rows_ahead(const struct piece *piece, const struct piece *of, const struct view_
                                 .step = (rows + piece->rows - 1) / piece->rows };
 }
 
-/* Plans what to prefetch: the keys behind the block at `key`; behind the last block, where results
- * go and the beginning of the next piece (or NULL). */
+/* Plans what to prefetch: the keys and values after the block at `key`; after the last block, the
+ * rows of the results and the beginning of the next piece (NULL: there is none). */
 static void
 look_ahead(const struct piece *piece, int64_t key, const struct piece *next)
 {
@@ -276,8 +275,7 @@ look_ahead(const struct piece *piece, int64_t key, const struct piece *next)
         piece->ahead[AHEAD_Q] = rows_ahead(piece, of, &call->q, of->first, qv_at_most(n, of->rows));
 }
 
-/* Copies the piece's queries, with zeros behind the last one: computing their scores takes as long
- * as for numbers, and the results are ignored. */
+/* Copies the piece's queries, padded with zeros, whose results are ignored. */
 static void
 copy_queries(const struct piece *piece)
 {
@@ -297,8 +295,8 @@ struct block {
 };
 
 /* Computes exponentials of a query's scores x for the block's keys, with zeros up to the width of
- * its panels. Adds their sum to that of earlier blocks. If another maximum is needed, that sum and
- * out[head_dim] are scaled down. */
+ * its panels, and adds them to *sum. If they need a greater *max, *sum and out[head_dim] are scaled
+ * down first. */
 static void
 exponentials(const struct piece *piece, const struct block *block, const float *x, void *y,
              float *max, float *sum, float *out)
@@ -414,10 +412,9 @@ piece_begin(int64_t rows, int64_t pieces, int64_t i)
     return qv_at_most((rows + QUERIES - 1) / QUERIES * i / pieces * QUERIES, rows);
 }
 
-/* Chooses the most blocks of queries that a piece may have: with few pieces keys are laid out less
- * often, with many the work is divided better. The estimate takes all pieces to be as long as the
- * longest, and threads to reach their last one up to a piece apart, since they are not equally
- * fast. */
+/* Chooses the most blocks of queries per piece: with few pieces keys are laid out less often, with
+ * many the work is divided better. The estimate assumes that all pieces are as long as the longest,
+ * and that threads reach their last one up to a piece apart, because they are not equally fast. */
 static int64_t
 choose_blocks(const struct qv_kernel *kernel, const struct attention_call_cpu *call)
 {
@@ -440,8 +437,8 @@ choose_blocks(const struct qv_kernel *kernel, const struct attention_call_cpu *c
     return choice;
 }
 
-/* Finds piece `number` of all. Returns false past the last one. Numbers must rise from call to
- * call; *segment and *before, the number of pieces in earlier segments, are kept between calls. */
+/* Finds piece `number`; returns false past the last one. Numbers must increase from call to call.
+ * *segment and *before, the number of pieces in earlier segments, are kept between calls. */
 static bool
 find_piece(const struct qv_kernel *kernel, const struct attention_call_cpu *call, int64_t blocks,
            int64_t number, int64_t *segment, int64_t *before, struct piece *out)
@@ -461,8 +458,8 @@ find_piece(const struct qv_kernel *kernel, const struct attention_call_cpu *call
     return false;
 }
 
-/* Runs all pieces. A free thread takes the next piece; its piece after that is likely as many
- * further as there are threads. */
+/* Runs all pieces. A free thread takes the next piece; the one after that is probably as many
+ * pieces ahead as there are threads. */
 qv_status
 qv_attention_segments_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel,
                           const struct attention_call_cpu *call, void *scratch, qv_error *err)
@@ -498,7 +495,8 @@ qv_attention_segments_cpu(struct qv_device_cpu *dev, const struct qv_kernel *ker
     return status;
 }
 
-/* Reads the segments from the list, or makes them of one length. Returns how many are not empty. */
+/* Reads the segments from the list, or makes segments of one length. Returns how many are not
+ * empty. */
 static int64_t
 read_segments(const struct qv_kernel *kernel, const int32_t *list)
 {
@@ -548,7 +546,7 @@ release_attention(struct qv_kernel *kernel)
 static void
 describe_attention(const struct qv_kernel *kernel, char *text, size_t size)
 {
-    /* these kinds are needed for every length */
+    /* segments of every length need these kinds */
     const struct gemms_cpu *gemms = kernel->attention.gemms[0];
     qv_primitive_describe_cpu("oneDNN ", &gemms->scores[ATTENTION_QUERY_KINDS - 1], text, size);
     qv_primitive_describe_cpu(", our softmax, oneDNN ", &gemms->values[ATTENTION_QUERY_KINDS - 1],

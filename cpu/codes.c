@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* How a quantised w lies in memory (struct codes_cpu): its layout, and laying out. */
+/* The memory layout of a quantised w (struct codes_cpu), and its laying out. */
 #include "cpu.h"
 #include "vectors.h"
 
@@ -35,7 +35,7 @@ qv_codes_layout_cpu(const struct qv_matrix *matrix)
     return (struct qv_layout){ (size_t)groups * w.group_bytes, CODES_COLS };
 }
 
-/* Returns the codes of a word of a row as a word of a line has them. */
+/* Returns the codes of one word of a row in the order of a word of a line. */
 static uint32_t
 word_of_line(uint32_t codes, int64_t bits)
 {
@@ -49,7 +49,7 @@ word_of_line(uint32_t codes, int64_t bits)
     return halves[0] | halves[1] << 16;
 }
 
-/* Puts a group of a row into its column of a panel's group. */
+/* Copies a group of a row to its column of a panel's group. */
 static void
 lay_out_group(const struct codes_cpu *w, const char *row, int64_t group, char *to, int64_t col)
 {

@@ -8,16 +8,17 @@
 
 #include <math.h>
 
-/* Returns whether images suffice, which is so for a kernel of depth 1. Depthwise convolutions are
- * 15 times faster over images, and oneDNN 3.2's 1x1x1 over volumes is wrong in bf16 on AMX. */
+/* Returns whether the convolution runs over images, as a kernel of depth 1 allows. Depthwise
+ * convolutions are 15 times faster over images, and oneDNN 3.2's 1x1x1 over volumes is wrong in
+ * bf16 on AMX. */
 static int
 is_flat(const struct qv_op_conv *op)
 {
     return op->kd == 1;
 }
 
-/* pieces() returns how many images or volumes a sample of y has, and batch() how many of them one
- * run takes: those must be adjacent in memory. */
+/* pieces() returns how many images or volumes a sample of y has, batch() how many of them one run
+ * computes, which must be adjacent in memory. */
 static int64_t
 pieces(const struct qv_op_conv *op)
 {
@@ -32,8 +33,7 @@ batch(const struct qv_op_conv *op)
     return op->x_depth == op->d ? op->n : 1;
 }
 
-/* Returns what is done to the sums. If op->sums is 2, the values that y has already are the
- * residual. */
+/* Returns the epilogue. If op->sums is 2, the values that y already has are the residual. */
 static struct qv_op_epilogue
 epilogue_of(const struct qv_op_conv *op)
 {
@@ -80,8 +80,8 @@ weights_md(dnnl_memory_desc_t *out, const struct qv_op_conv *op, bool canonical)
                                             canonical ? tags[n - 4] : dnnl_format_tag_any);
 }
 
-/* Returns the gap between two taps. For a kernel of one tap it must be 0, or oneDNN would not use
- * its best code. */
+/* Returns the gap between two taps. For a kernel of one tap it must be 0, or oneDNN does not use
+ * its fastest code. */
 static int64_t
 gap(int64_t kernel, int64_t dilation)
 {
@@ -105,8 +105,8 @@ create_pd(struct qv_device_cpu *dev, const struct qv_op_conv *op,
                                                           attr);
 }
 
-/* Makes the primitive's description, a function of the operation alone, for layout, lay_out and
- * prepare; the caller destroys it. */
+/* Creates the primitive's descriptor, which the caller destroys. It is a function of the operation
+ * alone, so layout, lay_out and prepare agree. */
 static qv_status
 create(struct qv_device_cpu *dev, const struct qv_op *op, dnnl_primitive_desc_t *out, qv_error *err)
 {
@@ -199,8 +199,8 @@ prepare_conv(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratc
     if (dev->wrong_sparse_bf16 && kernel->op.u.conv.x_dtype == QV_BF16 &&
         qv_op_conv_is_sparse(&kernel->op.u.conv))
         return qv_fail(err, QV_EUNSUPPORTED,
-                       "conv: a stride exceeds its kernel, or the kernel sees padding alone, for "
-                       "which this oneDNN computes wrong values in bf16");
+                       "conv: a stride exceeds its kernel, or the kernel sees only padding: this "
+                       "oneDNN computes wrong values for it in bf16");
     status = create(dev, &kernel->op, &pd, err);
     if (status)
         return status;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The parts of the CPU backend: GEMM and attention are on oneDNN's matmul, convolutions on
- * oneDNN's convolution, everything else is plain C. */
+/* The parts of the CPU backend: GEMM and attention use oneDNN's matmul, convolutions oneDNN's
+ * convolution, and everything else is plain C. */
 #pragma once
 
 #include <oneapi/dnnl/dnnl.h>
@@ -48,22 +48,22 @@ struct gemm_cpu {
     size_t matmul_bytes; /* scratch bytes of one */
 };
 
-/* The layout that oneDNN wants for weights [k,n]: panels of `width` columns, with zeros beyond
- * n. In a panel, `group` k's of a column lie side by side (bf16 in pairs); the groups of all
- * columns follow one another. */
+/* The layout that oneDNN wants for weights [k,n]: panels of `width` columns, with zeros beyond n.
+ * In a panel, `group` k of a column are adjacent (bf16 in pairs), and the groups of all columns
+ * follow one another. */
 struct panels_cpu {
     int64_t k, n, width, group, stride; /* from one panel to the next, in elements */
     size_t bytes;
 };
 
-/* Says how a quantised matrix [n,k] lies on the CPU: in panels of CODES_COLS of its rows, which
- * are columns of a GEMM's result; a panel has zeros beyond n. Panels lie side by side in fours (the
- * last ones may be fewer), so that a group of x serves four before it leaves the first cache, and
- * w is still read from its first byte to its last. A panel's group has the scales of all its
- * columns, their offsets, and then the codes in lines. A line has a word of each
- * column, with as many values of k as 32 bits hold: the first of each pair from the lowest bit
- * on, the second from bit 16 on. So a line is read at once, a shift brings a pair to the lowest
- * bits of two halves, and the values become pairs of bf16 in the order of panels_cpu. */
+/* The layout of a quantised matrix [n,k] on the CPU: panels of CODES_COLS of its rows, which are
+ * columns of a GEMM's result, with zeros beyond n. Panels are interleaved group by group in fours
+ * (the last ones may be fewer), so that a group of x serves four before it leaves the first cache,
+ * and w is still read sequentially. A panel's group has the scales of all its columns, their
+ * offsets, and then the codes in lines. A line has one word per column, with as many values of k as
+ * fit in 32 bits: the first of each pair in the lower half, the second in the upper. So a line is
+ * one load, a shift brings a pair to the lowest bits of both halves, and the values become pairs of
+ * bf16 in the order of panels_cpu. */
 enum { CODES_COLS = 16, CODES_PANELS = 4, LINE_BYTES = CODES_COLS * 4 };
 struct codes_cpu {
     int64_t n, k;
@@ -86,23 +86,23 @@ struct few_cpu {
 };
 struct few_variant_cpu {
     const char *name;
-    int64_t run; /* values of a row of x that lie side by side: 1 of f32, else bf16 */
-    /* sums[panels, m, CODES_COLS] = x times the columns of panels that lie side by side */
+    int64_t run; /* adjacent values of a row of x: 1 of f32, otherwise bf16 */
+    /* sums[panels, m, CODES_COLS] += x times the columns of interleaved panels */
     void (*multiply)(const struct few_cpu *few, const char *codes, int64_t panels, float *sums);
 };
 
 /* A gemm whose w is quantised runs on blocks of columns, which are widened one after another. The
  * last block may have fewer columns than the others. */
-enum { CODES_BLOCKS = 2 }; /* kinds of them */
+enum { CODES_BLOCKS = 2 }; /* kinds of blocks */
 struct wide_cpu {
     struct gemm_cpu gemms[CODES_BLOCKS];
     struct panels_cpu panels[CODES_BLOCKS]; /* in which a block is widened */
     int64_t cols;                           /* of a block */
     size_t bytes;                           /* of a block in scratch */
-    size_t y_bytes; /* of its columns of y there; 0: a block is the matrix */
+    size_t y_bytes; /* of its columns of y in scratch; 0: one block is the matrix */
 };
 
-/* Attention: the GEMMs for each number of keys in a block, and of queries, and a thread's
+/* Attention: the GEMMs for each number of keys and queries in a block, and the parts of a thread's
  * scratch. */
 enum { ATTENTION_KEY_KINDS = 8, ATTENTION_QUERY_KINDS = 3 };
 struct gemms_cpu {
@@ -128,17 +128,17 @@ struct segment_cpu {
 };
 
 struct attention_cpu {
-    struct gemms_cpu (*gemms)[ATTENTION_KEY_KINDS]; /* one set for each thread */
-    struct segment_cpu *segments; /* filled at each run, if the operation has lists of segments */
+    struct gemms_cpu (*gemms)[ATTENTION_KEY_KINDS]; /* one set per thread */
+    struct segment_cpu *segments;                   /* filled at each run */
     int threads;
-    /* where each part of the scratch lies, and the bytes of a thread's */
+    /* offset of each part in a thread's scratch, and the scratch's size */
     size_t offset[ATTENTION_PARTS], thread_bytes;
     float (*exps)(const float *x, void *y, int64_t dtype, int64_t n, int64_t padded, float scale,
                   float max);
 };
 
 /* The operands of one run of attention. Row i, head h of a view is at base[i * stride + h *
- * head_dim]. Rows of no segment are not touched. */
+ * head_dim]. Rows outside all segments are not touched. */
 struct view_cpu {
     char *base;
     int64_t stride; /* in elements */
@@ -176,8 +176,8 @@ struct verbs_cpu {
 #define QV_OP(name, fields, operands, flops) extern const struct verbs_cpu qv_##name##_verbs_cpu;
 #include "engine/ops.inc"
 
-/* The instruction sets that our own kernels are compiled for. The one used follows from what
- * oneDNN may use, because users limit that. */
+/* The instruction sets that our own kernels are compiled for. The choice follows what oneDNN may
+ * use, which users can limit. */
 enum isa_cpu { ISA_ANY_CPU, ISA_AVX2_CPU, ISA_AVX512_CPU, ISA_AVX512_BF16_CPU };
 static inline enum isa_cpu
 qv_isa_cpu(void)
@@ -196,7 +196,7 @@ qv_isa_cpu(void)
     return ISA_ANY_CPU;
 }
 
-/* The dtypes that are computed in. REAL_NONE is any other, which prepare refuses. */
+/* The dtypes of computation. REAL_NONE is any other, which prepare refuses. */
 enum real_cpu { REAL_F32, REAL_BF16, REAL_NONE };
 static inline enum real_cpu
 real_cpu(int64_t dtype)
@@ -246,7 +246,7 @@ dnnl_status_t qv_reorder_cpu(struct qv_device_cpu *dev, const_dnnl_memory_desc_t
                              const void *src, const_dnnl_memory_desc_t to, void *dst);
 
 /* cpu/epilogue.c: what a gemm or conv does to its sums [rows, cols], as post-operations on a
- * destination of n_dims. The second tells which argument of the primitive the bias is (0: none).
+ * destination of n_dims. The second returns which argument of the primitive the bias is (0: none).
  * The third must be called before a run: it copies the residual into y, where the post-operation
  * reads it. */
 dnnl_status_t qv_epilogue_cpu(const struct qv_op_epilogue *op, int n_dims,
@@ -266,8 +266,8 @@ qv_status qv_gemm_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix 
                               int64_t row0, int64_t rows, const void *src, void *dst,
                               qv_error *err);
 
-/* A GEMM with weights that lie as `layout` says; NULL: plain rows. When it runs, p are the
- * operands, and y has the residual already. */
+/* A GEMM with weights in `layout`; NULL: plain rows. When it runs, p are the operands, and y
+ * already has the residual. */
 qv_status qv_gemm_weights_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
                               dnnl_memory_desc_t *out, qv_error *err);
 qv_status qv_gemm_open_cpu(struct qv_device_cpu *dev, const struct qv_op_gemm *op,
@@ -276,20 +276,19 @@ qv_status qv_gemm_run_cpu(struct qv_device_cpu *dev, const struct qv_op_gemm *op
                           const struct gemm_cpu *g, void *const *p, void *scratch, qv_error *err);
 void qv_gemm_close_cpu(struct gemm_cpu *g);
 
-/* cpu/codes.c: how a quantised w lies. */
+/* cpu/codes.c: the layout of a quantised w. */
 struct qv_layout qv_codes_layout_cpu(const struct qv_matrix *matrix);
 void qv_codes_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int64_t row0,
                           int64_t rows, const void *src, void *dst);
 struct codes_cpu qv_codes_cpu(int64_t n, int64_t k, const struct qv_groups *groups);
-/* Returns how many panels lie beside the one with column `col`, itself with them; and how many
- * bytes from the first of w a group of it lies. */
+/* The first returns how many panels are interleaved with the one of column `col`, itself included;
+ * the second, the offset in bytes of one of that panel's groups in w. */
 int64_t qv_codes_beside_cpu(const struct codes_cpu *w, int64_t col);
 size_t qv_codes_at_cpu(const struct codes_cpu *w, int64_t col, int64_t group);
 /* Scales and offsets of a panel's group [2][CODES_COLS] in f32. */
 void qv_codes_factors_cpu(const struct codes_cpu *w, const void *group, float *out);
 
-/* cpu/few_avx512.c: variants of cpu/few.c in bf16, by the products of pairs that AVX-512 and AMX
- * have. */
+/* cpu/few_avx512.c: variants of cpu/few.c in bf16, by AVX-512's and AMX's products of pairs. */
 void qv_few_avx512_cpu(const struct few_cpu *few, const char *codes, int64_t panels, float *sums);
 void qv_few_amx_cpu(const struct few_cpu *few, const char *codes, int64_t panels, float *sums);
 
@@ -299,12 +298,12 @@ qv_status qv_conv_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *
 qv_status qv_conv_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
                               const void *src, void *dst, qv_error *err);
 
-/* cpu/panels.c: opens a matmul whose weights lie in panels (it writes desc's strides), and lays
- * out weights: x[k,n], or the transpose of x[n,k]; only the first `rows` are there, and the
- * rest are zero. */
+/* cpu/panels.c: opens a matmul whose weights lie in panels (it writes desc's strides), and lays out
+ * weights: x[k,n], or the transpose of x[n,k]; only the first `rows` exist, and the rest become
+ * zero. */
 qv_status qv_panels_open_cpu(struct qv_device_cpu *dev, struct matmul_desc_cpu *desc,
                              struct primitive_cpu *matmul, struct panels_cpu *out, qv_error *err);
-/* Tells which panels a layout of weights is. *known is false if it is none, or has zeros along
+/* Reads a layout of weights as panels. *known is false if it is not panels, or is padded along
  * k. */
 dnnl_status_t qv_panels_read_cpu(const_dnnl_memory_desc_t md, struct panels_cpu *p, bool *known);
 void qv_panels_cpu(const struct panels_cpu *panels, const void *x, int64_t x_stride, int64_t rows,
@@ -312,7 +311,7 @@ void qv_panels_cpu(const struct panels_cpu *panels, const void *x, int64_t x_str
 void qv_panels_transposed_cpu(const struct panels_cpu *panels, const void *x, int64_t x_stride,
                               int64_t rows, int64_t dtype, void *y);
 
-/* cpu/attention.c: runs a kernel over any segments, none longer than the kernel's seq. */
+/* cpu/attention.c: runs a kernel over any segments, none longer than its operation's may be. */
 qv_status qv_attention_segments_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel,
                                     const struct attention_call_cpu *call, void *scratch,
                                     qv_error *err);
@@ -350,6 +349,6 @@ void qv_lanes_transpose_cpu(void *y, int64_t y_stride, const void *x, int64_t x_
  * multiple of 16. */
 void qv_lanes_transpose_words_avx512_cpu(void *y, int64_t y_stride, int64_t y_rows, const void *x,
                                          int64_t x_stride, int64_t rows, int64_t cols);
-/* y[n][2] = the bf16 row x[n] and the row x_stride behind it, side by side. If x_stride is 0,
- * the second is zeros. */
+/* y[n][2] = the bf16 row x[n] and the row x_stride after it, in pairs. If x_stride is 0, the second
+ * is zeros. */
 void qv_lanes_pair_cpu(void *y, const void *x, int64_t x_stride, int64_t n);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The CPU backend's table: the device, its threads, and the file that has each operation. */
+/* The CPU backend's table: opens the device, sets its threads, and dispatches operations. */
 #include "cpu.h"
 
 #include <omp.h>
@@ -29,7 +29,7 @@ open_cpu(const struct qv_device_options *options, struct qv_device **out, qv_err
         return qv_fail(err, QV_ENODEVICE, "device %d: the cpu backend has device 0 only",
                        options->ordinal);
     if (options->threads < 0 || options->threads > MOST_THREADS)
-        return qv_fail(err, QV_EINVAL, "threads is %d, must be 0 (every core) to %d",
+        return qv_fail(err, QV_EINVAL, "threads is %d; it must be from 0 (every core) to %d",
                        options->threads, MOST_THREADS);
     struct qv_device_cpu *dev = calloc(1, sizeof *dev);
     if (!dev)
@@ -44,16 +44,16 @@ open_cpu(const struct qv_device_options *options, struct qv_device **out, qv_err
         return qv_dnnl_check_cpu(s, "opening the CPU engine", err);
     }
     /* On AMX, oneDNN overruns a buffer if a stride exceeds its kernel (until 3.13, see its pull
-     * request 5494), and 3.2 crashes if a position of the kernel sees only padding.
-     * tests/checkconv found both. This can go as soon as that test passes without it. */
+     * request 5494), and 3.2 crashes if a position of the kernel sees only padding. tests/checkconv
+     * found both. Remove this once that test passes without it. */
     unsigned isa = (unsigned)dnnl_get_effective_cpu_isa(), amx = dnnl_cpu_isa_avx512_core_amx;
     dev->wrong_sparse_bf16 = (isa & amx) == amx;
     *out = &dev->base;
     return QV_OK;
 }
 
-/* Writes the CPU's name, such as "AMD EPYC 9B45", since measurements must say on which machine
- * they were made; text[49]. */
+/* Writes the CPU's name, such as "AMD EPYC 9B45", to text[49], because measurements must name their
+ * machine. */
 static void
 cpu_name(char *text)
 {
@@ -80,8 +80,8 @@ cpu_name(char *text)
  *   direct needs no scratch. On a Xeon with AMX direct gets worse as channels grow: it is faster
  *   up to 96, equal at 128, and from 192 to 1024 by depth is 1.1 to 1.5 times faster.
  * - Depthwise layers: oneDNN's 2D kernel is 5 to 17 times faster than its 3D kernel, for depths
- *   of 3 to 15. That does not hold for 2 outputs a channel, or for groups of more channels.
- * - Rows of patches that must be copied together are faster from 256 outputs on, within 10%. */
+ *   of 3 to 15. This does not hold for 2 outputs per channel, or for groups of several channels.
+ * - Copying patches into rows for a GEMM is faster from 256 outputs on, within 10%. */
 static struct qv_conv3d_thresholds
 thresholds(bool amx)
 {
@@ -107,7 +107,7 @@ caps_cpu(const struct qv_device *device, struct qv_caps *out)
     for (size_t i = sizeof isas / sizeof *isas; i-- > 0;)
         if ((isa & isas[i].bits) == isas[i].bits)
             name = isas[i].name;
-    /* without AVX-512, oneDNN 3.2's f32 GEMMs have other kernels for the last rows of a block */
+    /* without AVX-512, oneDNN 3.2's f32 GEMMs use other kernels for the last rows of a block */
     bool avx512 = (isa & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
     bool bf16 = (isa & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
     bool amx = (isa & dnnl_cpu_isa_avx512_core_amx) == dnnl_cpu_isa_avx512_core_amx;
@@ -136,7 +136,7 @@ caps_cpu(const struct qv_device *device, struct qv_caps *out)
              name);
 }
 
-/* oneDNN makes its plans for the threads that OpenMP has, so they are set around each call. */
+/* oneDNN plans for OpenMP's number of threads at that time, so it is set around each call. */
 static qv_status
 layout_cpu(struct qv_device *device, const struct qv_matrix *matrix, struct qv_layout *out,
            qv_error *err)
@@ -172,7 +172,7 @@ lay_out_cpu(struct qv_device *device, const struct qv_matrix *matrix, int64_t ro
     return status;
 }
 
-/* This does not link if an operation lacks its functions. */
+/* An operation without verbs does not link. */
 static const struct verbs_cpu *const verbs[] = {
 #define QV_OP(name, fields, operands, flops) &qv_##name##_verbs_cpu,
 #include "engine/ops.inc"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* act(alpha * sum + bias) + residual behind a GEMM, as post-operations of oneDNN. */
+/* act(alpha * sum + bias) + residual after a GEMM or convolution, as oneDNN's post-operations. */
 #include "cpu.h"
 
 /* oneDNN adds its bias argument before any post-operation, so with an alpha the bias must be a
@@ -42,7 +42,7 @@ append_act(int64_t act, dnnl_post_ops_t ops)
     return dnnl_post_ops_append_eltwise(ops, acts[act].kind, acts[act].alpha, 0);
 }
 
-/* The residual is added last. It is the primitive's sum with y, into which it was copied. */
+/* The residual is added last, by a sum with y, into which it was copied. */
 dnnl_status_t
 qv_epilogue_cpu(const struct qv_op_epilogue *op, int n_dims, dnnl_primitive_attr_t attr)
 {

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gemm_few. Every code is read from memory once, for all rows, and made
- * ready for products once for 16 of them. Within a group the codes themselves, which are exact even
- * in bf16, are multiplied and summed; then
+ * gemm_few. Every code is read from memory once for all rows, and unpacked once per 16 of them.
+ * Within a group the codes themselves, which are exact even in bf16, are multiplied and summed;
+ * then
  *     sum += scale * (x . codes) + offset * (sum of x)
- * so that a value of w is never rounded. A panel of 16 columns keeps the sums of a group in
- * registers, for as many rows as are multiplied at once.
+ * so values of w are never rounded. A panel of 16 columns keeps a group's sums in registers for all
+ * rows that are multiplied at once.
  */
 #include "cpu.h"
 #include "tiles.h"
 #include "vectors.h"
 
-/* A thread takes panels that lie side by side, and their sums go through the epilogue together. */
+/* A thread computes interleaved panels, whose sums go through the epilogue together. */
 enum { FEW_COLS = CODES_PANELS * CODES_COLS };
 
 /* ---- a panel --------------------------------------------------------------------------------- */
 
 /* Adds a group of a panel to its sums. The products of a row go to `chains` sums in turn, because
- * with few rows each addition would wait for the one before. */
+ * with few rows each addition would wait for the previous one. */
 INLINED_CPU void
 add_group(const struct codes_cpu *w, const char *group, const float *x, const float *x_sums,
           float *out, const int64_t bits, const int64_t m, const int64_t chains)
@@ -94,7 +94,7 @@ variant_for(int64_t x_dtype)
     return &variants[variant];
 }
 
-/* Returns the bytes of so many values of x as they are laid out. */
+/* Returns the bytes of this many values of x as they are laid out. */
 static size_t
 x_bytes(const struct few_cpu *f, int64_t values)
 {
@@ -124,7 +124,7 @@ describe_gemm_few(const struct qv_kernel *kernel, char *text, size_t size)
              kernel->few.variant->name);
 }
 
-/* Puts a group of row i of x, in elements of so many bytes, among its runs [group / run, m]. */
+/* Copies a group of row i of x, of `element` bytes per value, to its runs [group / run, m]. */
 INLINED_CPU void
 lay_row(char *to, const void *row, int64_t n, int64_t m, int64_t i, const int64_t run,
         const size_t element)
@@ -134,7 +134,7 @@ lay_row(char *to, const void *row, int64_t n, int64_t m, int64_t i, const int64_
         memcpy(to + (size_t)(j * m + i) * bytes, (const char *)row + (size_t)j * bytes, bytes);
 }
 
-/* Sums 16 values at a time, because each addition would wait for the one before. */
+/* Sums in 16 lanes, because in one chain each addition would wait for the previous one. */
 static float
 sum_of(const float *row, int64_t n)
 {
@@ -149,8 +149,8 @@ sum_of(const float *row, int64_t n)
     return sum;
 }
 
-/* Returns f with those of its rows that are multiplied at once, from `row` on. They are shared out
- * evenly, so that all go to as many chains and a row's bits do not depend on where it is. */
+/* Returns f with only the rows from `row` on that are multiplied at once. Rows are divided evenly,
+ * so that all use equally many chains and a row's bits do not depend on its place. */
 static struct few_cpu
 rows_from(const struct few_cpu *f, int64_t row)
 {
@@ -162,7 +162,7 @@ rows_from(const struct few_cpu *f, int64_t row)
     return some;
 }
 
-/* Lays out one group of rows x, and its sums. */
+/* Lays out one group of the rows of x, and its sums. */
 static void
 lay_group(const struct few_cpu *f, const void *x, int64_t dtype, int64_t group)
 {
@@ -181,8 +181,7 @@ lay_group(const struct few_cpu *f, const void *x, int64_t dtype, int64_t group)
     }
 }
 
-/* Brings the sums of rows [row, end) and columns [col, col + FEW_COLS) through the epilogue into
- * y. */
+/* Applies the epilogue to the sums of rows [row, end) and columns [col, col + FEW_COLS), into y. */
 static void
 finish(const struct qv_op_gemm_few *op, float (*sums)[FEW_COLS], int64_t row, int64_t end,
        int64_t col, void *const *p)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Panels of few.c by products of bf16 pairs with f32 sums, of AVX-512 and of AMX. That takes half
- * the products, and codes become bf16 by a mask instead of a conversion. */
+/* Panels of few.c by AVX-512's and AMX's products of bf16 pairs with f32 sums. They need half as
+ * many products, and codes become bf16 by a mask instead of a conversion. */
 #include "cpu.h"
 #include "tiles.h"
 #include "vectors.h"
@@ -8,9 +8,9 @@
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
 
-/* Returns a pair of codes of a line as bf16 side by side. Codes of 4 bits are or-ed into the
- * fraction of BIAS_OF_4, whose last bit of four is 1, so that they come out BIAS_OF_4 too great.
- * Codes of 8 bits are converted; the lower half of such a float is zero. */
+/* Returns a pair of codes of a line as adjacent bf16. Codes of 4 bits are or-ed into the four
+ * highest bits of BIAS_OF_4's fraction, where the lowest is worth 1, so they come out BIAS_OF_4 too
+ * large. Codes of 8 bits are converted to f32, whose lower half is then zero. */
 #define BIAS_OF_4 16.0f /* 0x4180 in bf16 */
 TARGET_BF16_CPU INLINED_CPU __m512bh
 pair_of_codes(const void *line, int64_t pair, const int64_t bits)
@@ -32,7 +32,7 @@ pair_of_codes(const void *line, int64_t pair, const int64_t bits)
                                      _mm512_castps_si512(floats[1]));
 }
 
-/* Loads scales, and offsets that take back what pair_of_codes() adds. */
+/* Loads scales, and offsets that cancel what pair_of_codes() adds. */
 TARGET_BF16_CPU INLINED_CPU void
 load_factors(const struct codes_cpu *w, const void *at, __m512 out[2])
 {
@@ -49,8 +49,9 @@ load_factors(const struct codes_cpu *w, const void *at, __m512 out[2])
         out[1] = _mm512_fnmadd_ps(out[0], _mm512_set1_ps(BIAS_OF_4), out[1]);
 }
 
-/* Adds the products of a row of x and a group's codes to the row's sums, scaled; x_sum is that of
- * the row's values in the group. Sums are in memory because registers have the products. */
+/* Scales the products of a row of x and a group's codes, and adds them to the row's sums. x_sum is
+ * the sum of the row's values in the group. Sums are in memory because the products fill the
+ * registers. */
 TARGET_BF16_CPU INLINED_CPU void
 add_scaled(float *out, __m512 products, const __m512 factor[2], float x_sum)
 {
@@ -107,12 +108,12 @@ qv_few_avx512_cpu(const struct few_cpu *f, const char *codes, int64_t panels, fl
 
 /* ---- AMX ------------------------------------------------------------------------------------- */
 
-/* The codes of 32 k and 16 columns are a tile as they lie in a panel, once they are bf16. One
- * instruction multiplies it by a tile of up to 16 rows of x. Tiles 0 to 3 have the sums of four
- * panels over a group. Once a panel's tile is loaded, its next codes become bf16 in the same place,
- * so that three tiles are stored between a tile's store and its load: a load waits for what was
- * stored just before, and for what was stored a multiple of 4 KB away. Sums are scaled a group
- * later for the same reason. */
+/* Codes of 32 k and 16 columns, converted to bf16 in a panel's order, are a tile. One instruction
+ * multiplies it by a tile of up to 16 rows of x. Tiles 0 to 3 have the sums of four panels over a
+ * group. Once a panel's tile is loaded, the panel's next codes are converted in the same place, so
+ * that three other tiles are stored between a tile's store and its load: a load stalls on recent
+ * stores, and on stores a multiple of 4 KB away. Sums are scaled a group later for the same
+ * reason. */
 enum { TILE_K = TILE_ROW / 2 };
 
 /* Converts the codes of a tile. */
@@ -126,8 +127,9 @@ tile_of_codes(const char *line, char *out, const int64_t bits)
     }
 }
 
-/* Multiplies a tile of x by one of each panel, and converts those that follow. They begin at next,
- * and `panel` bytes behind it for each panel. */
+/* Multiplies a tile of x by one tile of each panel, and converts each panel's next tile. The first
+ * panel's next codes are at `next`, and each further panel's `panel` bytes after the previous
+ * one's. */
 TARGET_BF16_CPU INLINED_CPU void
 multiply_tiles(const char *x, char *codes, int64_t panels, const char *next, size_t panel,
                const int64_t bits)
@@ -159,7 +161,7 @@ scale_tiles(const struct few_cpu *f, const char *group, int64_t panels, const fl
     }
 }
 
-/* What follows the last tile is the last group once more. */
+/* After the last tile, codes of the last group are converted once more, and not used. */
 TARGET_BF16_CPU INLINED_CPU void
 tile_sums(const struct few_cpu *f, const char *group, int64_t panels, float *out,
           const int64_t bits)

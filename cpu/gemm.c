@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gemm on oneDNN's matmul (matmul.c). A quantised w is widened: blocks of its columns, one after
- * another, into the panels that the matmul takes, in a block of scratch that a cache holds. The
- * values are those that a checkpoint has when it is loaded in x's dtype, and the same matmul
- * multiplies them. It gives a block's columns of y by themselves, because oneDNN's fast matmul
- * takes no y whose rows lie apart; the plain one, which does, takes hundreds of times as long.
+ * gemm on oneDNN's matmul (matmul.c). A quantised w is widened one block of columns at a time, into
+ * the matmul's panels, in scratch that fits a cache. The values are the same as when a checkpoint
+ * is loaded in x's dtype, and the same matmul multiplies them. A block's columns of y are computed
+ * in scratch and copied, because oneDNN's fast matmul needs contiguous rows of y; its plain one
+ * does not, but takes hundreds of times as long.
  */
 #include <math.h>
-#include <stdlib.h>
 
 #include "cpu.h"
 #include "vectors.h"
@@ -16,21 +15,21 @@
 #include <immintrin.h>
 #endif
 
-/* A block's bytes; the matrices of a tower's layers take one or two blocks. A block is a multiple
- * of the columns that oneDNN has in a panel, and has LEAST_COLS of them, however long they are, so
- * that many threads have work: with 300 columns of 13,824 values 16 cores took twice as long. */
+/* The size of a block; matrices of a tower's layers need one or two. Its columns are a multiple of
+ * oneDNN's panel width, and at least LEAST_COLS however long they are, so that many threads have
+ * work: with 300 columns of 13,824 values 16 cores took twice as long. */
 enum { BLOCK_BYTES = 8 << 20, BLOCK_COLS = 64, LEAST_COLS = 1024 };
 
 /* ---- widening -------------------------------------------------------------------------------- */
 
-/* Says where the values of k and k + 1 go for a panel's columns: into pairs of bf16, or into a row
+/* Where the values of k and k + 1 of a panel's columns go: into pairs of bf16, or into one row
  * each. */
 struct wide_row {
     void *at;
     size_t next; /* bytes from the first row to the second; pairs are in one row */
 };
 
-/* Rounds to the nearest bf16, ties to even; a NaN stays one. */
+/* Rounds to the nearest bf16, ties to even; NaN stays NaN. */
 INLINED_CPU void
 round_words(words_cpu *out, const floats_cpu *x)
 {
@@ -62,7 +61,7 @@ store_pair(const floats_cpu *low, const floats_cpu *high, const struct wide_row 
     memcpy((char *)to->at + to->next, &second, sizeof second);
 }
 
-/* Says how a panel's groups are widened. step: bytes from one pair to the next where they go. */
+/* How a panel's groups are widened. step: bytes from one pair to the next at the destination. */
 struct widening {
     const struct codes_cpu *w;
     qv_dtype dtype;
@@ -107,7 +106,7 @@ WIDEN_VARIANT(widen_avx512, TARGET_AVX512_CPU)
 
 #if defined(__x86_64__) && defined(__GNUC__)
 
-/* Widens a group into pairs of bf16 by AVX-512's conversion. It takes subnormal values for zero, as
+/* Widens a group into pairs of bf16 by AVX-512's conversion. It treats subnormal values as zero, as
  * AVX-512's and AMX's products of pairs do. */
 TARGET_BF16_CPU INLINED_CPU void
 convert_lines(const struct widening *how, const char *group, char *to, const int64_t bits)
@@ -148,7 +147,7 @@ static void (*const wideners[])(const struct widening *how, const char *group,
                                                         [ISA_AVX512_CPU] = widen_avx512,
                                                         [ISA_AVX512_BF16_CPU] = widen_avx512_bf16 };
 
-/* Returns where k of column `col` is in a block that is laid out by p; k must be the first of a
+/* Returns the address of value k of column `col` in a block laid out as p; k must be the first of a
  * group. */
 static char *
 wide_at(const struct panels_cpu *p, size_t element, int64_t k, int64_t col, char *block)
@@ -158,7 +157,7 @@ wide_at(const struct panels_cpu *p, size_t element, int64_t k, int64_t col, char
            (size_t)(k / p->group * p->width + col % p->width) * word;
 }
 
-/* Widens what widen_panel() does, but through memory of our own. */
+/* Does what widen_panel() does, through a buffer of our own. */
 static void
 widen_apart(const struct widening *how, const char *group, const struct panels_cpu *p, int64_t k,
             int64_t col, char *block)
@@ -175,9 +174,9 @@ widen_apart(const struct widening *how, const char *group, const struct panels_c
                    room + (size_t)(i / p->group * CODES_COLS + c - col) * word, word);
 }
 
-/* Widens a panel's group, which begins at k, into columns [col, col + CODES_COLS) of a block that
- * is laid out by p. Columns beyond the matrix's last are zero. Columns of narrower panels, and the
- * last ones of plain rows, go through memory of our own. */
+/* Widens a panel's group, which begins at k, into columns [col, col + CODES_COLS) of a block laid
+ * out as p. Columns past the matrix's last are zero. Columns of narrower panels, and the last
+ * columns of plain rows, go through a buffer of our own. */
 static void
 widen_panel(const struct widening *how, const char *group, const struct panels_cpu *p, int64_t k,
             int64_t col, char *block)
@@ -191,7 +190,7 @@ widen_panel(const struct widening *how, const char *group, const struct panels_c
                                (struct wide_row){ wide_at(p, element, k, col, block), line });
 }
 
-/* Clears the columns that oneDNN's last panel may have beyond the matrix's. */
+/* Clears the columns that oneDNN's last panel may have past the matrix's last. */
 static void
 clear_columns(const struct panels_cpu *p, int64_t col, size_t element, char *block)
 {
@@ -204,8 +203,8 @@ clear_columns(const struct panels_cpu *p, int64_t col, size_t element, char *blo
         memset(at, 0, line - (size_t)in * word);
 }
 
-/* Widens as many columns as p has, from `first` on. Panels that lie side by side go in turn, group
- * by group, so that neither what is read nor what is written jumps. */
+/* Widens as many columns as p has, from `first` on. Interleaved panels take turns, group by group,
+ * so that reads and writes are both sequential. */
 static void
 widen_block(const struct qv_device_cpu *dev, const struct qv_op_gemm *op,
             const struct panels_cpu *p, const char *w, int64_t first, char *block)
@@ -289,7 +288,7 @@ prepare_wide(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratc
     return status;
 }
 
-/* Copies rows of so many bytes, which lie from_stride and to_stride bytes apart. */
+/* Copies rows of `bytes` bytes, which lie from_stride and to_stride bytes apart. */
 static void
 copy_rows(const struct qv_device_cpu *dev, int64_t rows, size_t bytes, const char *from,
           size_t from_stride, char *to, size_t to_stride)
@@ -299,7 +298,7 @@ copy_rows(const struct qv_device_cpu *dev, int64_t rows, size_t bytes, const cha
         memcpy(to + (size_t)i * to_stride, from + (size_t)i * from_stride, bytes);
 }
 
-/* Multiplies by the columns from `col` on, as many as block.n says, which are widened. */
+/* Multiplies by the block->n widened columns from `col` on. */
 static qv_status
 run_block(struct qv_device_cpu *dev, const struct qv_kernel *kernel, const struct qv_op_gemm *block,
           int64_t col, void *const *p, void *scratch, qv_error *err)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * oneDNN's matmul: one GEMM, which takes ten objects to make; and a gemm of one or several. Weights
- * lie in the layout that oneDNN chooses for LAYOUT_ROWS rows, whatever m is, because from 3
- * threads on its choice depends on m. The epilogue is post-operations.
+ * oneDNN's matmul: a single GEMM, and the gemm operation, which is one or several. Weights have the
+ * layout that oneDNN chooses for LAYOUT_ROWS rows, whatever m is, because with 3 or more threads
+ * its choice depends on m. The epilogue is post-operations.
  */
 #include <omp.h>
 #include <stdlib.h>
@@ -75,12 +75,12 @@ qv_matmul_run_cpu(struct qv_device_cpu *dev, const struct primitive_cpu *matmul,
 
 /* ---- a gemm ---------------------------------------------------------------------------------- */
 
-/* The layout is chosen for this many rows, as many as a chunk has. */
+/* The layout is chosen for this many rows. */
 enum { LAYOUT_ROWS = 1024 };
 /* oneDNN blocks n by at most 64, so slices that begin at multiples of 64 are whole blocks. */
 enum { SLICE_ROWS = 64 };
 
-/* Makes the descriptor [k,n] of the layout, which the caller destroys. */
+/* Creates the layout's descriptor [k,n], which the caller destroys. */
 qv_status
 qv_gemm_weights_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
                     dnnl_memory_desc_t *out, qv_error *err)
@@ -117,9 +117,9 @@ qv_gemm_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, st
     return QV_OK;
 }
 
-/* Lays out a slice as if it were a matrix by itself. That is right because the layout has
- * blocks of n outermost: a slice of whole blocks is contiguous, and laid out like a matrix of
- * that many rows. */
+/* Lays out a slice as if it were a matrix of its own. This is right because the layout has blocks
+ * of n outermost: a slice of whole blocks is contiguous, and laid out like a matrix of that many
+ * rows. */
 qv_status
 qv_gemm_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int64_t row0,
                     int64_t rows, const void *src, void *dst, qv_error *err)
@@ -146,7 +146,7 @@ qv_gemm_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, i
 /*
  * oneDNN divides few rows unevenly among threads: on 2 cores with AMX, 760 rows take as long as
  * 1024. So rows are divided here if each thread gets enough of them to pay for reading all weights,
- * and not so many that oneDNN's own division is as good. This saves 5% of a tower of 760 patches.
+ * but not so many that oneDNN divides them as well. This saves 5% of a tower of 760 patches.
  */
 enum { LEAST_PART_ROWS = 256, MOST_PART_ROWS = 512, TILE_ROWS = 16 };
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Lays out activations as oneDNN wants the weights [k,n] of a GEMM, so that its matmul does not lay
- * out them in every call. Keys are transposed, values are kept as they lie, and both are padded
- * with zeros.
+ * Lays out activations as oneDNN wants the weights [k,n] of a GEMM, so that its matmul does not do
+ * so in every call. Keys are transposed, values keep their order, and both are padded with zeros.
  */
 #include "cpu.h"
 

@@ -83,7 +83,7 @@ qv_primitive_describe_cpu(const char *what, const struct primitive_cpu *p, char 
     if (!dnnl_primitive_get_primitive_desc(p->primitive, &pd))
         dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, (void *)&name);
     snprintf(text + used, size - used, "%s%s%s", what, name,
-             strncmp(name, "ref", 3) ? "" : " (its slow code: it has no other for this)");
+             strncmp(name, "ref", 3) ? "" : " (slow reference code, the only one for this)");
 }
 
 qv_status

@@ -160,7 +160,7 @@ interpolate_cpu(const struct qv_op_interpolate *op, void *const *p, const struct
     }
 }
 
-/* Makes one row: the values of x below the kernel at z, r, q of sample n, copied in runs that are
+/* Writes one row: the values of x under the kernel at z, r, q of sample n, copied in runs that are
  * contiguous in x. */
 static void
 im2col_row(const struct qv_op_im2col *op, const char *x, char *y, int64_t n, int64_t z, int64_t r,
@@ -177,8 +177,8 @@ im2col_row(const struct qv_op_im2col *op, const char *x, char *y, int64_t n, int
 }
 
 /* Turns channels-first into channels-last order, which is im2col with a kernel of one: columns of a
- * matrix [c, positions] become rows, some at a time. Without strides all positions of a sample are
- * one line, else the positions of one line of x. */
+ * matrix [c, positions] become rows, SOME at a time. Without strides a line is all positions of a
+ * sample, with strides the positions of one line of x. */
 static void
 transpose(const struct qv_op_im2col *op, void *const *p, const struct team *team)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * AMX's instructions on tiles: 1 to 16 rows of 64 bytes, in eight registers. They are written in
- * assembly because the intrinsics of gcc 12 do not say that they read memory, so that it may put
- * a vector's store behind the load of a tile that needs it.
+ * assembly because gcc 12's intrinsics do not declare that they read memory, so it may move a
+ * vector's store past the load of the tile that needs it.
  */
 #pragma once
 
@@ -18,7 +18,7 @@ struct tile_shapes {
     uint8_t rows[16];
 };
 
-#ifndef QV_TILES_EMULATED /* tests/emulated_tiles.h has what follows in plain C */
+#ifndef QV_TILES_EMULATED /* tests/emulated_tiles.h has the rest in plain C */
 #if defined(__x86_64__) && defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -26,8 +26,7 @@ struct tile_shapes {
 #include "cpu.h"
 #endif
 
-/* Returns whether this CPU has AMX and the kernel lets this process use tiles, for which it has
- * to be asked. */
+/* Returns whether this CPU has AMX and Linux lets this process use tiles, which it must ask for. */
 static inline bool
 tiles_allowed(void)
 {
@@ -42,8 +41,8 @@ tiles_allowed(void)
 }
 
 #if defined(__x86_64__) && defined(__GNUC__)
-/* Tiles belong to a thread. What uses them begins by their shapes and ends by giving them back,
- * which spares the system to keep them. */
+/* Tiles belong to a thread. Code that uses them sets their shapes first and releases them at its
+ * end, so that the system need not save them. */
 static inline void
 tiles_begin(const struct tile_shapes *shapes)
 {
@@ -56,7 +55,7 @@ tiles_end(void)
     __asm__ volatile("tilerelease");
 }
 
-/* Registers are numbers from 0 to 7, in digits. Rows follow one another in memory. */
+/* Registers are literal digits from 0 to 7. Rows are contiguous in memory. */
 #define TILE_ZERO(tile) __asm__ volatile("tilezero %%tmm" #tile ::)
 #define TILE_LOAD(tile, from)                                                                      \
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"(from), "r"((int64_t)TILE_ROW)        \

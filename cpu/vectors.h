@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Sixteen values at once in the vector types of GCC and clang, which compile to any registers there
- * are. A function body that is always inlined is compiled once for each instruction set, into a
+ * Sixteen values at once in the vector types of GCC and clang, which compile to whatever registers
+ * there are. A function body that is always inlined is compiled once per instruction set, into a
  * function with that target; which of these runs depends on what oneDNN may use (qv_isa_cpu).
  */
 #pragma once
@@ -26,7 +26,7 @@ typedef uint16_t halves_cpu __attribute__((vector_size(32)));
 #endif
 
 /* The cases of a switch over the rows that are multiplied at once. Loops over rows and `chains`
- * have ends that compilers know, so that sums stay in registers. */
+ * have constant ends, so that sums stay in registers. */
 #define FEW_CASE(m, chains)                                                                        \
     case m:                                                                                        \
         if (f->w.groups.bits == 4)                                                                 \
@@ -52,8 +52,8 @@ typedef uint16_t halves_cpu __attribute__((vector_size(32)));
     FEW_CASE(15, chains)                                                                           \
     FEW_CASE(16, chains)
 
-/* Fetches what lies some way behind a line of codes, because a core that only follows what it
- * reads gets two thirds of a memory's rate (16 cores of a Xeon). Nothing need lie there. */
+/* Prefetches AHEAD bytes past a line of codes: the hardware's prefetcher alone reaches two thirds
+ * of the memory's rate (16 cores of a Xeon). The address need not be valid. */
 INLINED_CPU void
 fetch_ahead_cpu(const void *line)
 {
@@ -61,8 +61,8 @@ fetch_ahead_cpu(const void *line)
     __builtin_prefetch((const void *)((uintptr_t)line + AHEAD));
 }
 
-/* Takes pair `pair` of each column out of a line of codes (codes_cpu). Codes are converted as
- * signed words, because every instruction set converts those. */
+/* Extracts pair `pair` of each column from a line of codes (struct codes_cpu). Codes are converted
+ * as signed words, because every instruction set can convert them. */
 INLINED_CPU void
 codes_cpu(floats_cpu *low, floats_cpu *high, const void *line, int64_t pair, int64_t bits)
 {

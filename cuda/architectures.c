@@ -7,7 +7,7 @@
 static bool
 is_tegra(int sm)
 {
-    static const int orin = 87, thor[] = { 101, 110 }; /* CUDA 13 calls 10.1 11.0 */
+    static const int orin = 87, thor[] = { 101, 110 }; /* CUDA 13 renamed 10.1 to 11.0 */
     return sm == orin || sm == thor[0] || sm == thor[1];
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Says which of a build's kernels a GPU runs. A pure function, which needs no CUDA. */
+/* Finds which of a build's kernels a GPU runs. It is a pure function and needs no CUDA. */
 #pragma once
 
 /* The kernels that a GPU runs: */
@@ -11,9 +11,10 @@ enum code_cuda {
 };
 
 /* Finds the kernels for a GPU. built: compute capabilities, 90 for 9.0, ended by 0; each has
- * machine code, and the last one also PTX. sm: the GPU's. *from: which of them it runs, or 0.
+ * machine code, and the last one also PTX. sm: the GPU's capability. *from: which of them it runs,
+ * or 0.
  *
  * Machine code for X.y runs on X.z where z >= y. NVIDIA does not promise that for its systems on a
- * chip (Tegra), neither among them nor between them and other GPUs. PTX runs on what is as new as
- * its architecture or newer. */
+ * chip (Tegra), neither among them nor between them and other GPUs. PTX runs on its architecture
+ * and newer ones. */
 enum code_cuda qv_find_code_cuda(const int *built, int sm, int *from);

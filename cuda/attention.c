@@ -9,10 +9,10 @@
 
 enum { Q = 1, K, V, Y, SCALE, N_ROWS, Q_FIRST, Y_FIRST };
 
-/* Returns the length of the longest segment that cuDNN gets. For a ragged batch it is all rows
- * of the chunk, or more if these are few: this costs nothing, but below some length cuDNN takes
- * other engines (9.19: up to 1024 rows on sm_120, 128 on sm_100), and a segment's bits would differ
- * in small plans. */
+/* Returns the length of the longest segment that cuDNN gets. For a ragged batch it is all rows of
+ * the chunk, and at least LONG. That costs nothing, but for shorter lengths cuDNN uses other
+ * engines (9.19: up to 1024 rows on sm_120, 128 on sm_100), so a segment's bits would differ in
+ * small plans. */
 static int64_t
 longest(const struct qv_op_attention *op)
 {
@@ -94,7 +94,7 @@ obstacle(const struct qv_op_attention *op)
         if (strides[i] % 8)
             return "a row stride is not a multiple of 8";
         if (op->rows > INT32_MAX / qv_row_stride(strides[i], op->heads * op->head_dim))
-            return "rows of q, k or v have more than 2^31 values";
+            return "q, k or v spans 2^31 values or more";
     }
     return NULL;
 }
@@ -108,7 +108,7 @@ qv_attention_plan_cuda(const struct target_cuda *target, const struct qv_op_atte
     *usable = 0;
     *out = (struct graph_cuda){ 0 };
     if (why)
-        return qv_fail(err, QV_EUNSUPPORTED, "attention: cuDNN does not take it: %s", why);
+        return qv_fail(err, QV_EUNSUPPORTED, "attention: cuDNN does not support it: %s", why);
     sketch_attention(&sketch, op);
     qv_status status = qv_graph_open_cuda(&sketch, target, op->q_dtype, choice, out, usable, err);
     qv_sketch_close_cuda(&sketch);

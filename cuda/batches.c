@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Runs a list's calls, with quantised weights widened for several GEMMs at once. One launch in
- * front of the first GEMM widens its weight and those of the GEMMs behind it, as many as the
- * scratch has room for, behind all that kernels in between use of it. A launch for each GEMM would
- * spend as long on starting and ending as on the memory. A batch that begins behind a norm is
- * widened beside it, so a batch that fills half of the room ends there.
+ * Runs a list's calls, with quantised weights widened for several GEMMs at once. One launch before
+ * the first GEMM widens its weight and the weights of the following GEMMs, as many as fit into
+ * scratch after the part that the kernels in between use. With a launch per GEMM, starting and
+ * ending would take as long as the memory traffic. A batch that begins after a norm is widened
+ * while the norm runs, so a batch that fills half of the room ends at a norm.
  */
 #include "cuda.h"
 
-/* Returns the GEMM of a call that takes part, or NULL. */
+/* Returns the GEMM of a call whose weight is widened in batches, or NULL. */
 static const struct gemm_cuda *
 widened(const struct qv_call *call)
 {
@@ -16,7 +16,8 @@ widened(const struct qv_call *call)
     return !call->side && call->kernel->op.kind == QV_OP_gemm && g->wide_bytes ? g : NULL;
 }
 
-/* The side stream's calls have a scratch of their own. All others must share one. */
+/* The side stream's calls have scratch of their own. All others must share one, or nothing is
+ * batched. */
 struct batches_cuda
 qv_batches_cuda(const struct qv_call *calls, size_t n)
 {
@@ -44,7 +45,7 @@ qv_batches_cuda(const struct qv_call *calls, size_t n)
     return b;
 }
 
-/* Returns whether call i lies right behind a norm, which uses no scratch. */
+/* Returns whether call i comes right after a norm, which uses no scratch. */
 static bool
 behind_norm(const struct batches_cuda *b, size_t i)
 {

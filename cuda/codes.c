@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Quantised matrices from their canonical form to that of codes.h. */
+/* Converts quantised matrices from their canonical layout to that of codes.h. */
 #include <stdlib.h>
 
 #include "cuda.h"
@@ -29,7 +29,7 @@ even_bytes(uint32_t word)
     return (word | word >> 8) & 0xffff;
 }
 
-/* Lays a canonical row's codes, and its scales and offsets in pairs, into the slices of its
+/* Copies a canonical row's codes, and its scales and offsets in pairs, to the slices of its
  * tile. */
 static void
 lay_row(const struct qv_matrix *matrix, const struct qv_codes_cuda *p, int row, const char *src,
@@ -67,7 +67,7 @@ qv_codes_lay_out_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix
     const size_t row_bytes = qv_grouped_row_bytes(&matrix->groups, matrix->k);
     const int64_t tile_rows = QV_CODES_ROWS_CUDA, tile_bytes = p.slices * p.per_slice;
     const size_t bytes = (size_t)((rows + tile_rows - 1) / tile_rows * tile_bytes);
-    char *laid = calloc(1, bytes); /* zeros behind a row's end, and behind the last row */
+    char *laid = calloc(1, bytes); /* zeros after a row's end, and after the last row */
     if (!laid)
         return qv_fail(err, QV_ENOMEM, "no memory to lay out %zu bytes of weights", bytes);
     for (int64_t i = 0; i < rows; i++)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A gemm's quantised w, as cuda/codes.h lays it: few rows by it, where they are not bf16 on the
- * tensor cores (few.cu); and its values, for cuBLASLt.
+ * Kernels on a quantised w in the layout of cuda/codes.h: few rows times w, where few.cu's tensor
+ * cores do not compute them; and widening w to values, for cuBLASLt.
  */
 #include "codes.cuh"
 
@@ -43,8 +43,8 @@ few_simple_rows(const struct codes_shape &s, const struct few_epilogue &e, int64
     }
 }
 
-/* Few rows of f32, or with scales of f32: right, not fast. A warp has a column, its lanes every
- * 32nd k. */
+/* Few rows of f32, or with scales of f32: correct, not fast. A warp has one column, and each lane
+ * every 32nd k. */
 template <int BITS, typename T>
 static __global__ BLOCK void
 few_simple_kernel(const struct codes_shape s, const struct few_epilogue e, int64_t group,
@@ -69,7 +69,7 @@ struct widenings {
     struct widening list[QV_MOST_WIDENED];
 };
 
-/* Threads that share a slice: one for each row and lane of 4 that has its codes. */
+/* Threads that share a slice: for each row, the 4 lanes that have its codes. */
 enum { SLICE_THREADS = TILE_COLS * 4, BLOCK_SLICES = THREADS / SLICE_THREADS };
 
 /* Returns (word & mask) | power, in one instruction; a constant operand would make two. */
@@ -81,8 +81,8 @@ put_into(uint32_t word, uint32_t mask, uint32_t power)
     return out;
 }
 
-/* Returns 8 neighbours' codes as f32. Codes are put into the mantissa of a power of two, which is
- * taken away: of 4 bits four of each half of a word, of 8 bits two of each half of two words. */
+/* Returns 8 neighbours' codes as f32. A code is put into the mantissa of a power of two, which is
+ * then subtracted. Codes of 4 bits are in one word, of 8 bits in two. */
 template <int BITS>
 static __device__ __forceinline__ void
 codes_as_floats(float (&codes)[8], const uint32_t *words)
@@ -98,8 +98,9 @@ codes_as_floats(float (&codes)[8], const uint32_t *words)
     }
 }
 
-/* Makes values of codes: a product, then a sum, each rounded, as a checkpoint is loaded. With a
- * scale of 16 bits the product is exact, if it does not overflow, and one rounding is the same. */
+/* Turns codes into values: a product, then a sum, each rounded, as when a checkpoint is loaded.
+ * With a scale of 16 bits the product is exact unless it overflows, so rounding once gives the
+ * same. */
 template <int DTYPE>
 static __device__ __forceinline__ void
 scale_codes(float (&v)[8], const float2 &f)
@@ -115,8 +116,8 @@ scale_codes(float (&v)[8], const float2 &f)
     }
 }
 
-/* Widens a thread's part of a slice: 8 neighbours of each quarter, of one row. All is loaded before
- * the first store, which the compiler would not move loads over. */
+/* Widens a thread's part of a slice: 8 neighbours of each quarter, of one row. Everything is loaded
+ * before the first store, because the compiler would not move loads across it. */
 template <int BITS, int DTYPE, typename T>
 static __device__ __forceinline__ void
 widen(const struct widening &m, uint32_t in_matrix, int in_slice, T *y)
@@ -177,7 +178,8 @@ widen_kernel(const __grid_constant__ struct widenings w, int n)
     else
         widen_bits<8>(m, in_matrix, threadIdx.x % SLICE_THREADS, (T *)m.y);
 #if __CUDA_ARCH__ >= 900
-    cudaGridDependencySynchronize(); /* what waits for this kernel needs the one in front, too */
+    cudaGridDependencySynchronize(); /* work that waits for this kernel needs the previous one
+                                      * too */
 #endif
 }
 

@@ -50,7 +50,7 @@ factors_of(int dtype, const void *pairs, int at)
     return pair_as_floats(((const uint32_t *)pairs)[at], dtype != QV_BF16);
 }
 
-/* The epilogue, which makes y[row, col] of a sum. */
+/* The epilogue, which turns a sum into y[row, col]. */
 struct few_epilogue {
     int64_t m, n, residual_rows;
     float alpha;
@@ -69,8 +69,8 @@ finish(const struct few_epilogue &e, int64_t row, int64_t col, float sum, T *y)
     set(y + row * e.n + col, v);
 }
 
-/* cuda/few.cu: few rows of bf16 on the tensor cores. *taken false: nothing was launched, since
- * scales are f32 or a block's shared memory is small. */
+/* cuda/few.cu: few rows of bf16 on the tensor cores. *taken false: nothing was launched, because
+ * scales are f32 or a block has too little shared memory. */
 cudaError_t qv_few_bf16_cuda(cudaStream_t stream, const struct qv_groups *groups,
                              const struct codes_shape &s, const struct few_epilogue &e,
                              const void *x, void *y, bool *taken);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A quantised matrix [n,k] lies on the device in tiles of 16 rows. A tile has its slices of 128
- * columns one behind the other, and a slice has its codes, then its [8, 128/group, 2] pairs of a
- * scale and an offset: those of rows 0 and 8, then of 1 and 9. The last tile and slice are filled
- * up with zeros. So a warp streams a tile in order, and each of its loads of codes is 512 bytes in
- * a row, 16 for each lane.
+ * A quantised matrix [n,k] is stored on the device in tiles of 16 rows. A tile is its slices of 128
+ * columns in order. A slice is its codes, then its [8, 128/group, 2] pairs of a scale and an
+ * offset: for rows 0 and 8, then for 1 and 9. The last tile and slice are padded with zeros. So a
+ * warp streams a tile in order, and each of its loads of codes is 512 contiguous bytes, 16 per
+ * lane.
  *
- * A lane's codes are those of its part of a matrix of a tensor core's product (mma.cuh): of rows
- * lane / 4 and lane / 4 + 8, from each quarter of 32 columns 8 neighbours, so that one product is
- * of one group. In a word the even codes of 8 (of 4 bits) or 4 (of 8 bits) are in the lower half,
- * the odd ones in its upper, so that one mask gives two.
+ * A lane has the codes of its part of a tensor core's operand (mma.cuh): of rows lane / 4 and lane
+ * / 4 + 8, 8 neighbours from each quarter of 32 columns, so that a product stays in one group. A
+ * word has 8 codes of 4 bits or 4 of 8 bits, the even ones in its lower half and the odd ones in
+ * its upper, so that one mask extracts two.
  */
 #pragma once
 

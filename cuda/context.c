@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Makes the device current while a verb runs. The caller's thread may be using another device, or a
- * context of its own that it made with the driver, so afterwards what was current is current again.
- * The runtime cannot do that: cudaGetDevice does not tell of a context that is not a device's
- * primary one, nor of none, and cudaSetDevice would make a primary context, hundreds of MB, on a
- * device that nobody uses.
+ * context of its own that it made with the driver, so the previous context is restored afterwards.
+ * The runtime cannot do that: cudaGetDevice does not report a context that is not a device's
+ * primary one, or that there is none, and cudaSetDevice would make a primary context, hundreds of
+ * MB, on a device that nobody uses.
  */
 #include <cuda.h>
 #include <pthread.h>
 
 #include "cuda.h"
 
-/* Functions of the driver, which the runtime finds, so that this library loads without a driver. */
+/* Functions of the driver, found by the runtime, so that this library loads without a driver. */
 static struct {
     CUresult (*retain)(CUcontext *context, CUdevice device);
     CUresult (*get)(CUcontext *context);
@@ -52,7 +52,7 @@ qv_open_context_cuda(struct qv_device_cuda *dev, qv_error *err)
     pthread_once(&once, find_all);
     if (driver.missing.status)
         return qv_fail(err, driver.missing.status, "%s", driver.missing.text);
-    /* the driver's numbers of devices and errors are the runtime's */
+    /* driver and runtime number devices and errors alike */
     return qv_check_cuda(NULL, (cudaError_t)driver.retain(&dev->context, dev->ordinal),
                          "cuDevicePrimaryCtxRetain", err);
 }

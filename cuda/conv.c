@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Tensors of the graph; those between two operations are numbered from BETWEEN on. */
+/* Tensors of the graph; values between two operations are numbered from BETWEEN on. */
 enum { X = 1, W, BIAS, RESIDUAL, Y, ALPHA, BETWEEN };
 
 /* ---- weights ----------------------------------------------------------------------------------*/
@@ -30,8 +30,8 @@ qv_conv_lay_out_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
 
 /* ---- how much one run computes --------------------------------------------------------------- */
 
-/* Returns whether images suffice, which is so for a kernel of depth 1: cuDNN has more kernels for
- * them than for volumes. */
+/* Returns whether the convolution runs over images, as a kernel of depth 1 allows: cuDNN has more
+ * kernels for them than for volumes. */
 static bool
 is_flat(const struct qv_op_conv *op)
 {
@@ -66,7 +66,7 @@ goes_together(const struct qv_op_conv *op, int64_t samples, int64_t frames)
     return !is_flat(op) || samples == 1 || frames == 1 || op->x_depth == frames * op->sd;
 }
 
-/* Many kernels of cuDNN index with 32 bits. */
+/* Many of cuDNN's kernels use 32-bit indices. */
 static bool
 fits(const struct qv_op_conv *op, int64_t samples, int64_t frames)
 {
@@ -78,8 +78,8 @@ fits(const struct qv_op_conv *op, int64_t samples, int64_t frames)
     return x <= INT32_MAX && w <= INT32_MAX && y <= INT32_MAX;
 }
 
-/* Chooses the most that one run computes: an equal part of the samples, or of the frames of one
- * sample. */
+/* Chooses the largest part that one run can compute: an equal part of the samples, or of one
+ * sample's frames. */
 static bool
 choose_part(const struct qv_op_conv *op, struct conv_cuda *out)
 {
@@ -101,7 +101,7 @@ choose_part(const struct qv_op_conv *op, struct conv_cuda *out)
 
 /* ---- the graph --------------------------------------------------------------------------------*/
 
-/* Returns the alignment of addresses that are multiples of so many bytes. */
+/* Returns the alignment of addresses that are multiples of `bytes`. */
 static int64_t
 alignment_of(int64_t bytes)
 {
@@ -124,7 +124,7 @@ x_alignment(const struct qv_op_conv *op, const struct conv_cuda *run)
                : alignment_of(frame_values(op) * (int64_t)qv_dtype_bytes(op->x_dtype));
 }
 
-/* Returns the bytes of what a run writes of y, or of what is added to it, for values of the given
+/* Returns the bytes of a run's part of y, or of what is added to it, in values of the given
  * dtype. */
 static int64_t
 y_bytes(const struct qv_op_conv *op, const struct conv_cuda *run, int64_t dtype)
@@ -189,7 +189,7 @@ y_tensor(const struct qv_op_conv *op, const struct conv_cuda *run, int64_t id, i
     return tensor;
 }
 
-/* Describes one value for each channel, or one for all. */
+/* Describes one value per channel, or one for all. */
 static struct tensor_cuda
 vector(const struct qv_op_conv *op, int64_t id, int64_t dtype, int64_t c)
 {
@@ -307,10 +307,10 @@ rows_of(const struct qv_op_conv *op)
     return qv_op_conv_epilogue(op).rows;
 }
 
-/* Returns whether to ask cuDNN for the graph with the steps after the convolution (or bare:
- * without). cuDNN has no residual whose rows repeat, its activations are not exact enough for f32,
- * and activations with a sigmoid run on our kernel. With sums = 1 no steps follow, so the two
- * graphs are the same, and only one is tried. */
+/* Returns whether to ask cuDNN for the graph with the steps after the convolution (bare: without
+ * them). cuDNN has no residual whose rows repeat, its activations are not exact enough for f32, and
+ * activations with a sigmoid run on our kernel. With sums = 1 no steps follow, so the two graphs
+ * are the same, and only one is tried. */
 static bool
 has_form(const struct qv_op_conv *op, bool bare)
 {
@@ -329,7 +329,7 @@ qv_conv_plan_cuda(const struct target_cuda *target, const struct qv_op_conv *op,
     *usable = 0;
     *out = (struct conv_cuda){ 0 };
     if (!choose_part(op, out))
-        return qv_fail(err, status, "conv: cuDNN does not take it: a frame has 2^31 values");
+        return qv_fail(err, status, "conv: cuDNN does not support it: one frame has 2^31 values");
     for (int bare = 0; bare < 2 && status == QV_EUNSUPPORTED && !*usable; bare++) {
         struct sketch_cuda sketch = { 0 };
         if (!has_form(op, bare))
@@ -397,7 +397,7 @@ run_once(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const
     return qv_graph_run_cuda(dev, &conv->graph, bindings, n, workspace, err);
 }
 
-/* Runs the graph as often as it must; a bare graph writes to `sums`. */
+/* Runs the graph on each part; a bare graph writes to `sums`. */
 static qv_status
 run_parts(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p, char *sums,
           void *workspace, qv_error *err)
@@ -421,7 +421,7 @@ run_parts(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *cons
     return status;
 }
 
-/* Finishes what a bare graph leaves to do. */
+/* Applies the epilogue, which a bare graph lacks. */
 static qv_status
 run_epilogue(struct qv_device_cuda *dev, const struct qv_op_conv *op, void *const *p,
              const void *sums, qv_error *err)
@@ -443,7 +443,7 @@ run_conv(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const
     if (!conv->graph.plan)
         return qv_check_cuda(dev, qv_conv_naive_cuda(dev->stream, op, p[0], p[1], p[2], p[3], p[4]),
                              "qv_conv_naive_cuda", err);
-    char *sums = conv->bare ? scratch : NULL; /* lies in front of the workspace */
+    char *sums = conv->bare ? scratch : NULL; /* lies before the workspace */
     char *workspace = conv->bare ? sums + sums_bytes(op) : scratch;
     qv_status status = run_parts(dev, kernel, p, sums, workspace, err);
     return status || !conv->bare ? status : run_epilogue(dev, op, p, sums, err);

@@ -100,7 +100,7 @@ qv_copier_open(int threads, struct qv_copier **out, qv_error *err)
     }
     if (failed) {
         qv_copier_close(c);
-        return qv_fail(err, QV_ENOMEM, "no thread can be made for copies (%s)", strerror(failed));
+        return qv_fail(err, QV_ENOMEM, "cannot start a thread for copies (%s)", strerror(failed));
     }
     *out = c;
     return QV_OK;

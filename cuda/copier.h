@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* Copies within the host's memory by several threads, because one core has only a fraction of the
- * link's rate. */
+/* Copies within the host's memory with several threads, because one core reaches only a fraction of
+ * the link's rate. */
 #pragma once
 
 #include "qwenvit.h"
 
 struct qv_copier;
 
-/* threads counts the caller; 0: every core that the process may use. No more are started than
- * help. */
+/* threads counts the caller; 0: every core that the process may use. No more are started than are
+ * useful. */
 qv_status qv_copier_open(int threads, struct qv_copier **out, qv_error *err);
 void qv_copier_close(struct qv_copier *copier); /* NULL is accepted */
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The parts of the CUDA backend: GEMM on cuBLASLt, attention and convolutions on cuDNN, the rest in
- * our own kernels. They are layers, each of which calls only those before it: architectures;
- * status; context; copier; memory; cudnn_graph and our kernels (launch.h); frames; gemm_graph;
- * gemm, attention, conv, own; batches; work; device.
+ * our own kernels. They are layers, each of which calls only earlier ones: architectures; status;
+ * context; copier; memory; cudnn_graph and our kernels (launch.h); frames; gemm_graph; gemm,
+ * attention, conv, codes, own; batches; work; device.
  */
 #pragma once
 
@@ -23,12 +23,12 @@ enum { STAGING_BLOCKS = 3, STAGING_BYTES = 4 << 20 };
 struct staging_cuda {
     void *blocks[STAGING_BLOCKS];
     cudaEvent_t done[STAGING_BLOCKS];
-    cudaStream_t stream; /* its own; or the work's, if that is a stream of the caller's */
+    cudaStream_t stream; /* its own; or the work's, if that is the caller's stream */
     int at;              /* number of the block in use */
-    size_t used;         /* bytes of it that are taken */
+    size_t used;         /* bytes of it in use */
 };
 
-/* Libraries that take long to start. Each is started when it is first needed, or ahead of that
+/* Libraries that take long to start. Each is started when it is first needed, or earlier
  * (device.c). */
 enum library_cuda { CUBLASLT, CUDNN, LIBRARIES };
 struct warmer_cuda;
@@ -47,13 +47,13 @@ struct qv_device_cuda {
     cudaMemPool_t frames_pool;
     struct qv_copier *copier; /* copies the caller's memory from and to the blocks */
     cudaEvent_t marks[QV_MARKS], uploaded;
-    bool uploads;        /* something was uploaded since the last run, which must wait for it */
+    bool uploads;        /* something was uploaded since the last run; the next must wait */
     cublasLtHandle_t lt; /* lt and cudnn are NULL until a kernel of theirs is prepared */
     cudnnHandle_t cudnn;
     const struct qv_plan_cache *plan_cache; /* keeps cuDNN's plans; NULL: nothing does */
     struct warmer_cuda *warmers[LIBRARIES]; /* threads that are starting a library; NULL: none */
     char name[64], warning[240];
-    char lost[300]; /* the failure that broke the device for good; "" */
+    char lost[300]; /* the failure that broke the device for good, or "" */
 };
 
 /* cuda/status.c: these return QV_OK, or our status with the call's name and the library's message.
@@ -64,17 +64,17 @@ qv_status qv_check_cublas(struct qv_device_cuda *dev, cublasStatus_t status, con
                           qv_error *err);
 qv_status qv_check_cudnn(struct qv_device_cuda *dev, cudnnStatus_t status, const char *call,
                          qv_error *err);
-/* Notes that a call failed which gives something back, and whose caller cannot fail. If the device
- * is lost by that, its next verb says so. The device's warning has either. */
+/* Notes the failure of a call that frees something, whose caller cannot fail. If it means that the
+ * device is lost, its next verb fails. The device's warning reports either. */
 void qv_note_free_cuda(struct qv_device_cuda *dev, cudaError_t error, const char *call);
 /* Returns QV_EBACKEND with a message if the device was lost before. */
 qv_status qv_check_device_cuda(const struct qv_device_cuda *dev, qv_error *err);
 
 /* cuda/context.c: finds the device's primary context, which must be done before anything else. */
 qv_status qv_open_context_cuda(struct qv_device_cuda *dev, qv_error *err);
-/* Make the context current for the calling thread, and then again what was current before. Each
- * verb of the backend's table runs between the two, for the thread may not be the one that called
- * before. An error of enter means that nothing can be called, and leave must follow it too. */
+/* Make the context current for the calling thread, and restore the previous one. Each verb of the
+ * backend's table runs between the two, because any thread may call it. After an error of enter
+ * nothing may be called, but leave must follow all the same. */
 struct entered_cuda {
     cudaError_t error;
     bool pushed; /* false: the context was current already */
@@ -129,12 +129,12 @@ struct graph_cuda {
     bool last_resort; /* cuDNN's heuristics had no better engine */
 };
 
-/* A GEMM, on cuBLASLt or on a graph of cuDNN's. The four sizes are those of the parts of scratch,
- * in this order. */
+/* A GEMM, on cuBLASLt or in a cuDNN graph. The four sizes are the parts of scratch, in this
+ * order. */
 struct gemm_cuda {
     struct qv_matrix_cuda codes; /* w, if it is quantised: groups.bits 0 if not */
     size_t wide_bytes;           /* w's values */
-    struct graph_cuda graph;     /* plan NULL: cuBLASLt, and all that follows is its */
+    struct graph_cuda graph;     /* plan NULL: cuBLASLt runs it */
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t w, x, c, y; /* our row-major matrices, which cuBLAS reads as
                                         * column-major */
@@ -153,9 +153,8 @@ struct attention_cuda {
 
 struct conv_cuda {
     struct graph_cuda graph; /* plan NULL: our own kernel does the whole operation */
-    bool bare;               /* the graph gives f32 sums only; an `epilogue` from scratch follows */
-    int64_t samples, frames; /* samples, and frames of y of each, that one run of the graph
-                              * computes */
+    bool bare;               /* the graph writes only f32 sums, to scratch; our epilogue follows */
+    int64_t samples, frames; /* samples, and frames of y per sample, that one run computes */
 };
 
 struct qv_kernel {
@@ -196,12 +195,12 @@ qv_status qv_gemm_lay_out_cuda(struct qv_device_cuda *dev, const struct qv_matri
                                int64_t row0, int64_t rows, const void *src, struct qv_buffer dst,
                                qv_error *err);
 
-/* Runs a GEMM by p[1] in place of a quantised w: its values, rounded to x's dtype. Of scratch it
- * leaves out wide_bytes. */
+/* Runs a GEMM by p[1], which has the values of a quantised w, rounded to x's dtype. scratch is the
+ * part after wide_bytes. */
 qv_status qv_gemm_by_values_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel,
                                  void *const *p, void *scratch, qv_error *err);
 
-/* cuda/codes.c: quantised matrices, as codes.h has them. */
+/* cuda/codes.c: quantised matrices in the layout of codes.h. */
 struct qv_layout qv_codes_layout_cuda(const struct qv_matrix *matrix);
 qv_status qv_codes_lay_out_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
                                 int64_t row0, int64_t rows, const void *src, struct qv_buffer dst,
@@ -211,15 +210,15 @@ qv_status qv_codes_lay_out_cuda(struct qv_device_cuda *dev, const struct qv_matr
 qv_status qv_conv_lay_out_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
                                const void *src, struct qv_buffer dst, qv_error *err);
 
-/* cuda/batches.c: a list whose calls are run one after the other. GEMMs that follow each other have
- * their quantised weights widened by one launch. */
+/* cuda/batches.c: a list whose calls run in order. One launch widens the quantised weights of
+ * several GEMMs. */
 struct batches_cuda {
     const struct qv_call *calls;
     size_t n;
     char *room; /* in scratch, for widened weights; NULL: each GEMM widens its own */
     size_t room_bytes;
-    size_t end; /* the call behind the batch that is widened */
-    char *at;   /* where the weight of its next GEMM lies */
+    size_t end; /* the call after the batch that is widened */
+    char *at;   /* address of the weight of its next GEMM */
 };
 struct batches_cuda qv_batches_cuda(const struct qv_call *calls, size_t n);
 /* Runs call i on dev->stream. */

@@ -20,23 +20,23 @@ qv_target_of_cuda(struct qv_device_cuda *dev)
 
 /* ---- the graph --------------------------------------------------------------------------------*/
 
-/* Writes cuDNN's own message, which says more than the name of a status; reading it clears it. */
+/* Writes cuDNN's own message, which is more specific than a status; reading it clears it. */
 static void
-last_words(cudnnStatus_t status, const char *call, char *text, size_t size)
+describe_failure(cudnnStatus_t status, const char *call, char *text, size_t size)
 {
-    char words[200] = "";
-    cudnnGetLastErrorString(words, sizeof words);
-    words[sizeof words - 1] = 0;
-    snprintf(text, size, "%s: %s%s%s", call, cudnnGetErrorString(status), *words ? ": " : "",
-             words);
+    char message[200] = "";
+    cudnnGetLastErrorString(message, sizeof message);
+    message[sizeof message - 1] = 0;
+    snprintf(text, size, "%s: %s%s%s", call, cudnnGetErrorString(status), *message ? ": " : "",
+             message);
 }
 
 static bool
-went_well(struct sketch_cuda *sketch, cudnnStatus_t status, const char *call)
+succeeded(struct sketch_cuda *sketch, cudnnStatus_t status, const char *call)
 {
     if (status && !sketch->status) {
         sketch->status = status;
-        last_words(status, call, sketch->words, sizeof sketch->words);
+        describe_failure(status, call, sketch->message, sizeof sketch->message);
     }
     return !sketch->status;
 }
@@ -108,16 +108,16 @@ qv_describe_cuda(struct sketch_cuda *sketch, cudnnBackendDescriptorType_t type,
     if (sketch->status)
         return NULL;
     if (sketch->n == SKETCH_MOST) {
-        went_well(sketch, CUDNN_STATUS_BAD_PARAM_OUT_OF_BOUND, "a sketch's descriptors");
+        succeeded(sketch, CUDNN_STATUS_BAD_PARAM_OUT_OF_BOUND, "a sketch's descriptors");
         return NULL;
     }
-    if (!went_well(sketch, cudnnBackendCreateDescriptor(type, &out),
+    if (!succeeded(sketch, cudnnBackendCreateDescriptor(type, &out),
                    "cudnnBackendCreateDescriptor"))
         return NULL;
     fold_attributes(sketch, type, attributes, n);
     sketch->descriptors[sketch->n++] = out;
-    if (!went_well(sketch, set_attributes(out, attributes, n), "cudnnBackendSetAttribute") ||
-        !went_well(sketch, cudnnBackendFinalize(out), "cudnnBackendFinalize"))
+    if (!succeeded(sketch, set_attributes(out, attributes, n), "cudnnBackendSetAttribute") ||
+        !succeeded(sketch, cudnnBackendFinalize(out), "cudnnBackendFinalize"))
         return NULL;
     return out;
 }
@@ -128,12 +128,12 @@ qv_operation_cuda(struct sketch_cuda *sketch, cudnnBackendDescriptorType_t type,
 {
     cudnnBackendDescriptor_t operation = qv_describe_cuda(sketch, type, attributes, n);
     if (sketch->n_operations == SKETCH_MOST_OPERATIONS)
-        went_well(sketch, CUDNN_STATUS_BAD_PARAM_OUT_OF_BOUND, "a sketch's operations");
+        succeeded(sketch, CUDNN_STATUS_BAD_PARAM_OUT_OF_BOUND, "a sketch's operations");
     else if (operation)
         sketch->operations[sketch->n_operations++] = operation;
 }
 
-/* Graphs use only f32 and bf16; prepare refuses other dtypes. */
+/* Values are f32 or bf16, as prepare refuses other dtypes; lists are i32. */
 static cudnnDataType_t
 cudnn_type(int64_t dtype)
 {
@@ -289,7 +289,7 @@ kernel_of(cudnnBackendDescriptor_t configuration)
     return s ? 0 : kernel;
 }
 
-/* The answer of a heuristic, best first; the caller destroys all of them. */
+/* A heuristic's answer, best first; the caller destroys all of them. */
 struct configurations {
     cudnnBackendDescriptor_t all[MOST_CONFIGURATIONS];
     int64_t n;
@@ -315,7 +315,7 @@ struct search {
     int64_t dtype, preferred; /* as in sketch_cuda */
     int choice, usable;       /* the configuration wanted; the number that became plans so far */
     cudnnStatus_t status;     /* status and message of the last call that failed */
-    char words[300];
+    char message[300];
 };
 
 /* Moves the configuration with this KERNEL_CFG to the front. */
@@ -348,13 +348,13 @@ find_configurations(struct search *search, cudnnBackendHeurMode_t mode, struct c
                          LENGTH(attributes) - !properties);
     *out = (struct configurations){ 0 };
     if (heuristic)
-        went_well(&sketch, ask_heuristic(heuristic, out), "a heuristic's results");
+        succeeded(&sketch, ask_heuristic(heuristic, out), "a heuristic's results");
     if (out->n > MOST_CONFIGURATIONS)
         out->n = MOST_CONFIGURATIONS;
     if (sketch.status) {
         out->n = 0;
         search->status = sketch.status;
-        snprintf(search->words, sizeof search->words, "%s", sketch.words);
+        snprintf(search->message, sizeof search->message, "%s", sketch.message);
     }
     qv_sketch_close_cuda(&sketch);
 }
@@ -405,7 +405,8 @@ take_plan(struct search *search, cudnnBackendHeurMode_t mode, struct graph_cuda 
     for (int64_t i = 0; i < found.n && !taken; i++) {
         int64_t engine = -1;
         if (!configuration_suits(found.all[i], search->dtype, target->tf32, &engine)) {
-            snprintf(search->words, sizeof search->words, "some do not compute as they must");
+            snprintf(search->message, sizeof search->message,
+                     "some are inexact or not deterministic");
             continue;
         }
         cudnnStatus_t s = plan_of(target, found.all[i], out);
@@ -413,9 +414,9 @@ take_plan(struct search *search, cudnnBackendHeurMode_t mode, struct graph_cuda 
         out->last_resort = mode == CUDNN_HEUR_MODE_FALLBACK;
         if (s) {
             search->status = s;
-            last_words(s, "an execution plan", search->words, sizeof search->words);
+            describe_failure(s, "an execution plan", search->message, sizeof search->message);
         }
-        bool good = !s || (target->excuses && target->excuses(target->user, s, search->words));
+        bool good = !s || (target->excuses && target->excuses(target->user, s, search->message));
         taken = good && search->usable++ == search->choice;
         if (!taken)
             qv_graph_close_cuda(out);
@@ -448,7 +449,7 @@ is_lack_of_memory(cudnnStatus_t status)
 
 /* ---- plans kept in files --------------------------------------------------------------------- */
 
-/* Stands in front of a plan as cuDNN writes it, in JSON, with the machine code that it compiled. */
+/* Precedes a kept plan, which is cuDNN's JSON and includes compiled machine code. */
 struct kept {
     int64_t engine, last_resort;
 };
@@ -465,7 +466,7 @@ write_key(const struct sketch_cuda *sketch, const struct target_cuda *target, in
 }
 
 /* Takes a plan from its file. A plan that another version of cuDNN wrote may be refused, and is
- * then made anew. */
+ * then made again. */
 static bool
 take_kept(const struct target_cuda *target, const char *key, struct graph_cuda *out)
 {
@@ -523,7 +524,7 @@ qv_graph_open_cuda(struct sketch_cuda *sketch, const struct target_cuda *target,
         .dtype = dtype,
         .preferred = sketch->preferred,
         .choice = choice,
-        .words = "its heuristics name none",
+        .message = "its heuristics name none",
     };
     bool taken = false;
     char key[KEY_BYTES];
@@ -536,7 +537,7 @@ qv_graph_open_cuda(struct sketch_cuda *sketch, const struct target_cuda *target,
     search.graph = describe_graph(sketch, target);
     search.status = sketch->status;
     if (sketch->status)
-        snprintf(search.words, sizeof search.words, "%s", sketch->words);
+        snprintf(search.message, sizeof search.message, "%s", sketch->message);
     for (int i = 0; i < LENGTH(modes) && !sketch->status && !search.usable; i++)
         taken = take_plan(&search, modes[i], out);
     *usable = search.usable;
@@ -547,7 +548,7 @@ qv_graph_open_cuda(struct sketch_cuda *sketch, const struct target_cuda *target,
     if (search.usable)
         return qv_fail(err, QV_EUNSUPPORTED, "cuDNN has %d usable configurations", search.usable);
     return qv_fail(err, is_lack_of_memory(search.status) ? QV_ENOMEM : QV_EUNSUPPORTED,
-                   "cuDNN has no usable configuration: %s", search.words);
+                   "cuDNN has no usable configuration: %s", search.message);
 }
 
 void

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * cuDNN's graph API from C. A sketch collects descriptors and remembers the first call that failed,
- * so that a graph is written down without a check on every line; qv_graph_open_cuda() makes a plan
- * of it.
+ * so that building a graph needs no check on every line; qv_graph_open_cuda() makes a plan of it.
  */
 #pragma once
 
@@ -13,9 +12,9 @@ struct target_cuda {
     struct qv_device_cuda *dev;          /* NULL if properties are given */
     cudnnBackendDescriptor_t properties; /* a DEVICEPROP; NULL: those of dev */
     bool tf32;                           /* TF32 is allowed for f32 */
-    /* For checks without a GPU: called for every configuration that became no plan; if it returns
-     * true, the configuration counts as a plan. NULL: none counts. */
-    bool (*excuses)(void *user, cudnnStatus_t status, const char *words);
+    /* For checks without a GPU: called for every configuration that does not become a plan; if it
+     * returns true, the configuration counts as one. NULL: none counts. */
+    bool (*excuses)(void *user, cudnnStatus_t status, const char *message);
     void *user;
 };
 
@@ -31,9 +30,8 @@ struct sketch_cuda {
     uint64_t digest;      /* digest of all values that were set, by which kept plans are found */
     int64_t preferred;    /* KERNEL_CFG of the configuration to try first; 0: the heuristics'
                            * first */
-    cudnnStatus_t status; /* status of the first call that failed; after it the sketch takes no
-                           * more */
-    char words[256];      /* the call that failed, and why */
+    cudnnStatus_t status; /* status of the first call that failed; after it, calls do nothing */
+    char message[256];    /* the call that failed, and why */
 };
 void qv_sketch_close_cuda(struct sketch_cuda *sketch); /* plans stay valid */
 
@@ -54,15 +52,15 @@ void qv_operation_cuda(struct sketch_cuda *sketch, cudnnBackendDescriptorType_t 
 
 enum { TENSOR_ALIGNMENT = 16, TENSOR_MOST_DIMS = 5 };
 struct tensor_cuda {
-    int64_t id; /* number that run uses for it */
+    int64_t id; /* its number in bindings */
     int64_t dtype;
     int n;
     int64_t dims[TENSOR_MOST_DIMS], strides[TENSOR_MOST_DIMS];
     int64_t alignment;                /* alignment of its address, in bytes; 0: TENSOR_ALIGNMENT */
     cudnnBackendDescriptor_t offsets; /* i32, in elements: where each of dims[0] begins and the last
-                                       * ends; NULL: the strides say */
+                                       * ends; NULL: evenly spaced */
     bool is_virtual;                  /* a value between two operations, which is not in memory */
-    bool by_value;                    /* a number on the host that run gives */
+    bool by_value;                    /* a number on the host, bound when the graph runs */
 };
 cudnnBackendDescriptor_t qv_describe_tensor_cuda(struct sketch_cuda *sketch,
                                                  const struct tensor_cuda *tensor);
@@ -76,8 +74,8 @@ void qv_pointwise_cuda(struct sketch_cuda *sketch, cudnnPointwiseMode_t mode, do
 /* ---- the plan ---------------------------------------------------------------------------------*/
 
 /* Makes a plan of configuration number `choice` among those that suit operands of this dtype and
- * become plans; takes the plan of an earlier process if the device's plan_cache has it. Returns
- * QV_EUNSUPPORTED if there are no more than *usable. */
+ * become plans; uses an earlier process's plan if the device's plan_cache has it. Returns
+ * QV_EUNSUPPORTED if there are only *usable. */
 qv_status qv_graph_open_cuda(struct sketch_cuda *sketch, const struct target_cuda *target,
                              int64_t dtype, int choice, struct graph_cuda *out, int *usable,
                              qv_error *err);

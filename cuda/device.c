@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* The CUDA backend's table: opens a device, and says which file implements what. */
+/* The CUDA backend's table: opens a device, prepares kernels, and lists the verbs. */
 #include "cuda.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "architectures.h"
-#include "dtype.h"
 #include "threads.h"
 
 /* A thread that starts a library by preparing a kernel, which is thrown away. It works on a copy of
@@ -74,7 +73,7 @@ close_cuda(struct qv_device *device)
     free(dev);
 }
 
-/* Says why cudaGetDeviceCount found no device, and what to do. */
+/* Reports why cudaGetDeviceCount found no device. */
 static qv_status
 no_device(cudaError_t error, qv_error *err)
 {
@@ -106,8 +105,8 @@ find_device(const struct qv_device_cuda *dev, qv_error *err)
     return QV_OK;
 }
 
-/* Warns about a GPU whose kernels the driver has to compile or may not run, and refuses one for
- * which there are none. */
+/* Warns about a GPU whose kernels the driver must compile or may be unable to run, and refuses one
+ * that has none. */
 static qv_status
 check_code(struct qv_device_cuda *dev, qv_error *err)
 {
@@ -118,7 +117,7 @@ check_code(struct qv_device_cuda *dev, qv_error *err)
     case CODE_COMPILED:
         snprintf(dev->warning, sizeof dev->warning,
                  "no kernels were built for sm_%d: the driver compiles those of sm_%d at first "
-                 "use, and nothing was measured on it",
+                 "use, and their speed was not measured",
                  dev->sm, from);
         return QV_OK;
     case CODE_UNSURE:
@@ -262,7 +261,7 @@ caps_cuda(const struct qv_device *device, struct qv_caps *out)
                              .gated_rows = 3072, /* 2 x 3456 columns of bf16: 42 MB of the 60 MB
                                                   * cache */
                              .side = true,
-                             .width_multiple = 128, /* whole cache lines: 2% of a tower L */
+                             .width_multiple = 128, /* whole cache lines save 2% of a tower L */
                              .residual_apart = true,
                              .tanh_error = 0x1p-11 }; /* from the PTX ISA, tanh.approx.f32 */
     snprintf(out->device, sizeof out->device,
@@ -314,15 +313,6 @@ release_cuda(struct qv_device *device, struct qv_kernel *kernel)
     free(kernel);
 }
 
-/* The libraries take long to start, and a program that only lists devices does not need them. A
- * library is opened for the first kernel that uses it, or earlier by a warmer, beside other
- * work. */
-static qv_status
-open_cublas(struct qv_device_cuda *dev, qv_error *err)
-{
-    return dev->lt ? QV_OK : qv_check_cublas(dev, cublasLtCreate(&dev->lt), "cublasLtCreate", err);
-}
-
 static qv_status
 open_cudnn(struct qv_device_cuda *dev, qv_error *err)
 {
@@ -340,11 +330,16 @@ open_cudnn(struct qv_device_cuda *dev, qv_error *err)
     return status;
 }
 
+/* The libraries take long to start, and a program that only lists devices does not need them. A
+ * library is opened for the first kernel that uses it, or earlier by a warmer, in the
+ * background. */
 static qv_status
 open_library(struct qv_device_cuda *dev, enum library_cuda library, qv_error *err)
 {
     join_warmer(dev, library);
-    return library == CUBLASLT ? open_cublas(dev, err) : open_cudnn(dev, err);
+    if (library == CUDNN)
+        return open_cudnn(dev, err);
+    return dev->lt ? QV_OK : qv_check_cublas(dev, cublasLtCreate(&dev->lt), "cublasLtCreate", err);
 }
 
 /* Opens the libraries that an operation needs; a GEMM may need cuDNN as well. */
@@ -423,7 +418,7 @@ describe_cuda(const struct qv_kernel *kernel, char *text, size_t size)
 
 /* ---- the table: each verb runs in the device's context -------------------------------------- */
 
-/* Verbs with a status, which a device that was lost does not run. */
+/* Verbs with a status, which fail at once on a lost device. */
 #define STATUS_VERBS(X)                                                                            \
     X(alloc, qv_alloc_cuda,                                                                        \
       (struct qv_device * device, size_t bytes, struct qv_memory * *out, qv_error * err),          \
@@ -513,8 +508,8 @@ wrap_in_context(struct qv_device *device, const void *p, size_t bytes, struct qv
     return wraps;
 }
 
-/* Verbs that any thread may call while another uses the device, so that they do not look whether
- * that was lost. */
+/* Verbs that any thread may call while another uses the device, so they do not check whether it was
+ * lost. */
 #define ANY_THREADS_VERBS(X)                                                                       \
     X(lock_pages, qv_lock_pages_cuda,                                                              \
       (struct qv_device * device, size_t bytes, void **out, qv_error *err),                        \

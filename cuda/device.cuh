@@ -21,8 +21,9 @@ ceil_div(int64_t a, int64_t b)
     return a / b + (a % b != 0);
 }
 
-/* Launches a kernel. A grid has at most 2^31 - 1 blocks; kernels that could need more take further
- * tiles in a loop. shared_bytes is dynamic shared memory beside what the kernel declares. */
+/* Launches a kernel. A grid has at most 2^31 - 1 blocks; kernels that could need more compute
+ * further tiles in a loop. shared_bytes is dynamic shared memory, in addition to what the kernel
+ * declares. */
 template <typename... Parameters, typename... Arguments>
 static cudaError_t
 launch_shared(cudaStream_t stream, int64_t blocks, dim3 threads, size_t shared_bytes,

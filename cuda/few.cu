@@ -1,44 +1,44 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Multiplies few rows of bf16 by a quantised matrix, whose codes lie as cuda/codes.h says and are
- * read once for 16 rows.
+ * Multiplies few rows of bf16 by a quantised matrix in the layout of cuda/codes.h, whose codes are
+ * read once per 16 rows.
  *
- * A warp multiplies 16 columns of y at a time, which are rows of w, on the tensor cores: codes are
- * exact in bf16, and of each group
+ * A warp computes 16 columns of y at a time, which are rows of w, on the tensor cores. Codes are
+ * exact in bf16, and for each group
  *     sum += scale * (codes . x) + offset * (ones . x)
- * in f32, so that no value of w is rounded.
+ * in f32, so values of w are never rounded.
  *
- * A block has some tiles of w, and each of its warps a run of k in all of them. So a warp needs its
- * own part of x alone, keeps its sums in registers, and waits for no other until they are added.
- * Where a matrix is cut more evenly so, the two blocks of a cluster share k. Two tiles at a time
- * are multiplied in one run of instructions without a branch, as a scheduler has two warps alone,
- * and the next instruction of a tile mostly waits for its last one.
+ * A block has some tiles of w, and each of its warps a run of k in all of them. So a warp needs
+ * only its own part of x, keeps its sums in registers, and waits for no other until they are added.
+ * Where that divides a matrix more evenly, two blocks of a cluster share k. Tiles are multiplied in
+ * pairs without a branch, because a scheduler has only two warps, and most instructions of a tile
+ * wait for its previous one.
  *
- * Only what is under way keeps the memory busy, so a warp copies each tile's next slice to shared
- * memory as soon as it has read the one before, and begins before the kernel in front of this one
- * has ended. Bits of y do not depend on how many rows there are.
+ * Only loads in flight keep the memory busy, so a warp starts to copy each tile's next slice to
+ * shared memory as soon as it has read the current one, and starts before the previous kernel has
+ * ended. The bits of y do not depend on the number of rows.
  */
 #include "mma.cuh"
 #include "codes.cuh"
 
-/* Up to 7 rows take half as many products as 8 to 16. The step is there, and not at 9 rows, where a
- * copy of x, of two rows each, is added besides: together they were 1.11. */
+/* Up to 7 rows need half as many products as 8 to 16. The step is not at 9 rows, because they also
+ * need one more copy of x, of two rows: both steps together cost a factor of 1.11. */
 enum {
     ROW_TILE = 8, /* rows of x in a product */
     ONE_TILE_ROWS = 7,
     WARPS = 8,
-    MOST_RANKS = 2,   /* blocks of a cluster: wherever two have room, a cluster of two has */
-    MOST_TILES = 8,   /* of w in a block, whose sums registers hold */
-    TILES_BEFORE = 4, /* of them are begun before x, which is not to wait behind all */
+    MOST_RANKS = 2,   /* blocks of a cluster; wherever two blocks fit, a cluster of two does */
+    MOST_TILES = 8,   /* tiles of w per block, whose sums fit in registers */
+    TILES_BEFORE = 4, /* tiles begun before x, which must not wait for all of them */
     SUMS_APART = TILE_COLS + 4 /* from row to row, so that a warp's stores are to different banks */
 };
 
-/* Codes are multiplied as subnormal numbers, which tensor cores take as they are: a bf16 whose
- * lower 8 bits are c, with zeros above, is c * 2^-133. So a mask makes a pair of bf16 of two codes,
- * with no bias to take back, and codes of 4 bits that lie above 4 others need no shift, but are 16
- * times larger. x makes up for both: it is multiplied by 2^UP, or by a 16th of that, which is exact
- * below 2^(127 - UP). A group's sums are 2^DOWN of what they are, and begin to lose bits below
- * 2^-57, which is 7e-18. */
+/* Codes are multiplied as subnormal numbers, which tensor cores support: a bf16 whose lower 8 bits
+ * are c, with zeros above, is c * 2^-133. So a mask turns two codes into a pair of bf16, with no
+ * bias to subtract, and codes of 4 bits above 4 other bits need no shift, but are 16 times larger.
+ * x compensates for both: it is multiplied by 2^UP, or by a 16th of that, which is exact below
+ * 2^(127 - UP). A group's sums are 2^DOWN times their value, and lose bits below 2^-57, which is
+ * 7e-18. */
 enum { UP = 64, DOWN = UP - 133 };
 
 /* 2^e twice, as bf16 */
@@ -60,7 +60,7 @@ multiply_pairs(uint32_t a, uint32_t b)
     return a;
 }
 
-/* Returns how many bits above the lowest of a byte pair i of a lane's 8 codes of a quarter lies. */
+/* Returns how many bits above the lowest of its byte pair i of a lane's 8 codes of a quarter is. */
 template <int BITS>
 static __device__ __forceinline__ int
 lift(int i)
@@ -85,8 +85,8 @@ pairs_of(uint32_t (&pairs)[4], const uint32_t *words)
  * for each other: four of them have the pairs of the same two rows. */
 template <int BITS, int GROUP> struct few_step {
     enum {
-        WORDS = SLICE / GROUP * 2,             /* pairs of a lane */
-        PIECE = WORDS < 4 ? WORDS : 4,         /* of them in a copy */
+        WORDS = SLICE / GROUP * 2,             /* pairs per lane */
+        PIECE = WORDS < 4 ? WORDS : 4,         /* pairs per copy */
         BYTES = CODES<BITS> + PAIRS<GROUP> * 4 /* of device memory */
     };
     struct alignas(PIECE * 4) piece {
@@ -96,7 +96,7 @@ template <int BITS, int GROUP> struct few_step {
     piece pieces[WORDS / PIECE][WARP];
 };
 
-/* A warp's part of shared memory, before as many steps as a block has tiles: of each quarter of a
+/* A warp's part of shared memory, followed by one step per tile of the block: for each quarter of a
  * slice all rows of x, as four vectors. */
 template <int BITS, int GROUP> struct few_part {
     uint4 x[4][QV_FEW_AT_ONCE][4];
@@ -114,9 +114,8 @@ template <int BITS, int GROUP> struct few_part {
     }
 };
 
-/* The way in which a product of QV_FEW_AT_ONCE rows is cut: into clusters of `ranks` blocks. A
- * cluster has `tiles` tiles, the first `more` clusters one more, and most_tiles says how many any
- * has. */
+/* How a product of QV_FEW_AT_ONCE rows is divided among clusters of `ranks` blocks. A cluster has
+ * `tiles` tiles, the first `more` clusters one more; most_tiles is the maximum. */
 struct few_cut {
     int64_t clusters, tiles, more, most_tiles;
     int ranks;
@@ -129,7 +128,7 @@ struct few_work {
     int tiles, first_row, m;
 };
 
-/* Blocks lie by (rank in the cluster, rows, cluster), so that those of different rows that read the
+/* The grid is (rank in the cluster, rows, cluster), so that blocks of different rows that read the
  * same tiles run at the same time. */
 static __device__ __forceinline__ struct few_work
 work_of(const struct codes_shape &s, const struct few_cut &cut, int64_t m)
@@ -148,7 +147,7 @@ work_of(const struct codes_shape &s, const struct few_cut &cut, int64_t m)
 
 /* ---- x --------------------------------------------------------------------------------------- */
 
-/* Begins to copy m rows of a slice of x, 16 lanes a row, with zeros behind the end of k. */
+/* Begins to copy m rows of a slice of x, 16 lanes per row, with zeros past the end of k. */
 static __device__ __forceinline__ void
 begin_x(uint4 (&to)[4][QV_FEW_AT_ONCE][4], const bf16 *x, int m, int64_t k, int64_t slice)
 {
@@ -172,7 +171,7 @@ template <int BITS, int GROUP, int TILES> struct few_x {
     {
         const int lane = threadIdx.x % WARP;
 #pragma unroll
-        for (int i = 0; i < TILES; i++) { /* what stands for rows behind the last one is not kept */
+        for (int i = 0; i < TILES; i++) { /* results of rows past the last one are not kept */
             const uint4 *row = x[0][min(i * ROW_TILE + lane / 4, m - 1)] + lane % 4;
 #pragma unroll
             for (int j = 0; j < 4; j++) {
@@ -185,8 +184,8 @@ template <int BITS, int GROUP, int TILES> struct few_x {
         }
     }
 
-    /* Sums are products with codes of one. Products of other groups and rows are between those that
-     * wait for each other. */
+    /* Sums are products with codes of one. Products of other groups and rows separate the products
+     * that wait for each other. */
     __device__ __forceinline__ void
     add_up()
     {
@@ -273,7 +272,7 @@ multiply_quarter(float (&products)[TILES][4], const few_values<BITS, GROUP> &w, 
     }
 }
 
-/* sums += of a tile's columns with x's rows over one slice. HALF: scales are f16. */
+/* sums += products of a tile's columns and x's rows over one slice. HALF: scales are f16. */
 template <bool HALF, int BITS, int GROUP, int TILES>
 static __device__ __forceinline__ void
 multiply_step(float (&sums)[TILES][4], const few_values<BITS, GROUP> &w,
@@ -301,8 +300,8 @@ multiply_step(float (&sums)[TILES][4], const few_values<BITS, GROUP> &w,
     }
 }
 
-/* Waits until the kernel in front of this one has ended: weights may be read before that, what
- * it wrote only then. Lets the kernel behind this one begin, as far as there is room. */
+/* Waits until the previous kernel has ended: weights may be read before that, but not its results.
+ * Lets the next kernel begin where there is room. */
 static __device__ __forceinline__ void
 await_launch()
 {
@@ -336,9 +335,9 @@ begin_work(few_part<BITS, GROUP> &part, const struct codes_shape &s, const struc
     }
 }
 
-/* sums = of the warp's work. Each tile of a slice has a group of copies, of its next slice (and
- * x's, if it is the first), and tiles that the block lacks have an empty one: so a tile's has ended
- * when all but the last MOST_TILES - 1 have. */
+/* Computes the sums of the warp's work. Each tile of a slice has a group of copies for its next
+ * slice (the first tile's has x's too), and tiles that the block lacks have an empty group: so a
+ * tile's group has ended when all but the last MOST_TILES - 1 have. */
 static_assert(MOST_TILES % 2 == 0, "tiles go by two");
 template <int BITS, int GROUP, bool HALF, int TILES>
 static __device__ __forceinline__ void
@@ -359,7 +358,7 @@ few_sums(float (&sums)[MOST_TILES][TILES][4], few_part<BITS, GROUP> &part,
         const bool more = left > 1;
         const uint8_t *from = slice_at += S::BYTES;
         few_x<BITS, GROUP, TILES> rows;
-        /* Begins to copy the next slice of a tile, whose values the lane has taken. */
+        /* Begins to copy the next slice of a tile, after the lane has read its values. */
         const auto begin_next = [&](int tile) {
             if (more)
                 begin_step(part.step(tile), from);
@@ -369,7 +368,7 @@ few_sums(float (&sums)[MOST_TILES][TILES][4], few_part<BITS, GROUP> &part,
         await_copies_but<MOST_TILES - 1>();
         __syncwarp(); /* lanes copied x for each other */
         rows.take(part.x, m);
-        __syncwarp(); /* lanes have read what is filled again now */
+        __syncwarp(); /* lanes have read x, which is overwritten now */
         if (more)
             begin_x(part.x, x, m, s.k, slice + 1);
         if (!LATE)
@@ -431,8 +430,8 @@ few_work_sums(few_part<BITS, GROUP> &part, const struct codes_shape &s, const st
 
 /* ---- a cluster's two blocks ------------------------------------------------------------------ */
 
-/* Has a block expect so many bytes of the other one, which its barrier counts, and says to the
- * other that it is there. */
+/* Makes a block's barrier expect `bytes` bytes from the other block, and tells the other that it
+ * has begun. */
 static __device__ __forceinline__ void
 arrive_in_cluster(uint64_t *barrier, int bytes)
 {
@@ -496,9 +495,9 @@ await_sent(uint64_t *barrier)
 #endif
 }
 
-/* Writes a cluster's columns of y. Each block adds what its warps have of a value, in their order;
- * the second one sends its sums to the first, which adds and writes. The sums of a warp are so many
- * floats behind those of the one before. */
+/* Writes a cluster's columns of y. Each block adds its warps' sums, in order; the second block
+ * sends the result to the first, which adds and writes. apart: floats from one warp's sums to the
+ * next's. */
 static __device__ __forceinline__ void
 finish_columns(float *sums, int apart, uint64_t *barrier, const struct few_cut &cut,
                const struct few_work &w, const struct few_epilogue &e, bf16 *y)
@@ -532,8 +531,8 @@ finish_columns(float *sums, int apart, uint64_t *barrier, const struct few_cut &
     }
 }
 
-/* Bounds that say one block have nvcc 13.0 order instructions as if all registers were there for
- * it: without, it takes a third fewer, and two tiles wait for each other. */
+/* A bound of one block makes nvcc 13.0 schedule as if all registers were available. Without it,
+ * nvcc uses a third fewer of them, and two tiles wait for each other. */
 template <int BITS, int GROUP, bool HALF>
 static __global__
 __launch_bounds__(WARPS *WARP,
@@ -583,8 +582,8 @@ ask_device(struct few_device *out)
     return error;
 }
 
-/* Returns how much shared memory a block of so many tiles has: its warps' parts, a barrier with as
- * many bytes behind it, and what the other block sends. */
+/* Returns the shared memory of a block of this many tiles: its warps' parts, a barrier padded to 16
+ * bytes, and the other block's sums. */
 template <typename P>
 static size_t
 block_bytes(int64_t tiles)
@@ -593,9 +592,9 @@ block_bytes(int64_t tiles)
            (size_t)tiles * QV_FEW_AT_ONCE * TILE_COLS * sizeof(float);
 }
 
-/* Returns how to cut a product on a device, so that no warp has many steps. It does not depend on
- * the number of rows, so that the bits of y do not either. most_tiles is 0 if shared memory does
- * not suffice. */
+/* Returns how to cut a product on a device, so that no warp has many steps. This does not depend on
+ * the number of rows, so the bits of y do not either. most_tiles is 0 if there is too little shared
+ * memory. */
 template <typename P>
 static struct few_cut
 cut_for(const struct codes_shape &s, const struct few_device &d)

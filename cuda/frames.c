@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Verbs of the backend's table for frames in the device's memory. Several threads may be in them at
+/* Verbs of the backend's table for frames in the device's memory. Several threads may run them at
  * once, also while another uses the device, so nothing is written to dev, and a loss is not
  * noted. */
 #include "cuda.h"
@@ -10,7 +10,7 @@ enum { BETWEEN_BYTES = 32 << 20 };
 qv_status
 qv_frames_open_cuda(struct qv_device_cuda *dev, qv_error *err)
 {
-    /* kept, since a driver takes long to make memory of the device visible */
+    /* kept for reuse, because the driver is slow to map the device's memory */
     uint64_t kept = (uint64_t)256 << 20;
     const struct cudaMemPoolProps props = { .allocType = cudaMemAllocationTypePinned,
                                             .location = { cudaMemLocationTypeDevice,

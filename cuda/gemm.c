@@ -2,9 +2,9 @@
 /*
  * gemm on cuBLASLt, which is column-major: y[m,n] = x[m,k] w[n,k]^T is its Y[n,m] = W[k,n]^T X[k,m]
  * with the same bytes. A residual with fewer rows than y is the C of a batch whose stride is 0. C
- * must not be Y, or sums are rounded before they are added. What no epilogue of cuBLASLt does (the
- * erf GELU, an activation before a residual) is done by our `epilogue` kernel, on f32 sums; an
- * activation with a sigmoid is done by a graph of cuDNN (gemm_graph.c).
+ * must not be Y, or sums are rounded before C is added. Epilogues that cuBLASLt lacks (the erf
+ * GELU, an activation before a residual) run on our `epilogue` kernel, on f32 sums; activations
+ * with a sigmoid run in a cuDNN graph (gemm_graph.c).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@
 enum {
     MOST_WORKSPACE = 64 << 20,
     ALIGNMENT = 16, /* of every operand, see qv_wrap_cuda */
-    /* with at least so many rows, the heuristic's algorithms give a row the same bits */
+    /* with this many rows or more, the heuristic's algorithms give a row the same bits */
     ALIKE_ROWS = 512,
     ANY = -1,        /* any algorithm */
     ROW_MULTIPLE = 8 /* in bf16 values; rows of y then begin at multiples of 16 bytes */
@@ -52,7 +52,7 @@ qv_gemm_layout_cuda(const struct qv_matrix *matrix)
     return (struct qv_layout){ (size_t)(matrix->n * k) * qv_dtype_bytes(matrix->dtype), 1 };
 }
 
-/* Uploads rows as they are, or each with zeros behind it. */
+/* Uploads rows as they are, or padded with zeros. */
 qv_status
 qv_gemm_lay_out_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix, int64_t row0,
                      int64_t rows, const void *src, struct qv_buffer dst, qv_error *err)
@@ -149,11 +149,11 @@ create_layouts(const struct qv_op_gemm *op, bool f32_sums, int64_t rows, struct 
 /* ---- choosing -------------------------------------------------------------------------------- */
 
 /*
- * Forbids algorithms that split sums over k among blocks. Into how many parts cuBLASLt splits a sum
- * depends on how many rows fill the device, so a segment's bits would depend on the capacity of its
- * plan. Unsplit sums do not depend on it on an H200, in the algorithms picked for ALIKE_ROWS rows
- * and more (observed, not promised by the library). Fewer rows, such as a merger's of a small
- * image, therefore take what ALIKE_ROWS would.
+ * Forbids algorithms that split sums over k among blocks. The number of parts depends on how many
+ * rows fill the device, so a segment's bits would depend on the capacity of its plan. Unsplit sums
+ * do not depend on it on an H200, in the algorithms chosen for ALIKE_ROWS rows and more (observed,
+ * not promised by the library). Fewer rows, such as the merger's of a small image, therefore use
+ * the algorithm chosen for ALIKE_ROWS.
  */
 static cublasStatus_t
 create_preference(cublasLtMatmulPreference_t *out)
@@ -213,9 +213,9 @@ suits(const cublasLtMatmulHeuristicResult_t *found, int64_t id)
            (id == ANY || algorithm_value(&found->algo, CUBLASLT_ALGO_CONFIG_ID) == id);
 }
 
-/* Takes number `choice`, the best first, of the heuristic's algorithms that suit g's layouts.
- * The result depends only on the operation, the device and the library. id: the algorithm must
- * have this number in cuBLASLt, or ANY. */
+/* Takes algorithm number `choice`, best first, of the heuristic's that suit g's layouts. The
+ * result depends only on the operation, the device and the library. id: the algorithm must have
+ * this number in cuBLASLt, or ANY. */
 static qv_status
 choose(struct qv_device_cuda *dev, struct gemm_cuda *g, int choice, int64_t id, qv_error *err)
 {
@@ -242,7 +242,7 @@ choose(struct qv_device_cuda *dev, struct gemm_cuda *g, int choice, int64_t id, 
                    good);
 }
 
-/* Keeps the algorithm that more rows would take. Returns false if it cannot run so few. */
+/* Keeps the algorithm chosen for more rows; returns false if it cannot run g's layouts. */
 static bool
 runs_fewer(struct qv_device_cuda *dev, struct gemm_cuda *g)
 {
@@ -276,7 +276,7 @@ choose_for(struct qv_device_cuda *dev, struct qv_kernel *kernel, bool f32_sums, 
     return s ? qv_check_cublas(dev, s, "describing a gemm", err) : choose(dev, g, choice, id, err);
 }
 
-/* For few rows: takes the algorithm that ALIKE_ROWS rows take, in smaller tiles if it has them,
+/* For few rows: uses the algorithm chosen for ALIKE_ROWS, in smaller tiles if it has them,
  * otherwise unchanged. */
 static qv_status
 choose_alike(struct qv_device_cuda *dev, struct qv_kernel *kernel, bool f32_sums, int64_t rows,
@@ -319,9 +319,9 @@ prepare(struct qv_device_cuda *dev, struct qv_kernel *kernel, bool f32_sums, int
     return QV_OK;
 }
 
-/* Returns whether cuBLASLt would round twice. If rows of y do not begin at multiples of 16 bytes,
- * its kernels round sums to bf16 before they add bias and residual. Its GELU in f32 is also off by
- * up to 5e-6. */
+/* Returns whether cuBLASLt's epilogue would be less exact. If rows of y do not begin at multiples
+ * of 16 bytes, its kernels round sums to bf16 before they add bias and residual. Its GELU in f32 is
+ * also off by up to 5e-6. */
 static bool
 rounds_twice(const struct qv_op_gemm *op)
 {

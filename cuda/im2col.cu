@@ -117,8 +117,8 @@ qv_gather_cuda(cudaStream_t stream, const struct qv_op_gather *op, const void *x
 enum { IM2COL_AHEAD = 4 };
 
 /* The place in x of a value of y is the sum of two parts, one from its row and one from its column.
- * Values are moved in words of the width that divides the runs, which are contiguous in both; a
- * line is one of w in x. */
+ * Values are moved in words that divide the runs, which are contiguous in both; a line has w
+ * positions of x. */
 struct im2col_shape {
     int64_t rows, words;         /* size of y */
     int64_t line, plane, volume; /* strides of x: w, h*w, d*h*w, in words */
@@ -195,7 +195,7 @@ im2col_words(cudaStream_t stream, const struct qv_op_im2col *op, const void *x, 
 /* With a kernel of one, channels-first becomes channels-last: x[n, c, positions] -> y[n, positions,
  * c]. */
 struct transpose_shape {
-    int64_t c, positions, plane; /* positions: those of y; plane: all of x, per sample and
+    int64_t c, positions, plane; /* positions: of y; plane: all positions of x, per sample and
                                   * channel */
     int64_t tiles, step_d, step_h, step_w;
     bool dense; /* every position of x is one of y */
@@ -211,7 +211,7 @@ transpose_kernel(const struct transpose_shape s, const E *x, E *y)
 {
     constexpr int N = LANES<E>, CHANNELS = 128 / (int)sizeof(E), POSITIONS = 64;
     constexpr int WORDS = POSITIONS * (int)sizeof(E) / 4 + 1, PITCH = WORDS * 4 / (int)sizeof(E);
-    constexpr int VECTORS = CHANNELS * POSITIONS / N / THREADS; /* vectors of a thread */
+    constexpr int VECTORS = CHANNELS * POSITIONS / N / THREADS; /* vectors per thread */
     constexpr int SINGLES = CHANNELS * POSITIONS / THREADS;
     __shared__ uint32_t words[CHANNELS * WORDS];
     E *elements = reinterpret_cast<E *>(words);

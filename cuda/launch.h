@@ -3,8 +3,8 @@
  * Our own device kernels. Each function enqueues one operation on a stream, as ops.inc defines it.
  * Pointers are device addresses, aligned to 16 bytes or more (strided operands: plus whole
  * columns). Values are f32 or bf16; all operands that have a dtype of their own have the same one,
- * except in convert and gather; sums are in f32. The kernels take any size that qv_op_check()
- * accepts, beyond 2^31 elements too.
+ * except in convert and gather; sums are in f32. The kernels support any size that qv_op_check()
+ * accepts, also beyond 2^31 elements.
  */
 #pragma once
 
@@ -36,7 +36,7 @@ cudaError_t qv_im2col_cuda(cudaStream_t stream, const struct qv_op_im2col *op, c
 cudaError_t qv_epilogue_cuda(cudaStream_t stream, const struct qv_op_epilogue *op, const void *x,
                              const void *bias, const void *residual, void *y);
 
-/* w is as codes.h has it. */
+/* w has the layout of codes.h. */
 cudaError_t qv_gemm_few_cuda(cudaStream_t stream, const struct qv_op_gemm_few *op, const void *x,
                              const void *w, const void *bias, const void *residual, void *y);
 struct qv_matrix_cuda {
@@ -44,8 +44,8 @@ struct qv_matrix_cuda {
     struct qv_groups groups;
 };
 /* The values y[n,k] of up to QV_MOST_WIDENED such weights, rounded to dtype. early: from compute
- * capability 9.0 on they may be written while the kernel in front of this one runs, if that one
- * allows it; later work waits for both. */
+ * capability 9.0 on they may be written while the previous kernel runs, if that one allows it;
+ * later work waits for both. */
 enum { QV_MOST_WIDENED = 8 };
 struct widening_cuda {
     struct qv_matrix_cuda matrix;
@@ -66,12 +66,12 @@ cudaError_t qv_resize_down_cuda(cudaStream_t stream, const struct qv_axis *axis,
 /* y[i] += x[i] of n f32 values */
 cudaError_t qv_add_cuda(cudaStream_t stream, int64_t n, const void *x, void *y);
 
-/* Copies y[rows, to] = x[rows, from] with zeros behind (to >= from); elements are of dtype. */
+/* Copies y[rows, to] = x[rows, from], padded with zeros (to >= from); elements are of dtype. */
 cudaError_t qv_pad_rows_cuda(cudaStream_t stream, int64_t rows, int64_t from, int64_t to,
                              int64_t dtype, const void *x, void *y);
 
 /* Attention in bf16 over segments of up to 64 rows each, if op->longest promises that; the first
- * function returns whether it takes an operation. */
+ * function returns whether it supports an operation. */
 bool qv_attention_is_short_cuda(const struct qv_op_attention *op);
 cudaError_t qv_attention_short_cuda(cudaStream_t stream, const struct qv_op_attention *op,
                                     const void *list, const void *q, const void *k, const void *v,

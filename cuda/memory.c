@@ -139,8 +139,8 @@ qv_staging_close_cuda(struct qv_device_cuda *dev, struct staging_cuda *s)
         cudaStreamDestroy(s->stream);
 }
 
-/* Lets the device copy by itself. wait: until it is done, because src or dst is the caller's and
- * the stream is not. */
+/* Lets the device copy without a block. wait: until the copy is done, because src or dst is the
+ * caller's and the stream is not. */
 static qv_status
 copy_directly(struct qv_device_cuda *dev, struct staging_cuda *s, void *dst, const void *src,
               size_t bytes, bool wait, qv_error *err)
@@ -153,7 +153,7 @@ copy_directly(struct qv_device_cuda *dev, struct staging_cuda *s, void *dst, con
     return status;
 }
 
-/* Finds room for n bytes, behind the last copy in its block or in the next block. */
+/* Finds room for n bytes, after the last copy in its block or in the next block. */
 static qv_status
 make_room(struct qv_device_cuda *dev, struct staging_cuda *s, size_t n, qv_error *err)
 {

@@ -77,7 +77,7 @@ tile_of(const struct attention_shape &s, int64_t i)
     for (int64_t s0 = 0; s0 < s.segments; s0 += WARP) {
         const int n = s0 + lane < s.segments ? s.n_rows[s0 + lane] : 0;
         const int own = n / TILE + (n % TILE != 0);
-        int up_to = own; /* tiles up to and with this lane's */
+        int up_to = own; /* tiles up to and including this lane's */
 #pragma unroll
         for (int offset = 1; offset < WARP; offset *= 2) {
             int before = __shfl_up_sync(0xffffffffu, up_to, offset);
@@ -238,7 +238,7 @@ attention_typed(cudaStream_t stream, const struct qv_op_attention *op, const int
                 const void *q, const void *k, const void *v, void *y)
 {
     int64_t width = op->heads * op->head_dim, per_segment = ceil_div(op->segment_rows, TILE);
-    /* for segments of any length this is a bound: all whole tiles, and one partial tile for each
+    /* for segments of any length this is a bound: all whole tiles, and one partial tile per
      * segment */
     int64_t per_head =
         op->segment_rows ? op->segments * per_segment : op->rows / TILE + op->segments;
@@ -285,8 +285,7 @@ struct conv_shape {
         residual_rows;
 };
 
-/* Says where the kernel lies for a row of y: its first frame, line and pixel; padding is
- * below 0. */
+/* Where the kernel begins for a row of y: its first frame, line and pixel; below 0 in padding. */
 struct place {
     int64_t frame, line, pixel;
 };
@@ -308,7 +307,7 @@ tap_of(const struct conv_shape &s, int64_t i, int64_t *c)
     return { kd * s.op.dd, kh * s.op.dh, kw * s.op.dw };
 }
 
-/* Returns x below a tap; 0 in the padding. */
+/* Returns x under a tap; 0 in the padding. */
 template <typename T>
 static __device__ __forceinline__ float
 value_below(const struct conv_shape &s, const T *x, const struct place &at, const struct place &tap,

@@ -47,7 +47,7 @@ norm_weights(const struct norm_shape &s, int i, float (&by)[N], float (&plus)[N]
 
 /*
  * Normalises a row in the registers of a warp, or with WIDE of a block, with VECTORS vectors per
- * thread. With few rows the latency of one counts, so weights are loaded EARLY, beside x. With many
+ * thread. With few rows latency counts, so weights are loaded EARLY, together with x. With many
  * rows memory is the bound, and the registers are better spent on more rows at once.
  */
 template <typename T, int VECTORS, bool WIDE, bool EARLY>
@@ -59,7 +59,7 @@ norm_kernel(const struct norm_shape s, const T *x, T *y)
     const int step = WIDE ? blockDim.x : WARP, vectors = s.cols / N;
     raw<T, N> in[VECTORS];
 #if __CUDA_ARCH__ >= 900
-    cudaTriggerProgrammaticLaunchCompletion(); /* weights are widened beside this (batches.c) */
+    cudaTriggerProgrammaticLaunchCompletion(); /* weights may be widened meanwhile (batches.c) */
 #endif
     float by[KEPT][N], plus[KEPT][N], mean = 0, square = 0;
     if (row >= s.rows)
@@ -141,7 +141,7 @@ template <typename T, int VECTORS>
 static cudaError_t
 norm_narrow(cudaStream_t stream, const struct norm_shape &s, const T *x, T *y)
 {
-    enum { FEW = 2048, WARPS = 4 }; /* up to FEW rows an H200 holds a warp for each at once */
+    enum { FEW = 2048, WARPS = 4 }; /* an H200 holds a warp per row for up to FEW rows */
     if (s.rows <= FEW)
         return launch(stream, s.rows, dim3(WARP), norm_kernel<T, VECTORS, false, true>, s, x, y);
     return launch(stream, ceil_div(s.rows, WARPS), dim3(WARP, WARPS),

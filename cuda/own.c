@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Operations on kernels of our own (launch.h), which keep nothing and need no scratch. */
+/* Operations whose kernels are our own (launch.h), keep nothing and need no scratch. */
 #include "cuda.h"
 
 static qv_status
@@ -9,7 +9,7 @@ prepare_own(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice, si
     (void)dev;
     (void)scratch_bytes;
     if (choice)
-        return qv_fail(err, QV_EUNSUPPORTED, "%s runs in one way", qv_op_name(kernel->op.kind));
+        return qv_fail(err, QV_EUNSUPPORTED, "%s has only one kernel", qv_op_name(kernel->op.kind));
     return QV_OK;
 }
 
@@ -20,7 +20,7 @@ describe_own(const struct qv_kernel *kernel, char *text, size_t size)
     snprintf(text, size, "our kernel");
 }
 
-/* Defines the verbs of an operation whose kernel takes these operands. */
+/* Defines the verbs of an operation whose kernel has these operands. */
 #define OWN(name, ...)                                                                             \
     static qv_status run_##name(struct qv_device_cuda *dev, const struct qv_kernel *kernel,        \
                                 void *const *p, void *scratch, qv_error *err)                      \

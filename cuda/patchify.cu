@@ -9,10 +9,10 @@ struct rows_shape {
     struct divisor by_line, by_patch, by_frames; /* divide by the values of a line, the lines of a
                                                   * patch, the frames of a row */
     const int4 *places, *coords;
-    const float2 *norms; /* 3 float2 for each item */
+    const float2 *norms; /* 3 float2 per item */
 };
 
-/* Says where a row's patch begins in its first frame, and how its bytes become values. */
+/* Where a row's patch begins in its first frame, and how its bytes become values. */
 struct patch_place {
     int64_t first, line, frame; /* bytes: offset of the patch, step to the next line, step to the
                                  * next frame */

@@ -111,7 +111,7 @@ struct rope_shape {
     const int4 *coords;
 };
 
-/* Loads N angles of a row: first those of its patch's row, then those of its column. A vector of
+/* Loads N angles of a row: first the angles of its patch's row, then of its column. A vector of
  * more than one value begins at a multiple of 4 in a half that is a multiple of 4, so two adjacent
  * angles are always from the same row of the table. */
 template <int N>

@@ -2,7 +2,7 @@
 /*
  * Attention over segments of up to 64 rows, such as windows. A block works on one head of one
  * segment at a time, whose q, k and v all lie in shared memory and are read once. A warp has 16
- * queries and all of their scores in registers, so nothing is rescaled; exponentials become the
+ * queries and all of their scores in registers, so nothing is rescaled; exponentials become a
  * factor of the second product in place (as in FlashAttention-2, Dao, arXiv:2307.08691). Sums
  * depend on the segment's own rows alone.
  */
@@ -18,8 +18,8 @@ enum {
     MOST_BLOCKS = 4096 /* several times what any device holds at once */
 };
 
-/* A head in shared memory: dimensions up to a whole step, with zeros behind, and 16 bytes more, so
- * that the 8 rows of a block lie in different banks. */
+/* A head in shared memory: dimensions padded with zeros to a whole step, and 16 bytes more, so that
+ * the 8 rows of a block lie in different banks. */
 template <int HEAD_DIM> struct tile {
     static constexpr int STEPS = (HEAD_DIM + STRIP - 1) / STRIP, WIDTH = STEPS * STRIP;
     static constexpr int PITCH = WIDTH + LANES<bf16>, SIZE = MOST_ROWS * PITCH;
@@ -79,8 +79,8 @@ multiply_keys(float (&scores)[MOST_ROWS / 8][4], const bf16 *q, const bf16 *k, i
     }
 }
 
-/* Turns scores into exponentials of their distance to the greatest of their row, 0 beyond the
- * segment. sums are over a row: the lane's first row, and the one 8 below. */
+/* Turns scores into exponentials of their difference from their row's maximum, 0 past the segment.
+ * sums: of the lane's first row, and of the row 8 below. */
 static __device__ __forceinline__ void
 exponentiate(float (&scores)[MOST_ROWS / 8][4], float scale, int rows, float (&sums)[2])
 {

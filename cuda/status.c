@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Turns errors of CUDA, cuBLAS and cuDNN into our statuses with a message, and knows whether a
- * device may still be used. */
+/* Turns errors of CUDA, cuBLAS and cuDNN into our statuses with a message, and remembers whether a
+ * device is lost. */
 #include "cuda.h"
 
 #include <string.h>
@@ -10,7 +10,7 @@ qv_check_device_cuda(const struct qv_device_cuda *dev, qv_error *err)
 {
     if (!dev->lost[0])
         return QV_OK;
-    return qv_fail(err, QV_EBACKEND, "the CUDA context is lost since %s: close it and open another",
+    return qv_fail(err, QV_EBACKEND, "the CUDA context was lost when %s: close it and open another",
                    dev->lost);
 }
 
@@ -40,7 +40,7 @@ is_sticky(cudaError_t error)
     }
 }
 
-/* Appends what a call said to a text of `size` bytes. */
+/* Appends a call's error to a text of `size` bytes. */
 static void
 append_failure(char *text, size_t size, const char *before, const char *call, cudaError_t error)
 {
@@ -50,7 +50,7 @@ append_failure(char *text, size_t size, const char *before, const char *call, cu
 }
 
 /* Returns whether the error means that the device is lost, and notes it. cuBLAS and cuDNN hide such
- * an error behind a status of their own, so for them it is the runtime's last error. */
+ * an error behind a status of their own, so for them `error` is the runtime's last error. */
 static bool
 note_loss(struct qv_device_cuda *dev, cudaError_t error, const char *call)
 {
@@ -88,7 +88,7 @@ qv_note_free_cuda(struct qv_device_cuda *dev, cudaError_t error, const char *cal
     cudaGetLastError();
     const bool lost = note_loss(dev, error, call);
     append_failure(dev->warning, sizeof dev->warning,
-                   lost ? "the CUDA context is lost since " : "memory was not given back: ", call,
+                   lost ? "the CUDA context was lost when " : "memory was not freed: ", call,
                    error);
 }
 

@@ -1,18 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Runs lists of calls in order, or records them as a graph, and puts marks into the work. */
+/* Runs lists of calls in order, or records them as a graph, and sets marks in the work. */
 #include "cuda.h"
 
-static qv_status
-run_list(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, qv_error *err)
-{
-    struct batches_cuda batches = qv_batches_cuda(calls, n);
-    qv_status status = QV_OK;
-    for (size_t i = 0; i < n && !status; i++)
-        status = qv_run_batched_cuda(dev, &batches, i, err);
-    return status;
-}
-
-/* Makes what is enqueued on `after` from now on wait for what is on `before`. */
+/* Makes work enqueued on `after` from now on wait for the work on `before`. */
 static qv_status
 order(struct qv_device_cuda *dev, cudaStream_t before, cudaEvent_t event, cudaStream_t after,
       qv_error *err)
@@ -64,13 +54,16 @@ qv_status
 qv_run_cuda(struct qv_device *device, const struct qv_call *calls, size_t n, qv_error *err)
 {
     struct qv_device_cuda *dev = device_cuda(device);
+    struct batches_cuda batches = qv_batches_cuda(calls, n);
     qv_status status = wait_for_uploads(dev, err);
-    return status ? status : run_list(dev, calls, n, err);
+    for (size_t i = 0; i < n && !status; i++)
+        status = qv_run_batched_cuda(dev, &batches, i, err);
+    return status;
 }
 
 enum { MOST_CAPTURES = 8 };
 
-/* Captures the list on a stream of its own, because the work's may be the caller's and may not
+/* Captures the list on a stream of its own, because the work's stream may be the caller's and not
  * allow it. *broken: another thread of the process waited for the whole device, which ends every
  * capture. */
 static qv_status

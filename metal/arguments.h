@@ -17,7 +17,7 @@ typedef uint32_t qv_count;
 typedef int64_t qv_stride;
 #endif
 
-/* Function constants, all of them uint. Every pipeline gets all of them. */
+/* Function constants, all uint. Every pipeline gets all of them. */
 enum {
     CONSTANT_BIAS,     /* 1: there is a bias */
     CONSTANT_ACT,      /* enum qv_act: 0 none, 1 tanh, 2 erf GELU, 3 SiLU, 4 quick GELU */
@@ -92,7 +92,7 @@ struct im2col_args {
 /* x[n, x_depth (the first in[0] are read), in[1], in[2], c], w[o, taps, c/groups], y[n, out, o]. */
 struct conv_args {
     qv_count n, in[3], c, o, taps[3], stride[3], dilation[3], out[3], x_depth, groups;
-    qv_count top, left; /* zeros before the image; the zeros behind it follow from out */
+    qv_count top, left; /* zeros before the image; the zeros after it follow from out */
     struct epilogue_args epilogue;
 };
 

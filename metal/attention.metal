@@ -13,12 +13,12 @@
 
 enum { ATTENTION_THREADS = 128, ATTENTION_PLAIN_DIMS = 128 };
 
-/* A value below every score, and finite, so that differences of it are not NaN. */
+/* A value below every score, and finite, so that its difference from itself is not NaN. */
 constant float ATTENTION_NONE = -3.4e38f;
 constant float ATTENTION_LOG2E = 1.44269504f; /* exp(x) = exp2(x log2(e)) */
 
 /* KEYS is the keys of a block, PITCH the elements from one key to the next in threadgroup memory:
- * an odd number of 16 bytes, so that the rows of a fragment lie in different banks. */
+ * an odd multiple of 16 bytes, so that the rows of a fragment lie in different banks. */
 template <uint HEAD_DIM> struct attention_tile {
     enum : uint {
         KEYS = sizeof(real) == 2 ? 32 : 16,
@@ -54,7 +54,7 @@ attention_begin(thread attention_strip<HEAD_DIM> &strip, device const real *quer
     }
 }
 
-/* Copies rows of keys or values into threadgroup memory, with zeros behind the last. */
+/* Copies rows of keys or values into threadgroup memory, with zeros after the last. */
 template <uint HEAD_DIM>
 static inline void
 attention_stage(device const real *from, long step, uint rows, threadgroup real *to,
@@ -95,7 +95,7 @@ attention_scores(thread attention_strip<HEAD_DIM> (&strips)[STRIPS], threadgroup
 }
 
 /* Computes P = exp2(S - most) of a strip with `keys` valid columns. most becomes the greatest score
- * of all blocks so far; what was summed before is scaled down. */
+ * of all blocks so far; earlier sums are scaled down. */
 template <uint HEAD_DIM>
 static inline void
 attention_softmax(thread attention_strip<HEAD_DIM> &strip,
@@ -174,10 +174,9 @@ struct attention_place {
 };
 
 /* Finds the block of a threadgroup. For segments of one length it is block group.x of segment
- * group.z. Else segment s has the blocks from first/queries + s on: enough for its rows, because
- * the next segment begins one block later than the rows between take. If a segment has too many
- * blocks, or a block lies before the first segment (where the number wraps), `query` is none of its
- * rows. */
+ * group.z. Otherwise segment s has the blocks from first/queries + s on. These are enough, because
+ * adding s leaves each segment a block for its last rows. In a surplus block, and in a block before
+ * the first segment (where the number wraps), `query` is past the segment's rows. */
 static inline attention_place
 attention_find(constant attention_args &a, device const int *list, uint3 group, uint queries)
 {
@@ -195,7 +194,7 @@ attention_find(constant attention_args &a, device const int *list, uint3 group, 
     return { (group.x - first / queries - s) * queries, first, rows };
 }
 
-/* Computes one block of queries of head group.y; this is all work of a threadgroup. */
+/* Computes one block of queries of head group.y, which is a threadgroup's whole work. */
 template <uint HEAD_DIM, uint STRIPS>
 static inline void
 attention_block(constant attention_args &a, device const int *list, device const real *q,
@@ -262,7 +261,7 @@ ATTENTION_KERNEL(attention_64, 64)
 ATTENTION_KERNEL(attention_72, 72)
 ATTENTION_KERNEL(attention_80, 80)
 
-/* Handles any head: a simdgroup per query goes over its keys once for each 128 dims. */
+/* Handles any head: a simdgroup per query goes over its keys once per 128 dims. */
 kernel void
 attention_naive(constant attention_args &a [[buffer(0)]], device const int *list [[buffer(1)]],
                 device const real *q [[buffer(2)]], device const real *k [[buffer(3)]],

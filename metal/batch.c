@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* Bounds what a command buffer and a dispatch do. */
+/* Limits the work of a command buffer and of a dispatch. */
 #include "launch.h"
 
 #include "numbers.h"
 
 /* An M1 with 7 cores, the slowest GPU that is supported, has 2.3 TFLOP/s and 68 GB/s at best. Tiles
- * reach about half of that; simple kernels load their operands from caches for each product. A GPU
- * that is faster does less per buffer, which costs it some microseconds for each. */
+ * reach about half of that; simple kernels load their operands from caches for each product. A
+ * faster GPU only spends less time per buffer; a buffer itself costs some microseconds. */
 static const double tiled_flops_per_s = 1e12, simple_flops_per_s = 5e10, bytes_per_s = 4e10;
 
-/* macOS ends buffers after some seconds, and draws the screen between two of them. */
+/* macOS kills buffers after some seconds, and draws the screen only between two of them. */
 static const double most_buffer_s = 0.5, most_piece_s = 0.25;
 
-/* Bounds the memory that encoding takes; a chunk of most towers is one or two buffers of these. */
+/* Limits the memory that encoding needs; a chunk of most towers is one or two such buffers. */
 enum { MOST_DISPATCHES = 256 };
 
 double
@@ -36,7 +36,7 @@ struct cut {
     uint32_t head_pieces, block_pieces; /* of the launch */
 };
 
-/* groups[0] are blocks of queries, groups[1] heads. Only one head's blocks are cut. */
+/* groups[0] are blocks of queries, groups[1] heads. Blocks are cut only if a piece has one head. */
 static struct cut
 cut_attention(const struct launch_metal *launch)
 {

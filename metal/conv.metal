@@ -11,8 +11,8 @@ struct conv_tap {
     uint c, w, h, d;
 };
 
-/* Says where an output's window begins: its first value in x, its image row and column. It may
- * begin in the padding. */
+/* Where an output's window begins: its first value in x, its image row and column. It may begin in
+ * the padding. */
 struct conv_window {
     long at;
     int top, left;
@@ -30,7 +30,7 @@ conv_tap_at(constant conv_args &a, uint k)
     return tap;
 }
 
-/* Computes tap += by, digit by digit, so that no division is needed on the way. */
+/* Computes tap += by, digit by digit, without divisions. */
 static inline void
 conv_advance(thread conv_tap &tap, conv_tap by, constant conv_args &a)
 {
@@ -68,7 +68,7 @@ conv_window_of(constant conv_args &a, uint row)
     return window;
 }
 
-/* Returns how far a tap lies behind the first value of a window. */
+/* Returns the offset of a tap from the first value of its window. */
 static inline long
 conv_offset(constant conv_args &a, conv_tap tap)
 {
@@ -142,7 +142,7 @@ conv_tile(constant conv_args &a, device const real *x, device const real *w,
     const uint end = a.taps[0] * a.taps[1] * a.taps[2] * a.c;
     simdgroup_float8x8 sums[DOWN][ACROSS];
     conv_part<ROWS> part;
-    if (row0 >= conv_rows(a)) /* the last band has fewer rows */
+    if (row0 >= conv_rows(a)) /* the last band has fewer tiles */
         return;
     conv_begin(part, a, row0, thread_index);
     tile_clear(sums);

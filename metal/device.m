@@ -33,7 +33,7 @@ find_gpu(int ordinal, qv_error *err)
         qv_fail(err, QV_ENODEVICE, "device %d: Metal has %d GPU%s", ordinal, (int)n,
                 n == 1 ? "" : "s");
     else if (!gpu)
-        qv_fail(err, QV_ENODEVICE, "Metal finds no GPU");
+        qv_fail(err, QV_ENODEVICE, "Metal found no GPU");
     return gpu;
 }
 
@@ -41,7 +41,7 @@ static qv_status
 open_metal(const struct qv_device_options *options, struct qv_device **out, qv_error *err)
 {
     if (options->stream)
-        return qv_fail(err, QV_EUNSUPPORTED, "stream: the metal backend takes none");
+        return qv_fail(err, QV_EUNSUPPORTED, "stream: the metal backend does not support one");
     struct qv_device_metal *dev = calloc(1, sizeof *dev);
     if (!dev)
         return qv_fail(err, QV_ENOMEM, "no memory for a device");
@@ -54,7 +54,7 @@ open_metal(const struct qv_device_options *options, struct qv_device **out, qv_e
             return QV_ENODEVICE;
         }
         if (![dev->gpu supportsFamily:MTLGPUFamilyApple7]) {
-            /* Apple7 is the first family of Mac GPUs with matrices of simdgroups */
+            /* Apple7 is the first family of Mac GPUs with simdgroup matrices */
             qv_status status =
                 qv_fail(err, QV_ENODEVICE, "%s: M1 (GPU family Apple7) or newer is needed",
                         [[dev->gpu name] UTF8String]);
@@ -69,13 +69,13 @@ open_metal(const struct qv_device_options *options, struct qv_device **out, qv_e
     }
     if (!dev->queue || !dev->nothing) {
         close_metal(&dev->base);
-        return qv_fail(err, QV_EBACKEND, "Metal makes no command queue");
+        return qv_fail(err, QV_EBACKEND, "Metal cannot make a command queue");
     }
     *out = &dev->base;
     return QV_OK;
 }
 
-/* Metal does not tell how many cores a GPU has, but GPUs with more cores come with more memory
+/* Metal does not report how many cores a GPU has, but GPUs with more cores come with more memory
  * (M1 to M4: 8 to 10 cores with 8 to 24 GB, 40 with 36 to 128). 1400 rows keep small GPUs busy,
  * 4096 rows all of them. */
 static int64_t

@@ -6,8 +6,8 @@
  * for few rows, and a naive one. A quantised w is in its canonical form (engine/grouped.h) and is
  * widened wherever it is read.
  *
- * Sums may be made in any order, and columns may lie in fragments in any order. Both are chosen so
- * that what a lane reads and writes are always neighbours: along k, fragments f = 0 and 1 take
+ * Sums may be added in any order, and columns may lie in fragments in any order. Both orders are
+ * chosen so that a lane always reads and writes neighbours: along k, fragments f = 0 and 1 take
  * turns, and so do g = 0 and 1 along n. A lane at (row, col) holds (row, col) and (row, col + 1) of
  * a fragment:
  *     of x: row, at k = 2 col + f and 2 col + 2 + f
@@ -29,7 +29,7 @@ enum : uint {
     TILE_VECTORS = TILE_STEP / 4,
     TILE_APART = TILE_THREADS / TILE_VECTORS, /* how many rows all threads fetch at once */
     FEW_ROWS = 16,                            /* of a threadgroup of gemm_rows */
-    FEW_COLS = 4                              /* columns of a simdgroup */
+    FEW_COLS = 4                              /* columns per simdgroup */
 };
 
 typedef vec<REAL, 2> real2;
@@ -46,7 +46,7 @@ tile_col(uint lane)
     return (lane / 4 & 2) * 2 + lane % 2 * 2;
 }
 
-/* Reads a group's scale (which 0) or offset (1); the factors begin at `factors`. */
+/* Reads number `at` of a row's factors, which are its groups' scales, then their offsets. */
 static inline float
 group_factor(device const uchar *factors, uint at)
 {
@@ -83,7 +83,7 @@ grouped_read(device const real *w, uint row, uint k, uint end)
     return GROUPED >> 24 ? v : float4(real4(v));
 }
 
-/* Reads four values of a row from k on, with zeros behind its end. */
+/* Reads four values of a row from k on, with zeros past its end. */
 static inline real4
 tile_read(device const real *row, uint k, uint end, bool vectors)
 {
@@ -97,7 +97,7 @@ tile_read(device const real *row, uint k, uint end, bool vectors)
     return v;
 }
 
-/* Stages x for one step. Rows behind the last one repeat it, as their sums are never used. */
+/* Stages x for one step. Rows past the last one repeat it, as their sums are never used. */
 template <uint ROWS>
 static inline void
 tile_stage_x(threadgroup real *to, device const real *x, uint first, uint rows, uint k, uint end,
@@ -112,7 +112,7 @@ tile_stage_x(threadgroup real *to, device const real *x, uint first, uint rows, 
     }
 }
 
-/* Stages w for one step. Of 16 rows every fourth comes first, as these are read at once. */
+/* Stages w for one step. Of 16 rows every fourth comes first, as these are read together. */
 template <uint ROWS>
 static inline void
 tile_stage_w(threadgroup real *to, device const real *w, uint first, uint rows, uint k, uint end,
@@ -312,7 +312,7 @@ gemm_few_sums(thread float (&sums)[FEW_ROWS][FEW_COLS], constant gemm_args &a, d
 }
 
 /* For few rows: a simdgroup computes four columns for up to 16 rows, so that w is read once for
- * them. A: how many rows there are, if these are all. B: rows begin at multiples of four
+ * them. A: the number of rows of y, if it is at most 16; else 0. B: rows begin at multiples of four
  * elements. */
 kernel void
 gemm_rows(constant gemm_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
@@ -342,7 +342,7 @@ gemm_rows(constant gemm_args &a [[buffer(0)]], device const real *x [[buffer(1)]
     }
 }
 
-/* One thread for each output. */
+/* One thread per output. */
 kernel void
 gemm_naive(constant gemm_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
            device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A launch says how an operation is run: the kernel, what it is compiled for, and the grid.
- * Launches are pure functions of the operation and of the GPU, in C; device.m and work.m carry them
- * out.
+ * A launch describes how an operation is run: the kernel, what it is compiled for, and the grid.
+ * Launches are pure functions of the operation, in C; device.m and work.m carry them out.
  */
 #pragma once
 
@@ -10,7 +9,7 @@
 #include "error.h"
 #include "engine/op.h"
 
-/* GEMMs with at most so many rows run on a kernel of their own, which sums in another order. */
+/* GEMMs with at most this many rows run on a kernel of their own, which sums in another order. */
 enum { MOST_FEW_ROWS = 16 };
 
 /* A kernel finds its arguments at buffer(0), operand i at buffer(1 + i), and threadgroup memory
@@ -37,8 +36,8 @@ struct launch_metal {
     uint32_t groups[3], threads; /* threadgroups, and threads of each, a multiple of 32 */
     uint32_t threadgroup_bytes;  /* at most 32 KiB */
     bool is_attention;           /* it can be cut into pieces */
-    double flops;                /* FLOPs at most; 0: those of the operation (qv_op_flops) */
-    double seconds;              /* the time that a slow GPU takes at most, roughly (batch.c) */
+    double flops;                /* upper bound of the FLOPs; 0: qv_op_flops() */
+    double seconds;              /* rough upper bound of the time on a slow GPU (batch.c) */
 };
 _Static_assert(sizeof((struct launch_metal *)0)->args <= 4096, "setBytes takes no more");
 
@@ -49,13 +48,13 @@ qv_status qv_launch_metal(const struct qv_op *op, int choice, bool naive, struct
                           qv_error *err);
 
 /*
- * metal/batch.c: macOS ends a command buffer that runs for seconds. So a list is cut into several
- * buffers, and a step that would run too long alone into pieces, each a dispatch of its own.
- * Pieces are whole heads of attention, or blocks of queries of one head; each computes the bits
- * that it would have computed among the others.
+ * metal/batch.c: macOS kills a command buffer that runs for seconds. So a list is cut into several
+ * buffers, and a step that alone would run too long into pieces, each a dispatch of its own. Pieces
+ * are whole heads of attention, or blocks of queries of one head; cutting does not change their
+ * bits.
  */
 
-/* Returns the time that a slow GPU takes for an operation, roughly. simple: by a simple kernel. */
+/* Estimates the time of an operation on a slow GPU. simple: by a simple kernel. */
 double qv_launch_seconds_metal(const struct qv_op *op, double flops, bool simple);
 /* Returns the number of pieces of a launch, and gives one of them. */
 uint32_t qv_launch_pieces_metal(const struct launch_metal *launch);
@@ -69,7 +68,7 @@ struct batch_metal {
 /* Adds a dispatch to a command buffer, or returns false if a new one must be begun for it. */
 bool qv_batch_add_metal(struct batch_metal *batch, double seconds);
 
-/* Refuses numbers that kernels do not count to. */
+/* Refuses numbers that are too large for the kernels. */
 struct count_metal {
     const char *field;
     int64_t value;
@@ -85,8 +84,8 @@ qv_status qv_check_counts_metal(const char *op, const struct count_metal *counts
 /* Writes the kernel's name and, if it is a simple one, why. naive: as in qv_launch_metal. */
 void qv_describe_metal(const struct launch_metal *launch, bool naive, char *text, size_t size);
 
-/* The launch of one kind of operation: metal/launch_gemm.c, launch_conv.c, launch_attention.c,
- * and launch_rows.c for all that are bound by memory. It does not link if an operation lacks
+/* The launch of one kind of operation: metal/launch_gemm.c, launch_conv.c, launch_attention.c, and
+ * launch_rows.c for the rest, which are bound by memory. It does not link if an operation lacks
  * one. */
 #define QV_OP(name, fields, operands, flops)                                                       \
     qv_status qv_launch_##name##_metal(const struct qv_op_##name *op, int choice, bool naive,      \

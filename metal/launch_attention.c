@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* attention: runs on tiles for the head sizes that have them, else with a simdgroup per query. */
+/* attention: runs on tiles for head sizes that have them, otherwise with a simdgroup per query. */
 #include "dtype.h"
 #include "launch.h"
 
@@ -29,8 +29,8 @@ tile_bytes(const struct qv_op_attention *op)
     return (uint32_t)(2 * keys * (op->head_dim * bytes / 16 | 1) * 16);
 }
 
-/* Sets the number of blocks of queries, and of segments if all have equally many. For segments of
- * any lengths it is as many blocks as attention_find() can give to any list. */
+/* Sets the numbers of blocks of queries, of heads, and of segments if these have equal lengths. For
+ * segments of any length, blocks are as many as attention_find() may need for any list. */
 static void
 attention_groups(const struct qv_op_attention *op, int64_t queries, uint32_t groups[3])
 {
@@ -65,10 +65,10 @@ qv_launch_attention_metal(const struct qv_op_attention *op, int choice, bool nai
     if (status)
         return status;
     if (choice > (tiled ? 1 : 0))
-        return qv_fail(err, QV_EUNSUPPORTED, "attention runs in %s with head_dim=%lld",
-                       tiled ? "two ways" : "one way", (long long)op->head_dim);
+        return qv_fail(err, QV_EUNSUPPORTED, "attention has %s for head_dim=%lld",
+                       tiled ? "two kernels" : "one kernel", (long long)op->head_dim);
     out->function = tiled ? tiled : "attention_naive";
-    out->obstacle = tiled ? NULL : "there are tiles for heads of 64, 72 and 80";
+    out->obstacle = tiled ? NULL : "only heads of 64, 72 and 80 have tiles";
     out->real = (qv_dtype)op->q_dtype;
     out->constants[CONSTANT_A] = tiled ? (uint32_t)choice + 1 : 0;
     out->args.attention = (struct attention_args){

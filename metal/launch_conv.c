@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Chooses the kernel of conv.metal for a convolution: tiles or naive; or one of gemm.metal, if
+/* Chooses the kernel of a convolution: conv.metal's tiles or naive one, or one of gemm.metal's if
  * the convolution is a GEMM. */
 #include "tiles.h"
 
@@ -81,7 +81,7 @@ check_size(const struct sizes *s, qv_error *err)
     if (!fits || s->rows > most || s->rows * s->o >= (int64_t)1 << 32)
         return qv_fail(
             err, QV_EUNSUPPORTED,
-            "conv: %lld rows of %lld channels, each over %lld values; Metal's kernels take "
+            "conv: %lld rows of %lld channels, each over %lld values; Metal's kernels allow "
             "up to 2^30 rows and axes, 2^26 columns and fewer than 2^32 outputs",
             (long long)s->rows, (long long)s->o, (long long)s->k);
     return QV_OK;

@@ -11,7 +11,7 @@ check_size(const struct qv_op_gemm *op, qv_error *err)
     if (op->m > rows || op->residual_rows > rows || op->n > most || op->k > most ||
         op->m * op->n >= (int64_t)1 << 32)
         return qv_fail(err, QV_EUNSUPPORTED,
-                       "gemm: %lld x %lld x %lld; Metal's kernels take up to 2^30 rows, 2^26 "
+                       "gemm: %lld x %lld x %lld; Metal's kernels allow up to 2^30 rows, 2^26 "
                        "columns and fewer than 2^32 outputs",
                        (long long)op->m, (long long)op->n, (long long)op->k);
     return QV_OK;
@@ -33,12 +33,12 @@ launch_rows(const struct qv_op_gemm *op, struct launch_metal *out)
     out->constants[CONSTANT_A] = op->m <= MOST_FEW_ROWS ? (uint32_t)op->m : 0;
     out->constants[CONSTANT_B] = op->k % 4 == 0;
     out->threads = TILE_THREADS;
-    out->groups[0] = (uint32_t)tiles_along(op->n, FEW_COLS_OF_GROUP);
-    out->groups[1] = (uint32_t)tiles_along(op->m, MOST_FEW_ROWS);
+    out->groups[0] = (uint32_t)qv_ceil_div(op->n, FEW_COLS_OF_GROUP);
+    out->groups[1] = (uint32_t)qv_ceil_div(op->m, MOST_FEW_ROWS);
     out->groups[2] = 1;
 }
 
-/* exact: values of a quantised w are not rounded, as tiles do. */
+/* exact: values of a quantised w are not rounded, as they are in tiles. */
 static qv_status
 launch(const struct qv_op_gemm *op, bool exact, int choice, bool naive, struct launch_metal *out,
        qv_error *err)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Launches of operations bound by memory. They use vectors if rows are whole vectors, and enough
- * threadgroups. */
+ * threadgroups to keep a GPU busy. */
 #include "dtype.h"
 #include "launch.h"
+#include "numbers.h"
 
 enum { THREADS = 256, SIMDGROUP = 32 };
 enum {
@@ -11,28 +12,16 @@ enum {
     ITEMS = 4
 };
 
-/* ---- what they share ------------------------------------------------------------------------- */
+/* ---- shared ---------------------------------------------------------------------------------- */
 
 qv_status
 qv_check_counts_metal(const char *op, const struct count_metal *counts, size_t n, qv_error *err)
 {
     for (size_t i = 0; i < n; i++)
         if (counts[i].value > INT32_MAX)
-            return qv_fail(err, QV_EUNSUPPORTED, "%s: %s=%lld; Metal kernels count to %d", op,
+            return qv_fail(err, QV_EUNSUPPORTED, "%s: %s=%lld; Metal's kernels count up to %d", op,
                            counts[i].field, (long long)counts[i].value, INT32_MAX);
     return QV_OK;
-}
-
-static int64_t
-ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
-static int64_t
-at_most(int64_t a, int64_t most)
-{
-    return a < most ? a : most;
 }
 
 /* Sets whether a kernel works on vectors, which it may if rows are whole ones. */
@@ -40,7 +29,7 @@ static void
 set_aligned(struct launch_metal *out, bool aligned)
 {
     out->constants[CONSTANT_ALIGNED] = aligned;
-    out->obstacle = aligned ? NULL : "rows are no whole vectors";
+    out->obstacle = aligned ? NULL : "rows are not whole vectors";
 }
 
 /* Spreads `times` times `rows` rows of `items` items over threadgroups. Each thread gets a few
@@ -49,10 +38,10 @@ static void
 spread(struct launch_metal *out, int64_t rows, int64_t items, int64_t times)
 {
     int64_t share = rows * items * times / FULL_GROUPS;
-    int64_t wanted = share < THREADS ? THREADS : at_most(share, ITEMS * THREADS);
-    int64_t groups = at_most(ceil_div(rows, ceil_div(wanted, items)), MOST_GROUPS);
+    int64_t wanted = share < THREADS ? THREADS : qv_at_most(share, ITEMS * THREADS);
+    int64_t groups = qv_at_most(qv_ceil_div(rows, qv_ceil_div(wanted, items)), MOST_GROUPS);
     out->groups[0] = (uint32_t)groups;
-    out->groups[1] = (uint32_t)at_most(times, ceil_div(MOST_GROUPS, groups));
+    out->groups[1] = (uint32_t)qv_at_most(times, qv_ceil_div(MOST_GROUPS, groups));
     out->groups[2] = 1;
     out->threads = THREADS;
     out->constants[CONSTANT_D] = THREADS;
@@ -106,22 +95,22 @@ launch_convert(const struct qv_op_convert *op, bool naive, struct launch_metal *
     out->constants[CONSTANT_A] = from;
     out->constants[CONSTANT_B] = to;
     out->args.convert = (struct convert_args){ .n = op->n };
-    spread(out, ceil_div(op->n, size), 1, 1);
+    spread(out, qv_ceil_div(op->n, size), 1, 1);
     return QV_OK;
 }
 
 /* ---- norm, rope ------------------------------------------------------------------------------ */
 
-/* vectors of a thread, as in norm.metal; threads for short rows */
+/* vectors per thread, as in norm.metal; threads for short rows */
 enum { NORM_VECTORS = 9, NORM_THREADS = 128 };
 
-/* A row is taken by a simdgroup if its registers hold it, otherwise by a threadgroup. Choice 1
- * is the other way, if that is possible too. */
+/* A row is normalised by a simdgroup if its registers hold it, otherwise by a threadgroup. Choice 1
+ * uses a threadgroup where a simdgroup would do. */
 qv_status
 qv_launch_norm_metal(const struct qv_op_norm *op, int choice, bool naive, struct launch_metal *out,
                      qv_error *err)
 {
-    int64_t vectors = op->cols / 4, narrow = ceil_div(vectors, SIMDGROUP);
+    int64_t vectors = op->cols / 4, narrow = qv_ceil_div(vectors, SIMDGROUP);
     bool can_wide = !naive && op->cols % 4 == 0 && vectors <= NORM_VECTORS * THREADS;
     bool can_narrow = can_wide && narrow <= NORM_VECTORS;
     bool wide = can_wide && (!can_narrow || choice == 1), fast = can_wide || can_narrow;
@@ -129,19 +118,20 @@ qv_launch_norm_metal(const struct qv_op_norm *op, int choice, bool naive, struct
     if (status)
         return status;
     if (choice > can_narrow)
-        return qv_fail(err, QV_EUNSUPPORTED, "norm runs in %s with cols=%lld",
-                       can_narrow ? "two ways" : "one way", (long long)op->cols);
-    int64_t threads = wide ? at_most(narrow * SIMDGROUP, THREADS) : NORM_THREADS;
+        return qv_fail(err, QV_EUNSUPPORTED, "norm has %s for cols=%lld",
+                       can_narrow ? "two kernels" : "one kernel", (long long)op->cols);
+    int64_t threads = wide ? qv_at_most(narrow * SIMDGROUP, THREADS) : NORM_THREADS;
     out->function = fast ? "norm" : "norm_naive";
-    out->obstacle = fast ? NULL : "rows are no whole vectors, or too long";
+    out->obstacle = fast ? NULL : "rows are not whole vectors, or too long";
     out->real = (qv_dtype)op->y_dtype;
     out->constants[CONSTANT_A] = op->rms != 0;
-    out->constants[CONSTANT_B] = fast ? (uint32_t)(wide ? ceil_div(vectors, threads) : narrow) : 0;
+    out->constants[CONSTANT_B] =
+        fast ? (uint32_t)(wide ? qv_ceil_div(vectors, threads) : narrow) : 0;
     out->constants[CONSTANT_C] = fast ? (uint32_t)(wide ? threads / SIMDGROUP : 1) : 0;
     out->constants[CONSTANT_D] = (uint32_t)threads;
     out->args.norm = (struct norm_args){ (qv_count)op->rows, (qv_count)op->cols, (float)op->eps };
     int64_t at_once = wide ? 1 : threads / SIMDGROUP;
-    out->groups[0] = (uint32_t)at_most(ceil_div(op->rows, at_once), MOST_GROUPS);
+    out->groups[0] = (uint32_t)qv_at_most(qv_ceil_div(op->rows, at_once), MOST_GROUPS);
     out->groups[1] = out->groups[2] = 1;
     out->threads = (uint32_t)threads;
     out->threadgroup_bytes = fast ? THREADS / SIMDGROUP * sizeof(float) : 0;
@@ -151,7 +141,7 @@ qv_launch_norm_metal(const struct qv_op_norm *op, int choice, bool naive, struct
 static qv_status
 launch_rope(const struct qv_op_rope *op, bool naive, struct launch_metal *out, qv_error *err)
 {
-    enum { HEADS = 4 }; /* heads of a thread, as in norm.metal */
+    enum { HEADS = 4 }; /* heads per thread, as in norm.metal */
     bool aligned = op->head_dim % 8 == 0 && op->x_stride % 4 == 0 && !naive;
     int64_t width = op->heads * op->head_dim;
     qv_status status = CHECK_COUNTS("rope", err, { "rows", op->rows }, { "heads*head_dim", width });
@@ -166,7 +156,7 @@ launch_rope(const struct qv_op_rope *op, bool naive, struct launch_metal *out, q
         .head_dim = (qv_count)op->head_dim,
         .stride = qv_row_stride(op->x_stride, width),
     };
-    spread(out, op->rows, ceil_div(op->heads, HEADS) * (op->head_dim / (aligned ? 8 : 2)), 1);
+    spread(out, op->rows, qv_ceil_div(op->heads, HEADS) * (op->head_dim / (aligned ? 8 : 2)), 1);
     return QV_OK;
 }
 
@@ -241,8 +231,8 @@ launch_epilogue(const struct qv_op_epilogue *op, bool naive, struct launch_metal
 
 /* ---- im2col ---------------------------------------------------------------------------------- */
 
-/* The tile of im2col_tiles, as in rows.metal. Narrower kernels than IM2COL_NARROW are otherwise
- * read in pieces that are too short. */
+/* The tile of im2col_tiles, as in rows.metal. Kernels narrower than IM2COL_NARROW need tiles, or
+ * they are read in pieces that are too short. */
 enum { IM2COL_TILE = 32, IM2COL_NARROW = 8 };
 
 static struct im2col_args
@@ -277,7 +267,7 @@ qv_launch_im2col_metal(const struct qv_op_im2col *op, int choice, bool naive,
     const struct im2col_args args = im2col_args_of(op);
     int64_t rows = (int64_t)args.out[1] * args.out[2], frames = op->n * args.out[0];
     int64_t cols = op->kd * op->kh * op->kw * op->c;
-    int64_t tiles = ceil_div(rows, IM2COL_TILE) * ceil_div(cols, IM2COL_TILE);
+    int64_t tiles = qv_ceil_div(rows, IM2COL_TILE) * qv_ceil_div(cols, IM2COL_TILE);
     bool can_tile = op->channels_first && !naive, aligned = !naive && im2col_is_aligned(op);
     bool tiled = can_tile && (op->kw < IM2COL_NARROW) == (choice == 0);
     qv_status status =
@@ -288,8 +278,8 @@ qv_launch_im2col_metal(const struct qv_op_im2col *op, int choice, bool naive,
     if (status)
         return status;
     if (choice > can_tile)
-        return qv_fail(err, QV_EUNSUPPORTED, "im2col runs in %s",
-                       can_tile ? "two ways" : "one way");
+        return qv_fail(err, QV_EUNSUPPORTED, "im2col has %s",
+                       can_tile ? "two kernels" : "one kernel");
     out->function = tiled ? "im2col_tiles" : "im2col";
     out->real = (qv_dtype)op->x_dtype;
     set_aligned(out, aligned && !tiled);
@@ -299,21 +289,21 @@ qv_launch_im2col_metal(const struct qv_op_im2col *op, int choice, bool naive,
     out->args.im2col = args;
     spread(out, rows, cols / (aligned ? 4 : 1), frames);
     if (tiled) {
-        out->groups[0] = (uint32_t)at_most(tiles, MOST_GROUPS);
-        out->groups[1] = (uint32_t)at_most(frames, ceil_div(MOST_GROUPS, tiles));
+        out->groups[0] = (uint32_t)qv_at_most(tiles, MOST_GROUPS);
+        out->groups[1] = (uint32_t)qv_at_most(frames, qv_ceil_div(MOST_GROUPS, tiles));
         out->threadgroup_bytes = IM2COL_TILE * (IM2COL_TILE + 1) * qv_dtype_bytes(op->x_dtype);
     }
     return QV_OK;
 }
 
-/* ---- those that run in one way --------------------------------------------------------------- */
+/* ---- operations with one kernel -------------------------------------------------------------- */
 
 #define ONE_WAY(name)                                                                              \
     qv_status qv_launch_##name##_metal(const struct qv_op_##name *op, int choice, bool naive,      \
                                        struct launch_metal *out, qv_error *err)                    \
     {                                                                                              \
         if (choice > 0)                                                                            \
-            return qv_fail(err, QV_EUNSUPPORTED, "%s runs in one way", #name);                     \
+            return qv_fail(err, QV_EUNSUPPORTED, "%s has only one kernel", #name);                 \
         return launch_##name(op, naive, out, err);                                                 \
     }
 

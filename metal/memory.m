@@ -22,7 +22,7 @@ qv_alloc_metal(struct qv_device *device, size_t bytes, struct qv_memory **out, q
     struct qv_device_metal *dev = device_metal(device);
     size_t most = [dev->gpu maxBufferLength];
     if (bytes > most)
-        return qv_fail(err, QV_ENOMEM, "%zu bytes: %s takes buffers of %zu at most", bytes,
+        return qv_fail(err, QV_ENOMEM, "%zu bytes: a buffer on %s can have at most %zu", bytes,
                        dev->name, most);
     struct qv_memory *memory = calloc(1, sizeof *memory);
     if (!memory)

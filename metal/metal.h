@@ -11,11 +11,11 @@
 /* The most command buffers that are committed and not yet seen to have ended, the oldest first. */
 enum { MOST_PENDING = 32 };
 
-/* A mark in the work: it is behind `sequence` command buffers. */
+/* A mark in the work, after `sequence` command buffers. */
 struct mark_metal {
     uint64_t sequence;
-    /* times of the GPU's clock: the end of the work before the mark, the start of the work
-     * behind it */
+    /* times of the GPU's clock: the end of the work before the mark, the start of the work after
+     * it */
     double end_s, next_start_s;
 };
 
@@ -47,8 +47,8 @@ device_metal(const struct qv_device *dev)
     return (struct qv_device_metal *)dev;
 }
 
-/* metal/pipelines.m: the kernel of a launch, compiled once in a process. QV_EUNSUPPORTED if the
- * GPU cannot run as many threads of it at once. */
+/* metal/pipelines.m: the kernel of a launch, compiled once in a process. QV_EUNSUPPORTED if the GPU
+ * cannot run that many threads of it at once. */
 qv_status qv_pipeline_metal(struct qv_device_metal *dev, const struct launch_metal *launch,
                             id<MTLComputePipelineState> *out, qv_error *err);
 
@@ -67,8 +67,7 @@ qv_status qv_layout_metal(struct qv_device *dev, const struct qv_matrix *matrix,
 qv_status qv_lay_out_metal(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0,
                            int64_t rows, const void *src, struct qv_buffer dst, qv_error *err);
 
-/* metal/work.m: functions of the table as well, and one that waits for what was committed up to
- * a sequence. */
+/* metal/work.m: functions of the table as well. */
 qv_status qv_run_metal(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error *err);
 qv_status qv_mark_metal(struct qv_device *dev, int mark, qv_error *err);
 qv_status qv_wait_metal(struct qv_device *dev, int mark, qv_error *err);

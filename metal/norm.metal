@@ -54,9 +54,9 @@ put_float(device float *p, float4 v)
     *(device float4 *)p = v;
 }
 
-/* Returns how many items one of `groups` threadgroups has of `rows` rows of `items` items, and
- * sets `first` to the first of them. A thread takes every D'th item of that run, which needs few
- * divisions of 32 bits instead of many of 64. */
+/* Returns how many items threadgroup `group` of `groups` has, out of `rows` rows of `items` items,
+ * and sets `first` to its first row. A thread takes every D-th item of that run, which needs few
+ * 32-bit divisions instead of many 64-bit ones. */
 static inline uint
 items_of_group(uint rows, uint items, uint group, uint groups, thread uint &first)
 {
@@ -69,15 +69,15 @@ items_of_group(uint rows, uint items, uint group, uint groups, thread uint &firs
 
 enum { NORM_VECTORS = 9 }; /* the most vectors of a row that a thread keeps */
 
-/* Sums over the C simdgroups of a row. All of their threads get the sum, which is made in a
- * fixed order. */
+/* Sums over the C simdgroups of a row. All of their threads get the sum, which is added in a fixed
+ * order. */
 static inline float
 norm_total(float v, threadgroup float *sums, uint lane, uint simd)
 {
     v = simd_sum(v);
     if (C == 1)
         return v;
-    threadgroup_barrier(mem_flags::mem_threadgroup); /* the sums before have been read */
+    threadgroup_barrier(mem_flags::mem_threadgroup); /* the previous sums have been read */
     if (lane == 0)
         sums[simd] = v;
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -132,7 +132,7 @@ norm(constant norm_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
      uint thread_index [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
      uint simd [[simdgroup_index_in_threadgroup]], uint3 groups [[threadgroups_per_grid]])
 {
-    const uint at_once = D / 32 / C; /* rows that a threadgroup has at once */
+    const uint at_once = D / 32 / C; /* rows that a threadgroup computes at once */
     for (uint row = group.x * at_once + simd / C; row < a.rows; row += groups.x * at_once)
         norm_row(a, x + long(row) * a.cols, weight, bias, y + long(row) * a.cols,
                  (threadgroup float *)shared, thread_index % (32 * C), lane, simd);
@@ -167,7 +167,7 @@ norm_naive(constant norm_args &a [[buffer(0)]], device const real *x [[buffer(1)
 enum { ROPE_HEADS = 4 }; /* heads that share a thread's cosines and sines */
 
 /* Returns where angle `at` of half a head is in table[positions, quarter]. The first half of the
- * angles belong to the patch's row, the second to its column. patch: the row's coordinates. */
+ * angles belongs to the patch's row, the second to its column. patch: the row's coordinates. */
 static inline long
 rope_angle(int4 patch, uint quarter, uint at)
 {
@@ -180,7 +180,7 @@ rope_angles(device const float *table, int4 patch, uint quarter, uint at, thread
     v = table[rope_angle(patch, quarter, at)];
 }
 
-/* Reads pairs, because a quarter may be no whole number of vectors: it is 18 for heads of 72. */
+/* Reads pairs, because a quarter may not be whole vectors: it is 18 for heads of 72. */
 static inline void
 rope_angles(device const float *table, int4 patch, uint quarter, uint at, thread float4 &v)
 {

@@ -76,7 +76,7 @@ real_name(qv_dtype dtype)
     return "no such dtype"; /* a name that does not compile */
 }
 
-/* Compiles without fast math: a NaN must stay one, and exp must be accurate to the last places. */
+/* Compiles without fast math: NaN must stay NaN, and exp must be accurate to the last places. */
 static qv_status
 compile(const struct entry *wanted, id<MTLLibrary> *out, qv_error *err)
 {
@@ -149,7 +149,8 @@ qv_pipeline_metal(struct qv_device_metal *dev, const struct launch_metal *launch
         return status;
     NSUInteger most = [*out maxTotalThreadsPerThreadgroup];
     if (most < launch->threads)
-        return qv_fail(err, QV_EUNSUPPORTED, "kernel %s: %u threads in a group, %s runs %d",
-                       launch->function, launch->threads, dev->name, (int)most);
+        return qv_fail(err, QV_EUNSUPPORTED,
+                       "kernel %s: %u threads per group, but %s runs at most %d", launch->function,
+                       launch->threads, dev->name, (int)most);
     return QV_OK;
 }

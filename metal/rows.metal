@@ -4,9 +4,9 @@
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* Returns where the pixel (x, y) of a patch is, in pixels. row: the item, the frame pair, and
- * the patch's row and column. place, which is the item's: the first frame, the distance between
- * frame pairs and that between frames, all in patches, and the columns of its grid. */
+/* Returns where the pixel (x, y) of a patch is, in pixels. row: the item, the frame pair, and the
+ * patch's row and column. place: the item's first frame, the distances between frame pairs and
+ * between frames, all in patches, and the columns of its grid. */
 static inline long
 patchify_pixel(constant patchify_args &a, int4 row, int4 place, uint frame, uint x, uint y)
 {
@@ -270,7 +270,7 @@ im2col_tiles(constant im2col_args &a [[buffer(0)]], device const real *x [[buffe
         for (uint at = group.x; at < tiles; at += groups.x) {
             const uint row0 = at / wide * IM2COL_TILE, col0 = at % wide * IM2COL_TILE;
             const long from = im2col_row(a, frame, min(row0 + lane, rows - 1));
-            threadgroup_barrier(mem_flags::mem_threadgroup); /* the tile before has been read */
+            threadgroup_barrier(mem_flags::mem_threadgroup); /* the previous tile has been read */
             for (uint j = simd; j < IM2COL_TILE && col0 + j < cols; j += D / 32)
                 tile[j * IM2COL_PITCH + lane] = x[from + im2col_col(a, col0 + j)];
             threadgroup_barrier(mem_flags::mem_threadgroup);

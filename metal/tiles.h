@@ -4,6 +4,7 @@
 
 #include "dtype.h"
 #include "launch.h"
+#include "numbers.h"
 
 enum {
     TILE_THREADS = 128,
@@ -25,18 +26,12 @@ static const struct tile_metal tiles_metal[TILES] = {
     { "gemm_32x32", "conv_32x32", 32, 32, 0.75 },
 };
 
-static inline int64_t
-tiles_along(int64_t size, int64_t tile)
-{
-    return (size + tile - 1) / tile;
-}
-
-/* The estimated time for m x n. Ragged edges cost as much as full tiles, and so do threadgroups
- * that are missing. */
+/* The estimated time for m x n. Ragged edges cost as much as full tiles, and so do missing
+ * threadgroups. */
 static inline double
 tile_cost(const struct tile_metal *tile, int64_t m, int64_t n)
 {
-    double groups = (double)tiles_along(m, tile->rows) * (double)tiles_along(n, tile->cols);
+    double groups = (double)qv_ceil_div(m, tile->rows) * (double)qv_ceil_div(n, tile->cols);
     return (groups < TILE_GROUPS ? TILE_GROUPS : groups) * (double)(tile->rows * tile->cols) /
            tile->speed;
 }
@@ -64,7 +59,7 @@ static inline void
 tile_launch(const struct tile_metal *tile, int64_t m, int64_t n, int64_t k, uint32_t vectors,
             struct launch_metal *out)
 {
-    int64_t down = tiles_along(m, tile->rows), across = tiles_along(n, tile->cols);
+    int64_t down = qv_ceil_div(m, tile->rows), across = qv_ceil_div(n, tile->cols);
     int64_t step = TILE_STEP_BYTES / (int64_t)qv_dtype_bytes(out->real);
     uint32_t band = down >= 4 ? 2 : down >= 2 ? 1 : 0;
     out->constants[CONSTANT_ALIGNED] = vectors == 2 && k % step == 0;
@@ -73,17 +68,17 @@ tile_launch(const struct tile_metal *tile, int64_t m, int64_t n, int64_t k, uint
     out->constants[CONSTANT_C] = band;
     out->threads = TILE_THREADS;
     out->groups[0] = (uint32_t)(across << band);
-    out->groups[1] = (uint32_t)tiles_along(down, (int64_t)1 << band);
+    out->groups[1] = (uint32_t)qv_ceil_div(down, (int64_t)1 << band);
     out->groups[2] = 1;
     out->threadgroup_bytes = (uint32_t)(tile->rows + tile->cols) * TILE_PITCH_BYTES;
 }
 
-/* Launches one thread for each of `outputs`. */
+/* Launches one thread per output. */
 static inline void
 naive_launch(const char *function, int64_t outputs, struct launch_metal *out)
 {
     out->function = function;
     out->threads = TILE_THREADS;
-    out->groups[0] = (uint32_t)tiles_along(outputs, TILE_THREADS);
+    out->groups[0] = (uint32_t)qv_ceil_div(outputs, TILE_THREADS);
     out->groups[1] = out->groups[2] = 1;
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Runs lists of calls as command buffers, one or several for each list; sets marks in the work and
- * waits for them. */
+/* Runs lists of calls as command buffers, one or several per list; sets marks in the work and waits
+ * for them. */
 #include "metal.h"
 
 #include <string.h>
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
-/* Keeps the GPU's times for marks beside command buffer number `sequence`, which counts from 1. */
+/* Keeps the GPU's times for marks next to command buffer number `sequence`, which counts from 1. */
 static void
 note_times(struct qv_device_metal *dev, id<MTLCommandBuffer> done, uint64_t sequence)
 {
@@ -63,8 +63,8 @@ qv_wait_metal(struct qv_device *device, int mark, qv_error *err)
     return status;
 }
 
-/* Counts from the start of the first work behind `begin`, so that the GPU's idle time before it
- * is left out. */
+/* Counts from the start of the first work after `begin`, so that the GPU's idle time before it is
+ * left out. */
 qv_status
 qv_elapsed_metal(struct qv_device *device, int begin, int end, double *ms, qv_error *err)
 {
@@ -127,7 +127,7 @@ commit(struct qv_device_metal *dev, struct filling *f)
 }
 
 /* One encoder runs its dispatches in order, and the queue its buffers; each dispatch sees what
- * those before it wrote. */
+ * earlier ones wrote. */
 static qv_status
 begin(struct qv_device_metal *dev, struct filling *f, qv_error *err)
 {
@@ -139,7 +139,7 @@ begin(struct qv_device_metal *dev, struct filling *f, qv_error *err)
     id<MTLCommandBuffer> buffer = [dev->queue commandBuffer];
     id<MTLComputeCommandEncoder> encoder = [buffer computeCommandEncoder];
     if (!encoder)
-        return qv_fail(err, QV_EBACKEND, "%s gives no command buffer", dev->name);
+        return qv_fail(err, QV_EBACKEND, "%s cannot make a command buffer", dev->name);
     *f = (struct filling){ .buffer = buffer, .encoder = encoder };
     return QV_OK;
 }
@@ -166,8 +166,7 @@ add(struct qv_device_metal *dev, struct filling *f, const struct qv_call *call, 
     return QV_OK;
 }
 
-/* If a call fails, what was encoded before it is run nevertheless, as some of it may run
- * already. */
+/* If a call fails, the calls before it are run all the same, as some may already be running. */
 static qv_status
 run_all(struct qv_device_metal *dev, const struct qv_call *calls, size_t n, qv_error *err)
 {

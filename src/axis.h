@@ -7,23 +7,23 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { QV_AXIS_MOST = 65536 }; /* the most pixels of a side of any frame that is resized */
+enum { QV_AXIS_MOST = 65536 }; /* the most pixels on a side of a frame that is resized */
 
 /* Output i is the sum of weights[i][k] * input[start[i] + k], k < taps. */
 struct qv_axis {
     int in, out;
-    int taps;         /* inputs of each output, padded with zero weights as the kernel wants it */
+    int taps;         /* inputs per output, padded with zero weights as the kernel needs */
     int precision;    /* weights are scaled by 2^precision */
     int32_t *start;   /* [out, and up to 3 copies of the last]; start + taps <= in if in >= taps */
     int16_t *weights; /* [out, taps], or packed: [out / 4 rounded up][taps / 2][4][2] */
 };
 
-/* Sets sizes and precision, and returns the most inputs of any output; 0 if out of memory. */
+/* Sets sizes and precision. Returns the most inputs that an output has, or 0 if out of memory. */
 int qv_axis_measure(struct qv_axis *axis, int in, int out);
-/* Makes the tables of an axis that was measured, with at least so many taps. Returns false if out
- * of memory. */
+/* Makes the tables of a measured axis. taps must be at least what qv_axis_measure returned. Returns
+ * false if out of memory. */
 bool qv_axis_fill(struct qv_axis *axis, int taps);
-/* Does both, with as many taps as the outputs have. */
+/* Measures and fills, with as many taps as needed. */
 bool qv_axis_make(struct qv_axis *axis, int in, int out);
 void qv_axis_free(struct qv_axis *axis);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* How many threads are of use. */
+/* How many threads are worth starting. */
 #pragma once
 
 #include <sched.h>

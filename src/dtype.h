@@ -50,7 +50,8 @@ qv_f32_to_bf16(float f)
     return (qv_bf16)((u & 0x7fffffff) > 0x7f800000 ? (u >> 16) | 0x40 : rounded);
 }
 
-/* Masks choose, since compilers make vectors of a loop of these, but not of one with conditions. */
+/* Masks replace conditions, because compilers vectorise a loop of masks but not one of
+ * conditions. */
 static inline float
 qv_f16_to_f32(uint16_t h)
 {
@@ -106,8 +107,8 @@ qv_load(const void *p, int64_t dtype, int64_t i)
     return 0;
 }
 
-/* Returns a double as f32, rounded to odd, so that rounding it to fewer bits gives what rounding
- * the double would: rounding to nearest twice would be wrong. */
+/* Returns a double as f32, rounded to odd, so that rounding it to fewer bits gives the same as
+ * rounding the double: rounding to nearest twice would not. */
 static inline float
 qv_round_to_odd(double v)
 {

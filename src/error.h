@@ -12,9 +12,9 @@
 #include "printable.h"
 #include "qwenvit.h"
 
-/* Copies a text to to[size], for which it is too long. What goes is the middle of its longest part
- * (parts end in ": "): that is a path, and the reason comes behind it. Should no part be long
- * enough, it is the middle of the whole. */
+/* Copies a text that is too long to to[size], without the middle of its longest part (parts end in
+ * ": "), which is a path with the reason after it. If no part is long enough, the middle of the
+ * whole text goes. */
 static inline void
 qv_shorten(char *to, size_t size, const char *text)
 {
@@ -43,8 +43,7 @@ qv_shorten(char *to, size_t size, const char *text)
     snprintf(to, size, "%.*s%s%s", (int)from, text, mark, text + until);
 }
 
-/* Makes an error text, which may quote files and arguments: what a terminal would obey becomes
- * '?'. */
+/* Makes an error text. It may quote files and arguments, so control characters become '?'. */
 static inline qv_status
 qv_fail_list(qv_error *err, qv_status status, const char *format, va_list ap)
 {
@@ -54,7 +53,7 @@ qv_fail_list(qv_error *err, qv_status status, const char *format, va_list ap)
     va_copy(again, ap);
     const int n = vsnprintf(err->text, sizeof err->text, format, ap);
     char *whole = n >= (int)sizeof err->text ? (char *)malloc((size_t)n + 1) : NULL;
-    if (whole) { /* without memory the end goes */
+    if (whole) { /* without memory the end is cut off */
         vsnprintf(whole, (size_t)n + 1, format, again);
         qv_shorten(err->text, sizeof err->text, whole);
         free(whole);
@@ -78,18 +77,18 @@ qv_fail(qv_error *err, qv_status status, const char *format, ...)
     return status;
 }
 
-/* Returns whether a call failed for what this process or machine lacks, and not for what is wrong
- * with the file: the next file would fail in the same way. */
+/* Returns whether a call failed because this process or machine ran out of something, so that the
+ * next file would fail too. */
 static inline bool
 qv_is_scarcity(int error)
 {
     return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
 }
 
-/* Returns whose fault it is that a file cannot be opened or read. The next file would fail in the
- * same way if this process or machine lacks something, or if a file system or the network to it is
- * gone. All else, such as ENOENT, EACCES, ENAMETOOLONG or EIO, is taken for the file's own: a file
- * with a fault that is not in this list must not end a run of many. */
+/* Returns the status for a file that cannot be opened or read: QV_ENOMEM if this process or machine
+ * ran out of something, QV_EBACKEND if a file system or the network to it is gone. Both would fail
+ * the next file too. Any other error, such as ENOENT, EACCES, ENAMETOOLONG or EIO, counts as the
+ * file's own, so that an error not listed here never ends a run of many files. */
 static inline qv_status
 qv_status_of_errno(int error)
 {
@@ -103,7 +102,7 @@ qv_status_of_errno(int error)
 }
 
 /* Returns true for a failure of the device, of memory or of the caller, which every further item
- * would meet; false for a failure of the one item or file at hand. */
+ * would meet; false for a failure of this one item or file. */
 static inline bool
 qv_ends_all(qv_status status)
 {
@@ -131,7 +130,7 @@ qv_ends_all(qv_status status)
 
 #define QV_MAX_PATH_SHOWN 160
 
-/* Returns the end of a path, short enough for an error text that has other things to say. */
+/* Returns the end of a path, short enough to leave room for the rest of an error text. */
 static inline const char *
 qv_path_tail(const char *path)
 {
@@ -143,7 +142,7 @@ qv_path_tail(const char *path)
     return slash && slash[1] ? slash + 1 : tail;
 }
 
-/* Fails because a call failed with errno e. The message says what cannot be done. */
+/* Fails with the text of errno e after `message`, which says what could not be done. */
 static inline qv_status
 qv_fail_errno(const char *path, const char *message, int e, qv_error *err)
 {
@@ -151,7 +150,7 @@ qv_fail_errno(const char *path, const char *message, int e, qv_error *err)
                    message, strerror(e));
 }
 
-/* Fails for want of memory for what a file or folder needs. */
+/* Fails because there is no memory for something that a file or folder needs. */
 static inline qv_status
 qv_no_memory(const char *path, qv_error *err)
 {

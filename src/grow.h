@@ -4,7 +4,8 @@
 
 #include <stdlib.h>
 
-/* Returns the array of n items with room for one more. NULL for lack of memory: it is as it was. */
+/* Returns the array of n items with room for one more, or NULL if out of memory; the old array then
+ * stays valid. */
 static inline void *
 qv_grown(void *items, size_t n, size_t *room, size_t item_bytes)
 {

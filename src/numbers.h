@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Arithmetic, and numbers, that several folders need. */
+/* Arithmetic and constants that several folders need. */
 #pragma once
 
 #include <stdint.h>
@@ -29,9 +29,15 @@ qv_at_most(int64_t x, int64_t most)
 }
 
 static inline int64_t
+qv_ceil_div(int64_t n, int64_t by)
+{
+    return (n + by - 1) / by;
+}
+
+static inline int64_t
 qv_round_up(int64_t n, int64_t multiple)
 {
-    return (n + multiple - 1) / multiple * multiple;
+    return qv_ceil_div(n, multiple) * multiple;
 }
 
 /* ---- samples --------------------------------------------------------------------------------- */

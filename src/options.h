@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* `reserved` fields of options must be 0: a later version may give them a meaning, which must not
- * be asked for by chance. */
+/* `reserved` fields of options must be 0: a later version may give them a meaning, which no caller
+ * may ask for by accident. */
 #pragma once
 
 #include <stdbool.h>

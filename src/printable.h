@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Makes texts that quote strangers' bytes (names of files, keys, metadata) safe to show. */
+/* Makes texts that quote untrusted bytes (names of files, keys, metadata) safe to show. */
 #pragma once
 
 #include <stdbool.h>
@@ -29,8 +29,8 @@ qv_utf8_bytes(const char *text)
 
 /* Returns the code of the control character at the beginning of a text that is not empty, in UTF-8
  * of n bytes (qv_utf8_bytes); 0 if the character may be shown. A terminal obeys control characters
- * (U+0000 to U+001F, U+007F to U+009F), and those of bidirectional text and the separators of lines
- * and paragraphs make a name look like another, or like two lines. */
+ * (U+0000 to U+001F, U+007F to U+009F). Bidirectional controls and the separators of lines and
+ * paragraphs make a name look like another name, or like two lines. */
 static inline unsigned
 qv_control_code(const char *text, size_t n)
 {
@@ -49,7 +49,7 @@ qv_control_code(const char *text, size_t n)
     return 0;
 }
 
-/* Replaces each byte of control characters, and each that is not UTF-8, by '?'. */
+/* Replaces each byte of a control character, and each byte that is not UTF-8, by '?'. */
 static inline void
 qv_make_printable(char *text)
 {

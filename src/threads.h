@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Starts threads in which all signals are blocked: signals are the program's business. POSIX
+/* Starts threads in which all signals are blocked: handling signals is up to the program. POSIX
  * functions must be declared before this is included. */
 #pragma once
 

@@ -364,8 +364,9 @@ check_naive(void)
         snprintf(text, sizeof text, "%.200s", err.text);
     else
         qv_attention_verbs_cuda.describe(&kernel, text, sizeof text);
-    bool right = !strcmp(text, "naive kernel: attention: cuDNN does not take it: head_dim is not a "
-                               "multiple of 8 up to 256");
+    bool right =
+        !strcmp(text, "naive kernel: attention: cuDNN does not support it: head_dim is not a "
+                      "multiple of 8 up to 256");
     printf("%s  heads of 20: %s\n", right ? "ok  " : "FAIL", text);
     return right;
 }
@@ -424,7 +425,7 @@ check_gpu(const struct gpu *gpu, bool all, char **lists, int n)
     open_check(&check, &sketch, gpu, all, tried);
     bool good = check.target.properties;
     if (!good)
-        fprintf(stderr, "%s: %s\n", gpu->name, sketch.words);
+        fprintf(stderr, "%s: %s\n", gpu->name, sketch.message);
     if (good) {
         try_attention(&check);
         try_activated(&check);

@@ -519,7 +519,7 @@ TEST(kernels_have_names)
         { "gate rows=8 cols=64 act=silu dtype=bf16", "our kernel", "" },
         { "gather rows=8 cols=64 x_rows=8 x=f32 y=bf16", "our kernel", "" },
         { "attention rows=128 segments=2 heads=2 head_dim=64 scale=1 dtype=f32",
-          "naive kernel: attention: cuDNN does not take it: ", "it is not in bf16" },
+          "naive kernel: attention: cuDNN does not support it: ", "it is not in bf16" },
         { "norm rows=4 cols=64 eps=1e-6 dtype=f32", "our kernel", "" },
     };
     const struct qv_backend *be = &qv_backend_cuda;

@@ -243,7 +243,7 @@ open_with_memory(struct qv_memory **memory)
 TEST(memory_that_is_not_given_back)
 {
     for (int recording = 0; recording < 2; recording++) {
-        static const char words[] = "the CUDA context is lost since cuda";
+        static const char words[] = "the CUDA context was lost when cuda";
         struct qv_memory *memory = NULL;
         qv_context *ctx = open_with_memory(&memory);
         qv_context_info info;
@@ -276,7 +276,7 @@ TEST(memory_that_cuda_keeps)
     ctx->backend->free(ctx->dev, memory);
     here.free_error = cudaSuccess;
     qv_context_get_info(ctx, &info);
-    assert_non_null(strstr(info.warning, "not given back: cudaFree said"));
+    assert_non_null(strstr(info.warning, "not freed: cudaFree said"));
     assert_ok(ctx->backend->sync(ctx->dev, ERR));
     qv_context_close(&ctx);
 }

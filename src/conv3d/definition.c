@@ -48,7 +48,7 @@ position_of(const qv_conv3d_desc *d, const int64_t out[3], int64_t row, int64_t 
     at[3] = block % (out[2] / m) * m + in % m;
 }
 
-/* Gathers the values of x below the kernel at a row, in the channels of a group: v[c/groups, kd,
+/* Gathers the values of x under the kernel at a row, in the channels of a group: v[c/groups, kd,
  * kh, kw]. */
 static void
 look_below(const qv_conv3d_desc *d, const int64_t out[3], const void *x, int64_t row, int64_t group,

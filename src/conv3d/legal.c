@@ -41,8 +41,8 @@ kernel_is_stride(const struct qv_conv3d_question *q)
     return true;
 }
 
-/* `patchify` and its kin pad nothing, so causal frames would have to come from somewhere. A causal
- * mode that pads no frames is no obstacle. */
+/* `patchify` and similar lowerings pad nothing, so causal frames have nowhere to come from. A
+ * causal mode that pads no frames is no obstacle. */
 static bool
 not_causal(const struct qv_conv3d_question *q)
 {
@@ -145,7 +145,7 @@ few_taps(const struct qv_conv3d_question *q)
                             (long long)q->desc->kernel[0], QV_CONV3D_MOST_TAPS);
 }
 
-/* Checks the very convolutions that the device would be given. */
+/* Checks the convolutions exactly as the device would get them. */
 static bool
 library_is_right(const struct qv_conv3d_question *q)
 {

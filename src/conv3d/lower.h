@@ -52,7 +52,7 @@ struct qv_conv3d_list {
 };
 
 /* Lists the operations of a legal lowering. The description must be checked and its depth not
- * padded: whoever runs the list puts the padding frames in front and behind. */
+ * padded: the caller that runs the list adds the padding frames in front and behind. */
 void qv_conv3d_lower(const qv_conv3d_desc *desc, qv_lowering lowering, struct qv_conv3d_list *out);
 
 /* Fills the tables that the list's patchify operation looks up: one item, coords[rows]. */

@@ -6,8 +6,8 @@
 #include "error.h"
 #include "object.h"
 
-/* Returns frame `z` of a plane of x; for a z in front of x or behind it, the frame that stands
- * there. */
+/* Returns frame `z` of a plane of x; for a z in front of x or behind it, the frame that stands in
+ * for it. */
 static const char *
 frame_at(const struct qv_conv3d *conv, const char *x, int64_t plane, int64_t z)
 {

@@ -4,8 +4,8 @@
 
 #include <string.h>
 
-/* `auto` takes the first backend that opens. An emulated Metal device is for tests and stands last:
- * only who names it gets it. */
+/* `auto` uses the first backend that opens. The emulated Metal device is for tests and stands last,
+ * so that only callers who name it get it. */
 const struct qv_backend *const qv_backends[] = {
 #ifdef QV_CUDA_STATIC
     &qv_backend_cuda,

@@ -17,20 +17,20 @@ struct qv_memory {
 };
 struct qv_buffer {
     struct qv_memory *memory; /* NULL: the operand is not used */
-    /* in bytes. A whole operand begins at a multiple of caps.alignment. One with a row stride
-     * may begin a multiple of its columns further, as k does in rows of q, k and v. */
+    /* in bytes. A whole operand begins at a multiple of caps.alignment. An operand with a row
+     * stride may begin a multiple of its columns later, as k does in rows of q, k and v. */
     size_t offset;
 };
 
 struct qv_device; /* a backend's own struct, which begins with a struct qv_device */
 struct qv_kernel; /* one operation, ready to run */
 
-/* When plans of different capacities give the same bits: for a row of a GEMM, and for a segment
- * of an attention, whatever rows lie beside it. Libraries promise nothing of the kind; these
- * numbers were observed, and test_buckets.c holds the devices to them. QV_NOT_SEEN: never. */
+/* When plans of different capacities give the same bits: for a row of a GEMM, and for a segment of
+ * an attention, whatever rows lie beside it. Libraries do not promise this; these numbers were
+ * observed, and test_buckets.c holds the devices to them. QV_NOT_SEEN: never. */
 enum { QV_NOT_SEEN = -1 };
 struct qv_same_bits {
-    int64_t gemm_rows; /* GEMMs of at least so many rows agree; 0: all do */
+    int64_t gemm_rows; /* GEMMs of at least this many rows agree; 0: all do */
     /* equal segments (dense) and segments of any lengths (ragged) give the same bits for heads
      * of this size; 0: of every size. Ragged ones always agree with one another. */
     int64_t head_dim;
@@ -40,7 +40,7 @@ struct qv_same_bits {
  * (conv3d/decide.c). If all are zero, the device's own 3D convolution is always used. */
 struct qv_conv3d_thresholds {
     int64_t by_depth_max_kd; /* a dense kernel deeper than this is run directly */
-    /* so is a dense one with fewer channels; depthwise kernels always go by depth */
+    /* a dense kernel with fewer channels is run directly; depthwise kernels always go by depth */
     int64_t by_depth_min_c;
     /* with fewer output channels than this, channels-last frames are not copied into rows for a
      * GEMM, but take another lowering */
@@ -53,18 +53,18 @@ struct qv_caps {
     int threads;      /* 0 if the backend has no threads of its own */
     qv_dtype dtype;   /* what QV_DTYPE_AUTO stands for */
     char dtype_reason[128];
-    int64_t chunk_rows; /* rows at which GEMMs become efficient; chunks aim at it */
-    int64_t pack_rows;  /* likewise for a chunk that several items are packed into; 0: chunk_rows */
+    int64_t chunk_rows;  /* rows at which GEMMs become efficient; chunks aim at it */
+    int64_t pack_rows;   /* the same for a chunk that packs several items; 0: chunk_rows */
     int64_t bucket_rows; /* capacities are multiples of this many rows */
     int64_t least_rows;  /* no capacity has fewer rows */
     bool free_segments;  /* a capacity with more segments and windows costs no time */
     bool quick_plans;    /* making a smaller plan takes less time than it saves */
-    bool bits_by_place;  /* the same row of a GEMM may get other bits in another place */
+    bool bits_by_place;  /* a row of a GEMM may get other bits at another place */
     /* when plans of different capacities give the same bits */
     struct qv_same_bits same_f32, same_bf16;
-    bool wrong_sparse_bf16; /* bf16 convolutions that qv_op_conv_is_sparse() come out wrong */
+    bool wrong_sparse_bf16; /* bf16 convolutions are wrong if qv_op_conv_is_sparse() */
     struct qv_conv3d_thresholds conv3d;
-    int chunks;       /* chunks of a plan under way at once: 2 if copies overlap with work */
+    int chunks;       /* chunks of a plan that run at once: 2 if copies overlap with work */
     bool has_choices; /* prepare() offers other choices than 0 */
     /* padding inside the tower to this multiple suits GEMMs; 0: none needed */
     int64_t width_multiple;
@@ -77,7 +77,7 @@ struct qv_caps {
     double tanh_error; /* relative error of tanh in the GELU of a bf16 gemm; 0: as small as f32's */
     bool attention_of_gemms; /* attention is made of two GEMMs, as no library has one */
     bool has_naive;          /* there are simple kernels besides (qv_device_options.naive) */
-    /* what is wrong so far with the device or its libraries, and what follows from that; "" */
+    /* known faults of the device or its libraries, and their effects; "" */
     char warning[240];
 };
 
@@ -118,8 +118,8 @@ struct qv_call {
     bool side, waits;
 };
 
-/* Keeps compiled kernels for the next process, by device and library versions and under a key
- * that says the rest. find() returns bytes that the caller frees, or NULL if nothing is kept or
+/* Keeps compiled kernels for the next process, by device and library versions and under a key that
+ * names everything else. find() returns bytes that the caller frees, or NULL if nothing is kept or
  * it is damaged. These are pointers to functions because a backend may be in a library of its
  * own. */
 struct qv_plan_cache {
@@ -184,18 +184,19 @@ struct qv_backend {
     qv_status (*download)(struct qv_device *dev, void *dst, struct qv_buffer src, size_t bytes,
                           qv_error *err);
     /* Page-locked host memory, which copies go to and come from directly. Any thread may call
-     * these, also while others use the device. If they are NULL, all host memory is equally
+     * these, even while others use the device. If they are NULL, all host memory is equally
      * good. */
     qv_status (*lock_pages)(struct qv_device *dev, size_t bytes, void **out, qv_error *err);
     void (*unlock_pages)(struct qv_device *dev, void *p);
 
-    /* Frames in the device's memory, which are resized there to the bytes of pixels/resize.c. Any
-     * thread may call these, also while others use the device. NULL: the device resizes none.
-     * - frames_stream: the stream on which that is done, for which the work that makes the frames
-     *   must be in order. NULL if this device cannot.
+    /* Resizing frames in the device's memory, to the same bytes as pixels/resize.c. Any thread may
+     * call these, even while others use the device. NULL: the device cannot resize.
+     * - frames_stream: the stream on which frames are resized; the work that makes them must come
+     *   before in its order. NULL if this device cannot resize.
      * - resize: *out is [frames of all views, down.out, across.out, 3] in the device's memory, from
-     *   which qv_backend.upload reads. When it returns, that is done and no view is read any more.
-     * - read_frames: copies so many bytes of it to the host. free_frames: frees it. */
+     *   which qv_backend.upload reads. When it returns, the work is done and the views are no
+     *   longer read.
+     * - read_frames: copies bytes of a resized *out to the host. free_frames: frees it. */
     void *(*frames_stream)(const struct qv_device *dev);
     qv_status (*resize)(struct qv_device *dev, const struct qv_resize *r, void **out,
                         qv_error *err);
@@ -213,26 +214,26 @@ struct qv_backend {
                          int64_t rows, const void *src, struct qv_buffer dst, qv_error *err);
 
     /* Kernels. prepare() may be slow and may fail; QV_EUNSUPPORTED names the operation and the
-     * reason. Choice 0 is the best guess. If caps.has_choices, there are others to be timed, at
-     * most QV_MOST_CHOICES; QV_EUNSUPPORTED beyond the last. run() only enqueues and allocates
-     * nothing. */
+     * reason. Choice 0 is the best guess. If caps.has_choices, there are others to time, at most
+     * QV_MOST_CHOICES in all; beyond the last it returns QV_EUNSUPPORTED. run() only enqueues and
+     * allocates nothing. */
     qv_status (*prepare)(struct qv_device *dev, const struct qv_op *op, int choice,
                          struct qv_kernel **out, size_t *scratch_bytes, qv_error *err);
     void (*release)(struct qv_device *dev, struct qv_kernel *kernel);
     /* Names the kernel, such as "oneDNN brg_matmul:avx512_core". If a faster one could not be
      * used, the text says why. */
     void (*describe)(const struct qv_kernel *kernel, char *text, size_t size);
-    /* Tells that kernels like this will be prepared soon. The backend starts what takes long to
-     * load, while the caller does other things. It reports no failure, since prepare() will meet
-     * the same one. NULL: nothing takes long. */
+    /* Announces that kernels like this will be prepared soon, so that the backend loads slow
+     * libraries while the caller does other things. It reports no failure, since prepare() will
+     * meet the same one. NULL: nothing is slow to load. */
     void (*warm)(struct qv_device *dev, const struct qv_op *op);
     qv_status (*run)(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error *err);
 
     /* Enqueued work.
      * - record: makes one piece of work of the calls, which replay enqueues. Operands stay where
      *   they are. If NULL, the calls are run one by one.
-     * - mark: sets a mark behind all that is enqueued. wait: returns when the mark is reached.
-     * - elapsed: milliseconds between two marks, both waited for before. */
+     * - mark: sets a mark behind all enqueued work. wait: returns when the mark is reached.
+     * - elapsed: milliseconds between two marks that have both been waited for. */
     qv_status (*record)(struct qv_device *dev, const struct qv_call *calls, size_t n,
                         struct qv_recording **out, qv_error *err);
     qv_status (*replay)(struct qv_device *dev, struct qv_recording *recording, qv_error *err);
@@ -264,8 +265,8 @@ extern const struct qv_backend qv_backend_metal;
 /* A backend in a library of its own has a name and an open(), which finds the library when it is
  * first called (engine/backend_library.c). */
 extern const struct qv_backend qv_backend_library_cuda;
-/* Returns whether it is here: false for a library that is not in `folder`, or where it is looked
- * for. */
+/* Returns whether a backend is installed: false if its library is not in `folder` or, with NULL,
+ * not in the usual places. */
 bool qv_backend_is_installed(const struct qv_backend *backend, const char *folder);
 /* Exported by such a library. Returns its table, or NULL if it was built with another version of
  * this header: build_id names the caller's version, *own becomes the library's. */
@@ -280,7 +281,8 @@ void qv_channels_last(const struct qv_matrix *matrix, const void *src, void *dst
 qv_status qv_host_alloc_memory(struct qv_device *dev, size_t bytes, struct qv_memory **out,
                                qv_error *err);
 void qv_host_free_memory(struct qv_device *dev, struct qv_memory *memory);
-/* Host memory in whole pages, for free(); qv_host_alloc gives this if the device locks none. */
+/* Host memory in whole pages, for free(); qv_host_alloc returns this if the device cannot lock
+ * pages. */
 qv_status qv_host_alloc_pages(size_t bytes, void **out, qv_error *err);
 qv_status qv_host_upload(struct qv_device *dev, struct qv_buffer dst, const void *src, size_t bytes,
                          qv_error *err);
@@ -292,7 +294,7 @@ qv_status qv_host_mark(struct qv_device *dev, int mark, qv_error *err);
 qv_status qv_host_wait(struct qv_device *dev, int mark, qv_error *err);
 qv_status qv_host_elapsed(struct qv_device *dev, int begin, int end, double *ms, qv_error *err);
 
-/* Rounds up a size, so that what lies behind it is aligned for any backend. */
+/* Rounds a size up, so that what follows it is aligned for any backend. */
 static inline size_t
 qv_aligned(size_t bytes)
 {

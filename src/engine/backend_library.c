@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Backends in libraries of their own, so that what they are linked with is loaded only where it is
- * used, and may be missing where it is not. */
+/* Backends in libraries of their own, so that the libraries they need are loaded only when used,
+ * and may be missing otherwise. */
 #include "backend.h"
 
 #include <dlfcn.h>
@@ -94,8 +94,8 @@ load(const char *folder, const struct qv_backend **out, qv_error *err)
                    qv_path_tail(path), own);
 }
 
-/* Loads the library once in a process. It is never closed, whatever it turns out to be: CUDA keeps
- * threads, and functions that it calls at exit. */
+/* Loads the library once per process. It is never closed, because CUDA keeps threads, and functions
+ * that it calls at exit. */
 static qv_status
 open_cuda(const struct qv_device_options *options, struct qv_device **out, qv_error *err)
 {

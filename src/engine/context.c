@@ -48,7 +48,7 @@ take_index(const char *given, char name[16], int *index, qv_error *err)
     return QV_OK;
 }
 
-/* Records why a better backend than the one that will be taken was passed over. */
+/* Records why a preferred backend was passed over. */
 static void
 pass_over(qv_context *ctx, const char *name, const char *why)
 {

@@ -41,9 +41,9 @@ qv_status qv_time_calls(qv_context *ctx, const struct qv_call *calls, size_t n,
 /* ---- kernel_files.c -------------------------------------------------------------------------- */
 
 /*
- * Keeps in files what a device compiled for an operation, so that the next process need not. A file
- * belongs to a backend, a device with its library versions, and a key that the backend makes. Its
- * name is a hash of these, and it holds
+ * Keeps in files what a device compiled for an operation, so that the next process need not compile
+ * it. A file belongs to a backend, a device with its library versions, and a key that the backend
+ * makes. Its name is a hash of these, and it holds
  *     qwenvit kernel 1
  *     DEVICE
  *     KEY
@@ -54,12 +54,12 @@ qv_status qv_time_calls(qv_context *ctx, const struct qv_call *calls, size_t n,
 struct qv_kernel_files {
     char *folder;     /* NULL: nothing is kept, nothing found */
     char device[256]; /* "cuda: NVIDIA H200, sm_90, ..., qwenvit 0.2.0" */
-    /* A device may look for kernels, and keep them, in threads beside its owner's. */
+    /* A device may also look for kernels, and keep them, on threads of its own. */
     pthread_mutex_t lock;
     char warning[256]; /* guarded by the lock */
 };
 
-/* Reads and makes nothing yet. Returns QV_ENOMEM only. */
+/* Does not touch the folder yet, so it fails with QV_ENOMEM only. */
 qv_status qv_kernel_files_open(struct qv_kernel_files *files, const char *folder,
                                const char *backend, const struct qv_caps *caps, qv_error *err);
 void qv_kernel_files_close(struct qv_kernel_files *files);
@@ -68,22 +68,22 @@ void qv_kernel_files_close(struct qv_kernel_files *files);
  * none. */
 void qv_kernel_files_warning(const struct qv_kernel_files *files, char *out, size_t size);
 
-/* The callbacks of a qv_plan_cache over these files. A file that is damaged or another's leaves a
- * warning and is not found; keeping the same key again replaces it. Any thread may call them. */
+/* The callbacks of a qv_plan_cache over these files. A file that is damaged or foreign leaves a
+ * warning and counts as not found; keeping the same key again replaces it. Any thread may call
+ * them. */
 void *qv_kernel_files_find(void *files, const char *key, size_t *bytes);
 void qv_kernel_files_keep(void *files, const char *key, const void *data, size_t bytes);
 
 /* ---- locked_pages.c -------------------------------------------------------------------------- */
 
-/* Page-locked memory for callers. A driver takes 0.4 ms a MB to lock pages, which is longer than a
- * device computes what fills them. So blocks that were given back are kept, for the next call that
- * asks. */
+/* Page-locked memory for callers. A driver needs 0.4 ms per MB to lock pages, longer than a device
+ * needs to compute what fills them. So blocks that are given back are kept for the next caller. */
 
-/* There are as many as a job has buffers, and one for a caller. */
+/* Enough for the 3 buffers that a job has per device, and one for another caller. */
 enum { QV_IDLE_BLOCKS = 4 };
 #define QV_IDLE_BYTES ((size_t)256 << 20)
 
-struct qv_locked_block; /* its size lies before what the caller has of it */
+struct qv_locked_block; /* a size, and behind it the memory that the caller gets */
 
 struct qv_locked_pages {
     pthread_mutex_t lock;
@@ -95,8 +95,8 @@ struct qv_locked_pages {
 void qv_locked_pages_open(struct qv_locked_pages *pages);
 void qv_locked_pages_close(struct qv_locked_pages *pages, struct qv_device *dev);
 
-/* Returns the smallest idle block with so many bytes, or a new one. It is aligned for every type.
- * Any thread may call this function and the next. */
+/* Returns the smallest idle block with at least this many bytes, or a new one. It is aligned for
+ * every type. Any thread may call this function and the next. */
 qv_status qv_locked_pages_take(struct qv_locked_pages *pages, struct qv_device *dev, size_t bytes,
                                void **out, qv_error *err);
 /* Gives a block back. The largest blocks are kept, up to QV_IDLE_BLOCKS and QV_IDLE_BYTES. */
@@ -114,9 +114,9 @@ struct qv_context {
     struct qv_locked_pages locked_pages;
     struct qv_plan_cache plan_cache; /* callbacks over kernel_files */
     struct qv_turns turns;
-    /* Threads of the host for work beside the device. It is 1, the caller's own, if the device
-     * computes on threads of its own: these wait by spinning, and more threads would slow them down
-     * by more than they help. */
+    /* Host threads for work next to the device's. It is 1, the caller's own, if the device computes
+     * on threads of its own: those wait by spinning, so more threads would slow them down by more
+     * than they help. */
     int threads;
     int device;    /* its index among the backend's devices */
     bool in_order; /* runs on a stream of the caller's: work on its device memory is not waited

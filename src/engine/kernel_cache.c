@@ -7,7 +7,7 @@
 #include "context.h"
 #include "grow.h"
 
-/* The most entries kept though no plan holds them; a tower's shape has about a dozen. */
+/* The most entries kept that no plan holds; one shape of a tower has about a dozen. */
 enum { MOST_IDLE = 512 };
 
 static void
@@ -17,8 +17,8 @@ drop(qv_context *ctx, struct qv_kernel_entry *e)
     e->kernel = NULL;
 }
 
-/* Returns a place for one more entry: a dropped one's, the longest unused one's if many
- * are idle, or a new one. NULL for lack of memory. */
+/* Returns a place for one more entry: that of a dropped entry, that of the least recently used idle
+ * entry if many are idle, or a new one. NULL if out of memory. */
 static struct qv_kernel_entry *
 place(qv_context *ctx)
 {

@@ -58,8 +58,8 @@ warn(struct qv_kernel_files *files, const char *format, ...)
     va_end(args);
 }
 
-/* Writes the four lines that stand in front of a file's bytes. Returns their length, or -1 if they
- * do not fit. */
+/* Writes the four lines that precede a file's bytes. Returns their length, or -1 if they do not
+ * fit. */
 static int
 write_head(const struct qv_kernel_files *files, const char *key, const void *data, size_t bytes,
            char head[HEAD_BYTES])

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Times the ways in which a device can run one operation, and remembers the fastest. Among the ways
- * of a GEMM only those compete that give the bits of the device's own first choice: plans of
- * different capacities rely on equal bits (qv_caps.same_bf16), and measuring must not change that.
- * Attention stays at its first choice: timed alone, with its operands in the cache, other ways
- * seemed faster on an H200, and took 1.2 to 1.5 times as long in a tower.
+ * Times the ways in which a device can run one operation, and remembers the fastest. Only those
+ * ways of a GEMM compete that give the bits of the device's own first choice, because plans of
+ * different capacities rely on equal bits (qv_caps.same_bf16). Attention stays at its first choice:
+ * timed alone on an H200, with operands in the cache, other ways seemed faster, but took 1.2 to 1.5
+ * times as long in a tower.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -53,8 +53,8 @@ close_trial(struct trial *t)
     free(t);
 }
 
-/* Places the operands in the arena one behind the other; operands that may share rows do so, as in
- * a tower. */
+/* Places the operands in the arena one after another; operands that may share rows do so, as in a
+ * tower. */
 static qv_status
 place_operands(struct trial *t, qv_error *err)
 {
@@ -152,8 +152,8 @@ output_of(struct trial *t, int choice, void *y, qv_error *err)
                                  qv_op_view(t->op, i).bytes, err);
 }
 
-/* Finds the choices whose bits differ from the first one's. Convolutions are not compared: they are
- * in plans of one capacity alone, so they may have other bits. */
+/* Finds the choices whose bits differ from the first one's. Convolutions are not compared: each is
+ * used at one capacity only, so its bits may differ. */
 static qv_status
 compare_all(struct trial *t, qv_error *err)
 {
@@ -199,8 +199,8 @@ time_once(struct trial *t, int choice, int runs, double *ms, qv_error *err)
 }
 
 /* Makes a sample take some milliseconds: a short operation gets many runs per sample, a long one
- * few samples. Runs are recorded if the device can, since the cost of launching is not to be
- * compared. */
+ * few samples. Runs are recorded if the device can, so that the cost of launching does not
+ * count. */
 static qv_status
 record_all(struct trial *t, qv_error *err)
 {
@@ -239,8 +239,8 @@ time_all(struct trial *t, qv_error *err)
     return QV_OK;
 }
 
-/* Remembers all medians, and returns the choice. To replace the device's own first choice another
- * must be clearly faster. */
+/* Remembers all medians, and returns the choice. Another choice replaces the device's own first one
+ * only if it is clearly faster. */
 static int
 judge(struct trial *t, const char *work)
 {

@@ -28,7 +28,7 @@ take_idle(struct qv_locked_pages *pages, int i)
     return block;
 }
 
-/* The smallest idle block of so many bytes; -1: there is none. */
+/* Returns the smallest idle block with at least this many bytes; -1: there is none. */
 static int
 find_idle(const struct qv_locked_pages *pages, size_t bytes)
 {

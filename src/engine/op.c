@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Operations as data: tables made from the list in ops.inc, and functions that tell what
- * operands look like, what is valid and what it costs. */
+/* Operations as data: tables made from the list in ops.inc, and functions that describe operands,
+ * check values and count costs. */
 #include "op.h"
 
 #include <float.h>
@@ -73,7 +73,7 @@ double_product(const int64_t *factors, size_t n)
 }
 #define FLOPS(...) OF_LIST(double_product, __VA_ARGS__)
 
-/* The mean rows of a segment. For segments of any lengths they are taken as equal. */
+/* The mean number of rows per segment; segments of any lengths count as equal. */
 static double
 mean_segment(const struct qv_op_attention *op)
 {
@@ -258,7 +258,7 @@ qv_views_beside(const struct qv_view *views, int i, int *first)
     return fits ? cols : 0;
 }
 
-/* What a GEMM and a convolution have in common behind their sums. */
+/* What a GEMM and a convolution both do to their sums. */
 #define EPILOGUE_OF(op, n_rows, n_cols)                                                            \
     (struct qv_op_epilogue)                                                                        \
     {                                                                                              \
@@ -307,8 +307,8 @@ qv_op_conv_is_sparse(const struct qv_op_conv *op)
 
 /* ---- check ----------------------------------------------------------------------------------- */
 
-/* Returns whether a dtype is one that sums are rounded to, as operands with a dtype of their own
- * must be. */
+/* Returns whether sums can be rounded to a dtype, as they must be for operands with a dtype of
+ * their own. */
 static bool
 is_real(int64_t dtype)
 {
@@ -532,8 +532,7 @@ check_epilogue(const struct qv_op_epilogue *op, qv_error *err)
 CHECK_NOTHING(convert)
 CHECK_NOTHING(gate)
 
-/* A check_NAME checks what no field tells by itself. It does not compile if an operation lacks
- * one. */
+/* check_NAME checks what no single field shows. An operation without one does not compile. */
 #define QV_OP(name, fields, operands, flops)                                                       \
     static qv_status name##_check(const struct qv_op *op, qv_error *err)                           \
     {                                                                                              \

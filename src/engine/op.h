@@ -12,8 +12,8 @@ enum qv_op_kind {
     QV_OP_COUNT
 };
 
-/* struct qv_op_gemm and the others: first the operation's fields, then those of its operands,
- * such as x_dtype. */
+/* struct qv_op_gemm and so on: first the operation's fields, then its operands' fields, such as
+ * x_dtype. */
 #define QV_OP_DTYPE_OWN(name) int64_t name##_dtype;
 #define QV_OP_DTYPE_FREE(condition) QV_OP_DTYPE_OWN
 #define QV_OP_DTYPE_GROUPED(name) int64_t name##_bits, name##_group, name##_dtype;
@@ -50,7 +50,7 @@ struct qv_op {
 static inline struct qv_op_gemm
 qv_op_few_as_gemm(const struct qv_op_gemm_few *op)
 {
-    struct qv_op any; /* no literal, as C++ includes this */
+    struct qv_op any; /* no literal, because C++ includes this */
     any.u.gemm_few = *op;
     return any.u.gemm;
 }
@@ -109,8 +109,8 @@ const char *qv_op_name(enum qv_op_kind kind);
 int qv_op_n_operands(enum qv_op_kind kind);
 bool qv_op_equal(const struct qv_op *a, const struct qv_op *b);
 
-/* Writes "gemm m=760 n=1024 ..." into text, always terminated, and returns text. dtype= at the
- * end is the dtype of most operands; one that has another is named before it: "y=f32
+/* Writes "gemm m=760 n=1024 ..." into text, always terminated, and returns text. dtype= at the end
+ * is the dtype of most operands; an operand with another dtype is named before it: "y=f32
  * dtype=bf16". */
 const char *qv_op_print(const struct qv_op *op, char *text, size_t size);
 extern const char *const qv_act_names[]; /* indexed by qv_act; NULL is the last */
@@ -123,10 +123,10 @@ void qv_op_set_dtype(struct qv_op *op, qv_dtype dtype);
 
 /* Checks that fields have valid values and sizes fit into an address. */
 qv_status qv_op_check(const struct qv_op *op, qv_error *err);
-/* For a backend's prepare(): QV_EUNSUPPORTED, naming the operand, if one with a dtype of its own
- * has another than `takes` allows (bits, 1 << dtype). qv_op_takes_one() also wants the same
- * dtype for all, except for the operands of convert and gather, a conv's bare sums, and the
- * scales of a quantised matrix. */
+/* For a backend's prepare(): returns QV_EUNSUPPORTED, naming the operand, if an operand's own dtype
+ * is not in `takes` (bits, 1 << dtype). qv_op_takes_one() also requires the same dtype for all,
+ * except for the operands of convert and gather, a conv's bare sums, and the scales of a quantised
+ * matrix. */
 qv_status qv_op_takes(const struct qv_op *op, uint32_t takes, qv_error *err);
 qv_status qv_op_takes_one(const struct qv_op *op, uint32_t takes, qv_error *err);
 
@@ -142,9 +142,9 @@ qv_row_stride(int64_t field, int64_t cols)
     return field ? field : cols;
 }
 
-/* Tells whether operand i may lie in the same packed rows as an operand before it, as q, k and v
- * do if their strides leave room for all. *first becomes that operand, and the columns between
- * the two are returned. Otherwise *first is i. */
+/* Finds whether operand i may lie in the same packed rows as an earlier operand, as q, k and v do
+ * if their strides leave room for all. *first becomes that operand, and the columns between the two
+ * are returned. Otherwise *first is i. */
 int64_t qv_views_beside(const struct qv_view *views, int i, int *first);
 
 void qv_op_conv_output(const struct qv_op_conv *op, int64_t out[3]); /* the output's d', h', w' */

@@ -71,7 +71,7 @@ qv_op_print(const struct qv_op *op, char *text, size_t size)
     size_t n, used = (size_t)snprintf(text, size, "%s", qv_op_name(op->kind));
     const struct qv_field *fields = qv_op_fields(op->kind, &n);
     int64_t dtype = common_dtype(op, fields, n);
-    for (int dtypes = 0; dtypes < 2; dtypes++) /* dtypes stand behind the other fields */
+    for (int dtypes = 0; dtypes < 2; dtypes++) /* dtypes follow the other fields */
         for (size_t i = 0; i < n && used < size; i++) {
             bool is_dtype = fields[i].kind == QV_FIELD_DTYPE;
             char value[40];

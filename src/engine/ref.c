@@ -14,7 +14,7 @@ struct qv_kernel {
     struct qv_op op;
 };
 
-/* Scratch is the pointer behind those of the operands. */
+/* The pointer to scratch follows the operands' pointers. */
 enum { SCRATCH = QV_MAX_OPERANDS };
 
 static void
@@ -48,7 +48,7 @@ convert_ref(const struct qv_op_convert *op, void *const *p)
         qv_store(p[1], op->y_dtype, i, qv_load(p[0], op->x_dtype, i));
 }
 
-/* Brings a sum at (row, col) through the epilogue into y. */
+/* Applies the epilogue to the sum at (row, col) and writes it to y. */
 static void
 finish(const struct qv_op_epilogue *e, double sum, int64_t row, int64_t col, const void *bias,
        const void *residual, void *y)
@@ -63,7 +63,7 @@ finish(const struct qv_op_epilogue *e, double sum, int64_t row, int64_t col, con
 static void
 widen(const void *x, int64_t dtype, int64_t first, int64_t n, double *out)
 {
-    if (dtype == QV_F32) { /* the most frequent, without a switch for each */
+    if (dtype == QV_F32) { /* the most frequent dtype, without a switch per value */
         const float *from = (const float *)x + first;
         for (int64_t i = 0; i < n; i++)
             out[i] = from[i];
@@ -73,15 +73,15 @@ widen(const void *x, int64_t dtype, int64_t first, int64_t n, double *out)
         out[i] = qv_load(x, dtype, first + i);
 }
 
-/* Writes the sums of x[rows,k] w[k], and up to three values behind them. Four rows go together, as
- * each sum by itself would wait for its last addition. */
+/* Writes the sums of x[rows,k] w[k], and up to three values behind them. Four rows are summed
+ * together, because a sum by itself would wait for its last addition. */
 static void
 sum_rows(const double *x, int64_t rows, int64_t k, const double *w, double *sums)
 {
     for (int64_t i = 0; i < rows; i += 4) {
         const double *row[4];
         double a = 0, b = 0, c = 0, d = 0;
-        for (int64_t r = 0; r < 4; r++) /* those that are none repeat the last */
+        for (int64_t r = 0; r < 4; r++) /* rows past the end repeat the last */
             row[r] = x + (i + r < rows ? i + r : rows - 1) * k;
         const double *xa = row[0], *xb = row[1], *xc = row[2], *xd = row[3];
         for (int64_t l = 0; l < k; l++) {
@@ -95,7 +95,7 @@ sum_rows(const double *x, int64_t rows, int64_t k, const double *w, double *sums
     }
 }
 
-/* A gemm widens so many rows of x, and then each row of w once for all of them. */
+/* A gemm widens this many rows of x, and then each row of w once for all of them. */
 enum { WIDE_ROWS = 16 };
 
 /* Writes row j of a gemm's w. round: values of a quantised w are rounded to x's dtype. */
@@ -193,7 +193,7 @@ struct segment {
     int64_t first, n;
 };
 
-/* Computes a head of a segment. */
+/* Computes one head of a segment. */
 static void
 attend(const struct qv_op_attention *op, void *const *p, struct segment s, int64_t head)
 {
@@ -293,7 +293,7 @@ im2col_ref(const struct qv_op_im2col *op, void *const *p)
     }
 }
 
-/* The sum that a kernel at one position gives for one output channel; at: n, d', h', w'. */
+/* Returns the sum that a kernel at one position gives for one output channel; at: n, d', h', w'. */
 static double
 convolve(const struct qv_op_conv *op, const void *x, const void *w, const int64_t at[4], int64_t o)
 {
@@ -344,7 +344,7 @@ epilogue_ref(const struct qv_op_epilogue *op, void *const *p)
         finish(op, x[i], i / op->cols, i % op->cols, p[1], p[2], p[3]);
 }
 
-/* Functions by kind. It does not compile if an operation lacks one. */
+/* Functions by kind. An operation without one does not compile. */
 #define QV_OP(name, fields, operands, flops)                                                       \
     static void run_##name(const struct qv_op *op, void *const *p)                                 \
     {                                                                                              \

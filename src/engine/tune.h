@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Measured choices, kept in a file: by device with library versions, then by a text of the work.
+ * Measured choices, kept in a file by device with library versions, then by a text that describes
+ * the work.
  *     {"format": "qwenvit tune 2",
  *      "devices": {DEVICE: {WORK: {"choice": NAME, "ms": {NAME: milliseconds}}}}}
  */

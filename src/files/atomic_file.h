@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A file that appears under its name whole or not at all. It is written under a temporary name
- * beside the final one; then come fsync, rename, and fsync of the folder. The old file stays until
- * then. A device or a pipe is written to directly. Both libraries use this.
+ * A file that appears under its name whole or not at all. It is written under a temporary name next
+ * to the final one; then come fsync, rename, and fsync of the folder. The old file stays until
+ * then. A device or a pipe is written to directly.
  */
 #pragma once
 
@@ -19,8 +19,8 @@ struct qv_atomic_file {
 qv_status qv_atomic_file_open(const char *path, struct qv_atomic_file *out, qv_error *err);
 qv_status qv_atomic_file_write(struct qv_atomic_file *file, uint64_t offset, const void *data,
                                uint64_t bytes, qv_error *err);
-/* Frees in any case. After a failure there is no new file, or, if only its folder could not be
- * synced, a whole one, which a power loss may undo. */
+/* Frees in any case. After a failure there is no new file, unless only its folder could not be
+ * synced: then the file is whole, but a power loss may undo it. */
 qv_status qv_atomic_file_commit(struct qv_atomic_file *file, qv_error *err);
 /* Removes the temporary file. A file that is committed, or was never opened ({ 0 }), may be
  * aborted. */

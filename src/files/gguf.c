@@ -192,7 +192,7 @@ read_string(struct cursor *c)
     return is_text(copy, (size_t)n) ? json_stringn(copy, (size_t)n) : json_null();
 }
 
-/* Reads a value that is no array; NULL if out of memory. */
+/* Reads a value that is not an array; NULL if out of memory. */
 static json_t *
 read_scalar(struct cursor *c, enum value_type type)
 {

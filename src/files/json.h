@@ -18,8 +18,8 @@
 /* Returns dir/name, for free(), or NULL if out of memory. */
 char *qv_path_join(const char *dir, const char *name);
 
-/* Returns whether the name exists. A dangling link does, and so does a name that may not be looked
- * at. */
+/* Returns whether the name exists. A dangling link exists, and so does a name that permissions
+ * hide. */
 bool qv_path_exists(const char *path);
 
 /* Opens a regular file for reading. It refuses anything else, and does not block on a FIFO.
@@ -35,7 +35,8 @@ struct qv_file_part {
 };
 qv_status qv_file_read_part(int fd, const char *path, const struct qv_file_part *tensor,
                             uint64_t begin, void *dst, uint64_t bytes, qv_error *err);
-/* Says what a file seems to be from its first bytes, if it is a well-known wrong one; else "". */
+/* Returns, for an error text, what a file seems to be by its first bytes, if it is a common
+ * mistake; else "". */
 const char *qv_file_hint(const void *head, size_t n);
 
 /* Reads and parses a file of at most `cap` bytes and QV_JSON_MAX_BRACKETS brackets whose top is

@@ -8,7 +8,7 @@
 
 /* How a reader sees a member. */
 struct seen {
-    const char *name; /* NULL: it does not */
+    const char *name; /* NULL: it sees nothing */
     int place;
     bool if_set;          /* it is left out where it is 0 or "" */
     const char *no, *yes; /* of a flag; NULL: it is a boolean */

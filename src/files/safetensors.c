@@ -246,7 +246,7 @@ check_layout(struct qv_safetensors *f, uint64_t data, qv_error *err)
                            (unsigned long long)t->offset, (unsigned long long)end,
                            t->offset < end ? "overlaps" : "holes");
         }
-        /* This cannot wrap, because read_offsets takes signed numbers only. */
+        /* This cannot wrap, because read_offsets accepts signed numbers only. */
         if (__builtin_add_overflow(end, t->bytes, &end) ||
             __builtin_add_overflow(data, t->offset, &t->offset))
             return qv_fail(err, QV_EFORMAT, "%s: the data's size overflows 64 bits",
@@ -267,8 +267,8 @@ check_layout(struct qv_safetensors *f, uint64_t data, qv_error *err)
     return QV_OK;
 }
 
-/* Reads the 8 bytes before the header. If they are wrong, the file is mostly of another format,
- * which its first bytes tell. */
+/* Reads the 8 bytes before the header. If they are wrong, the file usually has another format,
+ * which its first bytes show. */
 static qv_status
 read_header_length(const struct qv_safetensors *f, uint64_t *n, qv_error *err)
 {

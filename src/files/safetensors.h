@@ -73,10 +73,10 @@ typedef void qv_checkpoint_see(void *user, const char *name);
 void qv_checkpoint_visit(const struct qv_checkpoint *checkpoint, qv_checkpoint_see *see,
                          void *user);
 
-/* Printing a header. It begins with its length, and may have n texts of metadata. Then come the
- * tensors, in the order of their data; key is NULL, or stands with a slash before the name. At the
- * end it is padded with spaces to so many bytes, its length included; returns false if it is
- * longer, or memory ran out. */
+/* Printing a header. It begins with its length and n pairs of metadata. Then come the tensors, in
+ * the order of their data, each named KEY/NAME or, if key is NULL, NAME. qv_header_end pads the
+ * header with spaces to `bytes`, its length included, and returns false if it is longer or memory
+ * ran out. */
 void qv_header_begin(struct qv_text *t, const char *const (*metadata)[2], size_t n);
 void qv_header_tensor(struct qv_text *t, const char *key, const char *name, const char *dtype,
                       int n_dims, const int64_t *shape, uint64_t begin, uint64_t end);
@@ -97,9 +97,8 @@ qv_status qv_safetensors_writer_put(struct qv_safetensors_writer *w, size_t i, u
  * are written. */
 qv_status qv_safetensors_writer_amend(struct qv_safetensors_writer *w, const char *key,
                                       const char *text, qv_error *err);
-/* Returns QV_ESTATE if a tensor's data is not complete. Frees the writer in any case. If it
- * fails, there is no new file; or there is a whole one, if only its folder could not be synced,
- * which a power loss may undo. */
+/* Returns QV_ESTATE if a tensor's data is not complete. Frees the writer in any case. A failure
+ * leaves what that of qv_atomic_file_commit leaves. */
 qv_status qv_safetensors_writer_finish(struct qv_safetensors_writer **w, qv_error *err);
 /* Removes the temporary file and frees the writer. */
 void qv_safetensors_writer_abort(struct qv_safetensors_writer **w);

@@ -11,8 +11,8 @@
 
 #define QV_MAX_WRITE ((uint64_t)1 << 30) /* Linux moves at most 2 GiB in a call */
 
-/* Writes all bytes at an offset. is_next tells that they follow the bytes written last, so that
- * a pipe, which has no offsets, can take them too. */
+/* Writes all bytes at an offset. is_next: they follow the bytes written last, so that a pipe, which
+ * has no offsets, can take them too. */
 static inline int
 qv_write_all(int fd, uint64_t offset, const void *data, uint64_t bytes, bool is_next)
 {

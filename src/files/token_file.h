@@ -30,7 +30,7 @@ qv_token_file_name(bool packed, int i, char out[24])
         snprintf(out, 24, "%s", packed ? "packed" : "tokens");
 }
 
-/* Returns how many matrices of tokens a file has, and the columns of each. */
+/* These return how many matrices of tokens a file has, and the columns of each. */
 static inline int
 qv_token_file_matrices(bool packed, int n_deepstack)
 {
@@ -54,13 +54,13 @@ struct qv_token_file_origin {
 enum { QV_TOKEN_FILE_TEXTS = 9 };
 #define QV_TOKEN_FILE_PREPROCESSING "preprocessing"
 
-/* Sets the metadata of a file in its order. Returns how many pairs there are; their texts are of
- * `origin`. */
+/* Sets the metadata of a file in its order. Returns how many pairs there are; their texts are
+ * `origin`'s. */
 size_t qv_token_file_metadata(const struct qv_token_file_origin *origin,
                               const char *metadata[QV_TOKEN_FILE_TEXTS][2]);
 
-/* Returns, for free(), how a clip's or image's frames were made, in JSON: where the file is opened,
- * before all frames were decoded, and at its end, when damaged_frames is known. NULL for lack of
+/* Returns how a clip's or image's frames were made as JSON text, for free(): as known when the file
+ * is opened or, at_end, once all frames are decoded and damaged_frames is known. NULL if out of
  * memory. */
 char *qv_token_file_preprocessing(const qv_outcome *outcome, bool at_end);
 
@@ -76,8 +76,8 @@ void qv_token_file_close(struct qv_token_file **file);
 /* Writes rows [first, first + n) of tokens and of each of DeepStack's outputs. */
 qv_status qv_token_file_put(struct qv_token_file *file, const void *tokens,
                             const void *const *deepstack, int64_t first, int64_t n, qv_error *err);
-/* Writes what is known only at the end: grid_thw [n_grids, 3], the timestamps, and how frames were
- * made, in place of what the metadata say; NULL: that stays. */
+/* Writes what is known only at the end: grid_thw [n_grids, 3], the timestamps, and `preprocessing`,
+ * which replaces the metadata's; NULL: that stays. */
 qv_status qv_token_file_fill_in(struct qv_token_file *file, const int64_t *grid_thw,
                                 const double *timestamps_s, const char *preprocessing,
                                 qv_error *err);
@@ -89,7 +89,7 @@ struct qv_token_file_data {
     const void *tokens, *const *deepstack;
     const int64_t *grid_thw;
     const double *timestamps_s;
-    const char *preprocessing; /* amends the metadata, as at a clip's end; NULL: nothing does */
+    const char *preprocessing; /* replaces the metadata's, as at a clip's end; NULL: that stays */
 };
 qv_status qv_token_file_save(const struct qv_token_file_options *options,
                              const struct qv_token_file_data *data,

@@ -208,7 +208,7 @@ qv_capacity_for_fill(const struct qv_caps *caps, const struct qv_config *c,
     return *pack;
 }
 
-/* Returns how many alike chunks have to come before those that follow get a dense plan. */
+/* Returns how many alike chunks must come before the following ones get a dense plan. */
 static int64_t
 chunks_worth_a_plan(const struct qv_caps *caps, const struct qv_capacity *pack,
                     const struct qv_capacity *used)

@@ -10,8 +10,8 @@
 #include "towers/config.h"
 
 /*
- * The numbers by which chunks are filled and their capacities chosen, and what each was measured
- * to gain: on an H200 with tower M in chunks of 12,288 patches, unless it says otherwise
+ * The numbers by which chunks are filled and their capacities chosen, and what each was measured to
+ * gain on an H200, with tower M in chunks of 12,288 patches unless a comment says otherwise
  * (docs/found.md).
  */
 enum {
@@ -21,44 +21,44 @@ enum {
      * 8, 72 us with room for 64, and 151 us with room for 512. */
     QV_USUAL_SEGMENT_ROWS = 96,
     /* A chunk of clips' frames, which are large, has room for few: it takes 17.1 ms with room for
-     * 32, 17.9 with 128. */
+     * 32 segments, 17.9 with 128. */
     QV_LARGE_SEGMENT_ROWS = 384,
-    /* The least room. With room for exactly 3, a chunk took 0.25 ms less of its 20 to 26. */
+    /* The least room for segments. With room for exactly 3, a chunk took 0.25 ms less of 20 to 26
+     * ms. */
     QV_LEAST_SEGMENTS = 8,
     /* A bucket exceeds the one below by at most 1/8, or 1/32 from half of the device's chunk on:
      * in a large chunk empty rows cost more than another plan does. Not measured apart. */
     QV_SMALL_STEPS = 8,
     QV_LARGE_STEPS = 32,
-    /* A chunk of so many tenths counts as full. Computed whole, one that is less full wastes 1 to
-     * 3 ms; a plan takes 50 to 130, and 370 where cuDNN has to compile. */
+    /* A chunk filled to this many tenths counts as full. A less full chunk, computed whole, wastes
+     * 1 to 3 ms; a plan takes 50 to 130 ms to make, or 370 if cuDNN must compile. */
     QV_FULL_TENTHS = 9,
-    /* Where plans are slow to make: so many alike chunks that leave more than that empty come
-     * before one gets a plan, because two may come by chance. A first job of 42 clips of seven
-     * sizes takes 1.384 s in place of 1.64. */
+    /* Where plans are slow to make, this many alike chunks that are less full must come before one
+     * gets a plan, because two may come by chance. A first job of 42 clips of seven sizes takes
+     * 1.384 s instead of 1.64. */
     QV_FEW_ALIKE = 2,
-    /* Alike chunks that are nearly full get a dense plan once so many came, or segments^2 / 3,
-     * which is where it pays: attention in a pack takes 1.6 ms more per chunk with 3 segments, 0.35
+    /* Alike chunks that are nearly full get a dense plan once this many came, or segments^2 / 3,
+     * where the plan pays: attention in a pack takes 1.6 ms more per chunk with 3 segments, 0.35
      * with 6, and 0.25 with 16. */
     QV_NEARLY_FULL_ALIKE = 4,
     QV_SEGMENTS_SQUARED_ALIKE = 3,
-    /* So many alike chunks came before the plan of the next is made while the device computes.
-     * Pairs of 4,096 patches take 1.02 of 0.2.0's time in place of 1.04, with the two numbers
-     * before. */
+    /* After this many alike chunks, the next one's plan is made while the device computes. With the
+     * two QV_..._ALIKE above, pairs of 4,096 patches take 1.02 of 0.2.0's time instead of 1.04. */
     QV_ALIKE_BEFORE = 2,
-    /* Patches for each row that may be left empty for want of a plan. It is part of the 1.384 s;
-     * not measured apart. */
+    /* One row per this many patches may be left empty for lack of a plan. It is part of
+     * QV_FEW_ALIKE's 1.384 s; not measured apart. */
     QV_MANY_ROWS = 16,
-    /* If at most this share of a chunk is left empty, nothing better is looked for; and into so
-     * many grains a chunk is divided to look. 42 clips of seven large sizes fill 0.975 of their
-     * chunks, and 0.959 by the largest that fit. QV_FEEDER_PIECES: images of 64 sizes fill 0.76 of
-     * chunks of 6,144 patches in the order given, and 0.97 if the best of 16 are taken; but 24,576
-     * patches hold a hundred small ones. */
+    /* If at most this share of a chunk is left empty, nothing better is searched for. QV_MOST_SUMS:
+     * the grains that the search divides a chunk into. 42 clips of seven large sizes fill 0.975 of
+     * their chunks by it, and 0.959 by the largest that fit. QV_FEEDER_PIECES (qwenvit.h) bounds
+     * the search: images of 64 sizes fill 0.76 of chunks of 6,144 patches in the order given, and
+     * 0.97 if the best of 16 are taken; but 24,576 patches hold a hundred small images. */
     QV_WORTH_A_SEARCH = 128,
     QV_MOST_SUMS = 4096,
-    /* Chunks that the waiting pairs of a pack come to before one is filled, so that there is a
-     * choice; chunks that the waiting pairs of one item may come to; and shares of a chunk in which
-     * a clip is read, so that its pairs wait early and a job's last clips leave the device little
-     * to do. Not measured apart. */
+    /* Not measured apart. QV_CHOICE_CHUNKS: how many chunks a pack's waiting pairs must amount to
+     * before one is filled, so that there is a choice. QV_ITEM_CHUNKS: how many those of one item
+     * may amount to. QV_CHUNK_PIECES: the shares of a chunk in which a clip is read, so that its
+     * pairs wait early and a job's last clips leave the device little to do. */
     QV_CHOICE_CHUNKS = 2,
     QV_ITEM_CHUNKS = 2,
     QV_CHUNK_PIECES = 8,
@@ -85,25 +85,24 @@ int64_t qv_capacity_bucket(const struct qv_caps *caps, int64_t merge, int64_t ro
 struct qv_capacity qv_capacity_pack(const struct qv_caps *caps, const struct qv_config *c,
                                     int64_t rows);
 
-/* Tells which capacities give a tower's tokens the same bits, by what the device says of its
- * operations. */
+/* Which capacities give a tower's tokens the same bits, derived from the device's caps. */
 struct qv_capacity_bits {
     bool by_place;     /* an item's bits may depend on its place in a chunk */
-    int64_t gemm_rows; /* GEMMs with fewer rows may round otherwise; 0: none does */
-    /* capacities with fewer rows may round otherwise; 0: none does; QV_NOT_SEEN: any may */
+    int64_t gemm_rows; /* GEMMs with fewer rows may round differently; 0: none does */
+    /* capacities with fewer rows may round differently; 0: none does; QV_NOT_SEEN: any may */
     int64_t rows;
-    bool dense; /* attention may round otherwise in chunks of equal segments than in packs */
+    bool dense; /* attention may round differently in chunks of equal segments and in packs */
 };
 struct qv_capacity_bits qv_capacity_bits(const struct qv_caps *caps, qv_dtype dtype, int64_t merge,
                                          int64_t head_dim);
 bool qv_capacity_same_bits(const struct qv_capacity_bits *bits, const struct qv_capacity *a,
                            const struct qv_capacity *b);
 
-/* Returns the capacity of the chunks that frame pairs of a size are packed into, if chunks of so
- * many patches were asked for. It depends on the pair alone. It is the pack's, with two exceptions:
- * a pair that does not fit the pack has the bucket of its own patches; and one that leaves more
- * than a tenth of it empty has the bucket that it fills best, if a smaller bucket (below)
- * would have other bits. */
+/* Returns the capacity of the chunks that frame pairs of a size are packed into, if chunks of
+ * `rows` patches were asked for. It depends on the pair alone. It is the pack's, with two
+ * exceptions: a pair that does not fit the pack has the bucket of its own patches; and a pair that
+ * leaves more than a tenth of the pack empty has the bucket that it fills best, if a smaller bucket
+ * (qv_capacity_for_fill) would have other bits. */
 struct qv_capacity qv_capacity_for_pairs(const struct qv_caps *caps, const struct qv_config *c,
                                          const struct qv_capacity_bits *bits, int64_t rows,
                                          const struct qv_capacity *pair);
@@ -115,9 +114,8 @@ struct qv_capacity qv_capacity_alone(const struct qv_caps *caps, const struct qv
                                      const struct qv_capacity_bits *bits,
                                      const int64_t grid_thw[3]);
 
-/* Returns the capacity for a pack that is not full: the smallest bucket that holds what `used`
- * says and has the pack's bits (bits NULL: it may have others); the pack itself if there is
- * none. */
+/* Returns the capacity for a pack that is not full: the smallest bucket that holds `used` and has
+ * the pack's bits (bits NULL: any bits), or the pack itself if there is none. */
 struct qv_capacity qv_capacity_for_fill(const struct qv_caps *caps, const struct qv_config *c,
                                         const struct qv_capacity_bits *bits,
                                         const struct qv_capacity *pack,
@@ -129,8 +127,8 @@ struct qv_capacity qv_capacity_for_fill(const struct qv_caps *caps, const struct
  * the third alike chunk on; if none follow, the rest gets a half, a quarter and so on of the pack.
  * used->segment_rows is the number of patches of the chunk's pairs if all have the same, else 0.
  * Pairs of one size get dense attention if that gives the pack's bits and enough such chunks came
- * to be worth a plan. Until then, or without that, a chunk of few segments gets a plan with room
- * for few, on devices where room costs time. */
+ * to be worth a plan. Otherwise a chunk of few segments gets a plan with room for few, on devices
+ * where room costs time. */
 struct qv_capacity qv_capacity_for_chunk(const struct qv_caps *caps, const struct qv_config *c,
                                          const struct qv_capacity_bits *bits,
                                          const struct qv_capacity *pack,

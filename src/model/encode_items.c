@@ -46,7 +46,8 @@ pull(qv_feeder *f, const qv_feeder_chunk *chunk, qv_tokens *out, qv_error *err)
     return qv_feeder_pull_pieces(f, 0, out, first_rows, err);
 }
 
-/* Encodes all that was put. The caller's `stop` is asked before every chunk but the first. */
+/* Encodes everything that was put. The caller's `stop` is asked before every chunk but the
+ * first. */
 static qv_status
 run(qv_feeder *f, const qv_plan_options *o, qv_tokens *out, qv_error *err)
 {

@@ -51,8 +51,8 @@ qv_model_packing(const qv_model *model, int64_t chunk_rows)
 }
 
 /* Decides what an item's pairs are packed in, by the item and the feeder's options alone, so that
- * its tokens have the same bits in any order. A capacity that the caller of qv_encode has
- * described is taken if a pair fits it. */
+ * its tokens have the same bits in any order. A capacity that the caller of qv_encode gives is used
+ * if a pair fits it. */
 static qv_capacity
 capacity_for(const qv_feeder *f, const int64_t grid_thw[3], const qv_capacity *pair)
 {
@@ -122,8 +122,8 @@ qv_feeder_open_call(qv_model *model, const qv_plan_options *options, bool alone,
     return QV_OK;
 }
 
-/* Makes the plans that chunks which are not full may take (a half of the pack, a quarter and so
- * on), where that is slow. They stay with the model's idle plans. */
+/* If plans are slow to make, makes those for chunks that are not full (half of the pack, a quarter
+ * and so on). They stay among the model's idle plans. */
 static qv_status
 warm_up(const qv_feeder *f, qv_model *model, qv_error *err)
 {
@@ -224,8 +224,8 @@ count(struct qv_fed *fed, int64_t pairs)
 
 /* ---- packs ----------------------------------------------------------------------------------- */
 
-/* Returns the link to the item's pack. It is NULL if nothing waits in such a pack; then it is the
- * last link, so that packs stand in the order in which they were made. */
+/* Returns the link to the item's pack. If nothing waits in such a pack, it is the last link, which
+ * is NULL, so that packs stay in the order in which they were made. */
 static struct qv_feeder_pack **
 find_pack(qv_feeder *f, const struct qv_fed *fed)
 {

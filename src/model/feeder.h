@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The inside of a feeder. feeder.c has what waits, feeder_chunks.c has the chunks that are filled
- * with it. */
+/* The inside of a feeder. feeder.c keeps the frame pairs that wait, feeder_chunks.c fills chunks
+ * with them. */
 #pragma once
 
 #include "plan.h"
@@ -18,7 +18,7 @@ struct qv_fed {
     qv_item whole;
     qv_input input;
     qv_capacity capacity, pair; /* what its pairs are packed in; what one pair takes */
-    int64_t put, waiting;       /* frame pairs that were put; those of them that wait */
+    int64_t put, waiting;       /* frame pairs put so far; how many of them wait */
 };
 
 /* Frame pairs that wait. */
@@ -33,7 +33,7 @@ struct qv_waiting {
 struct qv_feeder_pack {
     struct qv_feeder_pack *next;
     qv_capacity capacity;
-    /* the capacity of its chunks, which qv_encode lowers where all that waits takes less */
+    /* the capacity of its chunks, which qv_encode lowers if all that waits needs less */
     qv_capacity room;
     qv_input input;
     bool begun;                         /* a chunk was chosen from it */
@@ -49,28 +49,29 @@ struct qv_filled {
     qv_plan *plan;
 };
 
-/* A device. Its own thread alone uses it. */
+/* A device, which only its own thread uses. */
 struct qv_feeder_device {
     qv_model *model;
     qv_plan *plans[QV_FEEDER_PLANS];
     struct qv_filled chunks[QV_MOST_CHUNKS];
-    int64_t n_pushed, n_pulled, n_timed; /* n_timed: those that were pulled, and took_s knows */
+    int64_t n_pushed, n_pulled, n_timed; /* n_timed: the pulled ones that took_s knows */
     bool is_chosen;                      /* the next chunk is chosen and not pushed */
     bool has_turn;                       /* at the device (qv_turn_take) */
-    /* since when the oldest chunk under way is computed; how long the last one would have taken if
-     * full; until when the device, if idle, waits for the next to fill (INFINITY: not known yet) */
+    /* began_s: when the oldest chunk under way began to be computed. took_s: how long the last one
+     * would have taken if full. until_s: until when an idle device waits for the next chunk to fill
+     * (INFINITY: not known yet) */
     double began_s, took_s, until_s;
-    qv_capacity last; /* what the last chunk took, */
-    int64_t repeats;  /* as so many before it did */
-    /* patches of the chunks since the device was last without work, and rows that these left empty
-     * because no plan was made for them */
+    qv_capacity last; /* what the last chunk took */
+    int64_t repeats;  /* chunks before it that took the same */
+    /* rows: patches of the chunks since the device last ran out of work. spared: rows that those
+     * chunks left empty because no plan was made for them */
     int64_t rows, spared;
 };
 
 struct qv_feeder {
     qv_plan_options plan; /* of every plan; its capacity is the one that was asked for */
     bool is_call;         /* it serves one call of qv_encode */
-    bool alone, fixed;    /* fixed: a chunk that is not full takes its pack's capacity, too */
+    bool alone, fixed;    /* fixed: a chunk that is not full has its pack's capacity too */
     /* the capacities of most pairs' packs, and of a full chunk of large pairs in one */
     qv_capacity pack, usual;
     struct qv_feeder_pack *packs;
@@ -80,21 +81,23 @@ struct qv_feeder {
     struct qv_feeder_device devices[];
 };
 
-/* Opens a feeder for one call of qv_encode: everything is put first, a plan is made when no chunk
- * of the one before it is under way, and all options of the plans are the caller's. */
+/* Opens a feeder for one call of qv_encode: everything is put first, a plan is made once the
+ * previous plan has no chunk under way, and plans have all of the caller's options. */
 qv_status qv_feeder_open_call(qv_model *model, const qv_plan_options *options, bool alone,
                               qv_feeder **out, qv_error *err);
 
-/* Begins the feeder's turn at a device, if it has none; ends it if it has one. */
+/* The first begins the feeder's turn at a device unless it has one; the second ends it if it has
+ * one. */
 void qv_feeder_take_turn(struct qv_feeder_device *d);
 void qv_feeder_end_turn(struct qv_feeder_device *d);
 
 /* Returns the oldest chunk under way, or NULL. */
 const qv_feeder_chunk *qv_feeder_oldest(const qv_feeder *f, int device);
-/* Pulls it; piece i's tokens go to rows of `out` from first_rows[i] on. NULL: one after another. */
+/* Pulls the oldest chunk. Piece i's tokens go to rows of `out` from first_rows[i] on; with NULL,
+ * they lie one after another. */
 qv_status qv_feeder_pull_pieces(qv_feeder *f, int device, qv_tokens *out, const int64_t *first_rows,
                                 qv_error *err);
-/* Leaves out the chunk that qv_feeder_ready has chosen, for tools that ask only what goes where. */
+/* Drops the chunk that qv_feeder_ready has chosen, for tools that only ask what goes where. */
 void qv_feeder_pass(qv_feeder *f, int device);
 
 /* Takes n pairs off the front of the piece at a link of the pack, and frees a piece that is empty.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A feeder's chunks: which frame pairs go into the next one, which plan it takes, and its way
- * through the device. */
+/* A feeder's chunks: which frame pairs go into the next one, which plan it takes, and how the
+ * device computes it. */
 #include <math.h>
 #include <string.h>
 
@@ -52,9 +52,9 @@ gather(const qv_feeder *f, int device, const struct qv_feeder_pack *pack, struct
     }
 }
 
-/* Returns whether enough pairs wait. For the usual pack these are two chunks, so that there is a
- * choice of what fits together. Pairs with a capacity of their own are all alike, so one chunk is
- * enough. */
+/* Returns whether enough pairs wait. For the usual pack two chunks' worth is enough, so that there
+ * is a choice of what fits together. Pairs with a capacity of their own are all alike, so one chunk
+ * is enough. */
 static bool
 is_enough(const qv_feeder *f, const qv_capacity *c, const struct offer *offer)
 {
@@ -66,7 +66,7 @@ is_enough(const qv_feeder *f, const qv_capacity *c, const struct offer *offer)
            (c->windows && all->windows >= QV_CHOICE_CHUNKS * c->windows);
 }
 
-/* Returns whether a chunk is filled now: enough pairs wait, or they wait for no more. */
+/* Returns whether a chunk is filled now: enough pairs wait, or no more are waited for. */
 static bool
 may_go(const qv_feeder *f, const struct qv_feeder_pack *pack, const struct offer *offer, bool waits)
 {
@@ -114,9 +114,9 @@ size_of(const qv_feeder *f, const struct qv_filled *chunk)
     return used;
 }
 
-/* Returns whether a chunk is one of many: either more chunks wait, or the rows that it leaves
- * empty are few beside all that were computed, and cost the device less time than a plan of its
- * own would. qv_encode has no chunks before it. */
+/* Returns whether a chunk is one of many: either more chunks wait, or the rows that it leaves empty
+ * are few compared with all that were computed, and cost the device less time than a plan of its
+ * own would. */
 static bool
 is_one_of_many(const qv_feeder *f, struct qv_feeder_device *d, const struct qv_filled *chunk,
                const qv_capacity *used)
@@ -166,7 +166,7 @@ lower_room(const qv_feeder *f, struct qv_feeder_pack *pack)
         qv_capacity_for_fill(&model->ctx->caps, &model->config, &bits, &pack->capacity, &all);
 }
 
-/* Fills the chunk from the pack whose oldest pair waits longest of those that may go. */
+/* Of the packs that may go, fills the chunk from the one whose oldest pair has waited longest. */
 static bool
 choose(qv_feeder *f, int device, struct qv_filled *chunk, bool waits)
 {
@@ -245,8 +245,8 @@ take_plan(const qv_feeder *f, struct qv_feeder_device *d, struct qv_filled *chun
     return status;
 }
 
-/* Makes the plan that the next chunk takes if it is like this one and two before, while the device
- * computes them. The chunk that takes it reports a failure. */
+/* While the device computes, makes the plan that the next chunk takes if it is like this one and
+ * the two before. The chunk that takes it reports a failure. */
 static void
 make_next_plan(const qv_feeder *f, struct qv_feeder_device *d, const struct qv_filled *chunk)
 {
@@ -277,8 +277,8 @@ qv_feeder_oldest(const qv_feeder *f, int device)
     return d->n_pulled < d->n_pushed ? &d->chunks[d->n_pulled % QV_MOST_CHUNKS].shown : NULL;
 }
 
-/* Takes note of when the device went on to its next chunk, or ran out of them. Once it has nothing
- * to do and nothing more is coming, the next chunk no longer counts as one of many. */
+/* Notes when the device went on to its next chunk or ran out of chunks. Once it has nothing to do
+ * and nothing more is coming, the next chunk no longer counts as one of many. */
 static void
 take_time(const qv_feeder *f, struct qv_feeder_device *d, double now_s, bool more)
 {
@@ -296,8 +296,8 @@ take_time(const qv_feeder *f, struct qv_feeder_device *d, double now_s, bool mor
 }
 
 /* Returns whether the device waits for its next chunk to fill: while it computes another one, and
- * then for as long as that would have taken if it had been full. So it waits at most as long as it
- * computes what it waits for. *wait_s is lowered to the time after which to look again. */
+ * then for as long as that chunk would have taken if full. So it never waits longer than it
+ * computes. *wait_s is lowered to the time after which to look again. */
 static bool
 waits_on(const qv_feeder *f, struct qv_feeder_device *d, double now_s, double *wait_s)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Items are checked here before they are pushed, and cut into pieces. */
+/* Checks items before they are pushed, and cuts them into pieces. */
 #pragma once
 
 #include "capacity.h"
@@ -13,8 +13,7 @@ enum { QV_MOST_ROWS = 1 << 22 };
 int64_t qv_item_frames(const struct qv_config *c, const qv_item *item);
 int64_t qv_item_pair_frames(const struct qv_config *c, const qv_item *item);
 
-/* Checks that a grid is valid for this model. `name` stands in the error text for what has the
- * grid. */
+/* Checks that a grid is valid for this model. `name` names what has the grid in the error text. */
 qv_status qv_item_check_grid(const struct qv_config *c, const int64_t grid_thw[3], const char *name,
                              qv_error *err);
 
@@ -37,6 +36,7 @@ qv_status qv_items_check(const qv_model *model, qv_input input, const qv_capacit
                          const qv_item *items, size_t n, int64_t *rows, qv_error *err);
 
 /* Returns n frame pairs of an item from pair `first` on, or as many as there are, as an item whose
- * data is inside the whole's. All pieces of an image have its one frame. Any thread may call it. */
+ * data lies inside the whole item's. All pieces of an image share its one frame. Any thread may
+ * call it. */
 qv_item qv_item_piece(const qv_model *model, qv_input input, const qv_item *item, int64_t first,
                       int64_t n);

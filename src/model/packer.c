@@ -32,7 +32,8 @@ take_largest(const qv_capacity *chunk, const struct qv_pack_run *waiting, size_t
     return left;
 }
 
-/* Sums of rows, in grains of so many that QV_MOST_SUMS are a chunk: how each is reached. */
+/* How each sum of rows is reached. Rows are counted in grains, of which a chunk has up to
+ * QV_MOST_SUMS. */
 enum { NO_RUN = -1 };
 struct sums {
     int64_t grain, most;
@@ -70,9 +71,9 @@ find_sums(struct sums *s, const struct qv_pack_run *waiting, const int64_t *pair
     return best;
 }
 
-/* Fills what the oldest pairs leave of the chunk with the pairs that leave least of it empty, if
- * these leave less than `rows` empty and the chunk has room for their segments. Of two runs that
- * are alike the older is taken. */
+/* Fills the room behind the oldest pairs with the pairs that leave least of it empty, if they leave
+ * less than `rows` empty and the chunk has room for their segments. Of two runs that are alike the
+ * older is taken. */
 static void
 take_best(const qv_capacity *chunk, const struct qv_pack_run *waiting, size_t n, int64_t rows,
           int64_t taken[QV_FEEDER_PIECES])

@@ -12,11 +12,11 @@ struct qv_pack_run {
 
 /*
  * Chooses which frame pairs go into the next chunk. waiting[n] begins with the oldest, and each of
- * its pairs fits the chunk by itself. As many pairs of the oldest go as fit, so that none waits for
- * ever; then those of the others that leave least of the chunk empty. Where these are more segments
- * than there is room for, the largest pairs that still fit go instead. Of two alike the older goes
- * first. Only the first QV_FEEDER_PIECES of waiting are looked at. taken[QV_FEEDER_PIECES] becomes
- * the number of pairs taken from each. Returns from how many any were taken.
+ * its pairs fits the chunk by itself. As many pairs of the oldest go as fit, so that none waits
+ * forever; then the combination of the others that fills the chunk best. If it needs too many
+ * segments, the largest pairs that still fit go instead. Of two alike runs the older goes first.
+ * Only the first QV_FEEDER_PIECES runs are considered. taken[QV_FEEDER_PIECES] becomes the number
+ * of pairs taken from each run. Returns the number of runs that pairs were taken from.
  */
 size_t qv_pack_choose(const qv_capacity *chunk, const struct qv_pack_run *waiting, size_t n,
                       int64_t taken[QV_FEEDER_PIECES]);

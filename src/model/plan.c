@@ -63,8 +63,7 @@ qv_plan_capacity(const qv_model *model, const qv_capacity *asked)
     qv_capacity c = qv_capacity_pack(caps, &model->config, asked->patches);
     if (asked->segments)
         c.segments = asked->segments;
-    /* dense: every segment has segment_rows, and as many fit as the rows that were asked for
-     * hold */
+    /* dense: as many segments of segment_rows rows as fit the rows that were asked for */
     if (asked->segment_rows) {
         int64_t rows = asked->patches ? asked->patches : caps->chunk_rows;
         c.segments = rows < asked->segment_rows ? 1 : rows / asked->segment_rows;
@@ -99,7 +98,7 @@ static qv_status
 prepare(struct qv_plan *plan, size_t scratch[2], qv_error *err)
 {
     qv_context *ctx = plan->model->ctx;
-    /* one more, as calloc(0) may return NULL; a list that is empty is refused elsewhere */
+    /* one more, as calloc(0) may return NULL; an empty list is refused elsewhere */
     const size_t room = plan->steps.n + 1;
     plan->kernels = calloc(room, sizeof *plan->kernels);
     plan->calls = calloc(QV_MOST_CHUNKS * room, sizeof *plan->calls);
@@ -350,7 +349,8 @@ qv_plans_free_idle(qv_model *model)
     leave_arena(model->ctx, &model->arena);
 }
 
-/* Returns the capacity that was asked for, or where a grid stands instead, that item's. */
+/* Returns the capacity that was asked for or, if a grid was given instead, that of an item with
+ * that grid. */
 static qv_status
 choose_capacity(const qv_model *model, const qv_plan_options *o, qv_capacity *out, qv_error *err)
 {

@@ -20,7 +20,7 @@ struct qv_tables {
     float *weight;                /* [rows, taps]: the weight of each of those rows */
     int32_t *segments;            /* [QV_SEGMENT_LISTS][segments + 1], see ops.inc */
     int32_t *windows;             /* [QV_SEGMENT_LISTS][windows + 1], likewise */
-    int32_t *order;               /* [rows]: the row of the input that comes to this row */
+    int32_t *order;               /* [rows]: the input row that becomes this row */
     int32_t *back;                /* [rows]: the merged row that becomes this token */
     int64_t n_rows, n_segments, n_windows, n_items; /* how much of each is in use */
 };
@@ -55,8 +55,7 @@ struct qv_plan {
     size_t *kernels;
     size_t n_kernels;
     struct qv_call
-        /* [QV_MOST_CHUNKS][steps.n]: a chunk's calls differ from another's in the memory that is
-         * its own */
+        /* [QV_MOST_CHUNKS][steps.n]: chunks' calls differ in the memory that is a chunk's own */
         *calls;
     struct qv_recording *recordings[QV_MOST_CHUNKS];
     struct qv_arena *arena;
@@ -74,7 +73,7 @@ struct qv_plan {
 /* Returns QV_EINVAL if no plan can be made with these options, and names the field. */
 qv_status qv_plan_options_check(const qv_model *model, const qv_plan_options *options,
                                 qv_error *err);
-/* The whole capacity of a chunk's plan, from one in which the caller may have left fields zero. */
+/* Returns the capacity of a plan, where `asked` may have fields that the caller left zero. */
 qv_capacity qv_plan_capacity(const qv_model *model, const qv_capacity *asked);
 
 void qv_plan_destroy(qv_plan *plan);

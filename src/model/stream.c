@@ -42,7 +42,7 @@ upload_rows(struct qv_plan *plan, const qv_item *item, struct qv_buffer *at, qv_
 }
 
 /* The tables are uploaded for all rows of the capacity, not only for the items' rows. Operations
- * run on every row, and the arena may hold indices of another plan, which would lead anywhere. */
+ * run on every row, and the arena may hold another plan's indices, which could point anywhere. */
 static qv_status
 upload_tables(struct qv_plan *plan, int chunk, qv_error *err)
 {

@@ -18,10 +18,10 @@ struct qv_config {
     int64_t in_channels, patch, temporal, merge;
     /* the learned position table is [n_positions, hidden], a square grid; 0: there is none */
     int64_t n_positions;
-    /* pixels a side of the image for whose patches the table has one position each, which some
-     * config.json give instead of n_positions; 0: not given */
+    /* pixels per side of the image with one position per patch, which some config.json files give
+     * instead of n_positions; 0: not given */
     int64_t image_size;
-    int64_t window; /* pixels a side of an attention window; 0: there are no windows */
+    int64_t window; /* pixels per side of an attention window; 0: there are no windows */
     bool full_attention[QV_MOST_DEPTH]; /* whether a block attends to its whole frame pair */
     int64_t n_deepstack;
     /* blocks that have a DeepStack merger, in the mergers' order */
@@ -29,13 +29,13 @@ struct qv_config {
     double norm_eps, rope_theta;
     int act; /* enum qv_act of the blocks' MLP */
     qv_preprocess image, video;
-    /* For a GGUF file, note tells what the file leaves out and where that was taken from. */
+    /* For a GGUF file, what it leaves out and where that was taken from; "" if there is nothing to
+     * say. */
     char note[QV_CONFIG_NOTE];
-    /* Tells that tokens are likely to be others than those of the published checkpoint: means in a
-     * GGUF file that look wrong, or preprocessor files that a folder lacks. Both texts are "" if
-     * there is nothing to tell. */
+    /* Why tokens will probably differ from the published checkpoint's: means in a GGUF file look
+     * wrong, or a folder lacks preprocessor files; "" if there is nothing to say. */
     char warning[QV_CONFIG_WARNING];
-    bool doubts_means; /* the warning is of means and deviations alone */
+    bool doubts_means; /* the warning is about means and deviations only */
 };
 
 static inline int64_t
@@ -94,15 +94,14 @@ qv_status qv_config_read_norm(const struct qv_json_object *vision, const char *k
                               struct qv_config *c, qv_error *err);
 
 /* Puts a caller's means and deviations in place of the checkpoint's; NULL leaves these. A caller
- * who gives both has answered a warning of means, which is dropped. */
+ * who gives both has settled a warning about means, so it is dropped. */
 void qv_config_overrule(struct qv_config *c, const double *mean, const double *std);
 
 /* ---- mmproj.c: a tower in a GGUF file, as llama.cpp's converter writes it -------------------- */
 
-/* Sets *file to the GGUF file that a path means, which the caller free()s. A file means itself;
- * a folder without safetensors means its file with "mmproj" in the name, or its only one. *file
- * is NULL if the path is a folder as Hugging Face has it. QV_EFORMAT if there are several; it
- * names them. */
+/* Sets *file to the GGUF file that a path means, which the caller free()s. A file means itself; a
+ * folder without safetensors means its file with "mmproj" in the name, or its only one. *file is
+ * NULL if the path is a Hugging Face folder. QV_EFORMAT if there are several; it names them. */
 qv_status qv_mmproj_find(const char *path, char **file, qv_error *err);
 
 /* Reads a file's keys into what qv_config_read makes of a folder's files, with the file's note and
@@ -111,11 +110,11 @@ qv_status qv_mmproj_read(const char *path, struct qv_config *c, qv_error *err);
 
 /* ---- preprocessor.c -------------------------------------------------------------------------- */
 
-/* Reads what qv_config_read documents of images and clips into c->image and c->video. The
- * tower's patch sizes must be set in c before. */
+/* Reads c->image and c->video as qv_config_read documents. The tower's patch sizes must be set in c
+ * before. */
 qv_status qv_preprocess_read(const char *dir, struct qv_config *c, qv_error *err);
 
-/* Sets both to what a folder without such files has. */
+/* Sets c->image and c->video to what a folder without such files has. */
 void qv_preprocess_set(struct qv_config *c);
 
 #define QV_CLIP_MEAN                                                                               \

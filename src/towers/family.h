@@ -19,9 +19,9 @@ enum qv_interpolation {
     QV_BICUBIC,
 };
 
-/* Names in which families' checkpoints differ. They stand below the tower's prefix and lack
- * ".weight" and ".bias". The names of a merger's tensors stand below `merger` (they are whole
- * names if that is "") or below `deepstack`.N. NULL: the family has no such tensor. */
+/* The names of tensors that differ between families' checkpoints. They stand below the tower's
+ * prefix and lack ".weight" and ".bias". The names of a merger's tensors stand below `merger` (they
+ * are whole names if that is "") or below `deepstack`.N. NULL: the family has no such tensor. */
 struct qv_tensor_names {
     const char *patch_norm, *positions; /* patch_norm: the norm before positions are added */
     /* a block's: qkv is one tensor or three; fc1 is one, or gate and up */
@@ -64,15 +64,15 @@ struct qv_family_sizes {
 struct qv_family {
     /* model_type of the whole model (the tower's has "_vision" behind it); the last is NULL */
     const char *model_types[4];
-    /* what stands in front of the tower's names in published checkpoints; others are read too
+    /* the prefix of the tower's names in published checkpoints; other prefixes are accepted too
      * (stored_tensor.c) */
     const char *prefix;
     const struct qv_tensor_names *names;
     const struct qv_family_sizes *sizes;
     const char *act; /* the hidden_act of a config.json without one */
     enum qv_norm_kind norm;
-    double norm_eps;          /* a constant in transformers' modules, */
-    const char *norm_eps_key; /* unless the vision config has it under this key */
+    double norm_eps;          /* the constant in transformers' modules */
+    const char *norm_eps_key; /* the config's key that overrides it; or NULL */
     bool bias;                /* linear layers of blocks and mergers have biases */
     bool patch_embed_bias;    /* the Conv3d has a bias */
     /* attention stays within windows, except in the blocks of fullatt_block_indexes */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Tells where patches lie, by pure functions of the grid. Grids are in patches, and both sides are
+ * Where patches lie, as pure functions of the grid. Grids are in patches, and both sides are
  * multiples of merge. Rows are in block order (engine/block_order.h). All frame pairs of a clip
  * have the same geometry.
  */

@@ -8,7 +8,7 @@
 #include "error.h"
 #include "threads.h"
 
-/* More threads do not read faster: then memory is busy, or the one thread that takes items. */
+/* More threads do not read faster, because memory or the one thread that takes items is busy. */
 enum { MOST_THREADS = 8 };
 
 struct slot {

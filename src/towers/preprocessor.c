@@ -15,8 +15,7 @@
 struct processor {
     const char *name; /* of transformers' class */
     bool clips;
-    /* checkpoints have been published with a file of its own, video_preprocessor_config.json, from
-     * the first on */
+    /* all its published checkpoints have a file of its own, video_preprocessor_config.json */
     bool has_own_file;
     /* min_pixels and max_pixels are keys as well, and override `size` */
     bool old_pixels;
@@ -241,7 +240,7 @@ read_optional(const char *dir, const char *name, char **path, json_t **root, qv_
 /* Where a processor's numbers were found. */
 enum found {
     IN_ITS_FILE, /* or in its part of processor_config.json */
-    IN_IMAGES,   /* those of clips, in preprocessor_config.json */
+    IN_IMAGES,   /* clips' numbers, in preprocessor_config.json */
     NOWHERE,
 };
 

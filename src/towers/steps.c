@@ -199,8 +199,8 @@ qv_input_dtype(qv_input input)
     return QV_U8;
 }
 
-/* Adds what turns frames or pixel_values into patch rows of the model's dtype. Returns their
- * slot. */
+/* Adds the operations that turn frames or pixel_values into patch rows of the model's dtype.
+ * Returns their slot. */
 static int
 patch_rows(struct builder *b)
 {
@@ -332,8 +332,8 @@ gated_pieces(const struct builder *b)
     return n ? n : 1;
 }
 
-/* Adds the inside of x's gated MLP, into slot B. Returns the byte of the slot at which it
- * begins, as fc1's output for a piece lies in front of it. */
+/* Adds the inside of x's gated MLP, into slot B. Returns the byte of the slot at which it begins,
+ * because fc1's output for a piece lies in front of it. */
 static int64_t
 gated(struct builder *b, struct qv_linear fc1, int x)
 {
@@ -365,8 +365,8 @@ mlp(struct builder *b, const struct qv_block *block)
     add_linear(b, SLOT_B, block->fc2)->offsets[0] = at;
 }
 
-/* Adds the Conv2d and what follows it, up to the input of the merger's last layer, and returns
- * that input's slot. The merger's norm is in slot a. The Conv2d is one GEMM, as the patches of a
+/* Adds the Conv2d and what follows it, up to the input of the merger's last layer, and returns that
+ * input's slot. The merger's norm is in slot a. The Conv2d is one GEMM, because the patches of a
  * token are one row in the order of its kernel. */
 static int
 merge_downsampled(struct builder *b, const struct qv_merger *m, int a, int inner)

@@ -16,8 +16,8 @@ enum qv_slot {
     SLOT_WEIGHT,
     SLOT_SEGMENTS,
     SLOT_WINDOWS, /* the segments that are windows */
-    SLOT_ORDER,   /* the row of the input that comes to a row */
-    SLOT_BACK,    /* the merged row that a token is, as windows changed the order */
+    SLOT_ORDER,   /* the input row that becomes each row */
+    SLOT_BACK,    /* the merged row that becomes each token: windows change the order */
     SLOT_LAST_INPUT = SLOT_BACK,
     SLOT_ROWS,   /* patch rows in the model's dtype */
     SLOT_POS,    /* position embedding */

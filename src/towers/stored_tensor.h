@@ -85,13 +85,13 @@ struct qv_stored_room {
     size_t bytes; /* size of each block */
 };
 
-/* Tells how it is quantised, as a device may keep it; bits is 0 if it is not. */
+/* Returns how the tensor is quantised, as a device may keep it; bits is 0 if it is not. */
 struct qv_groups qv_stored_groups(const struct qv_stored_tensor *stored);
 
 /* Makes the canonical form (engine/grouped.h) of rows of a quantised matrix that qv_stored_read has
- * read into the room. A row gets k values, which may be more than there are; the others are
- * groups of zeros. Returns QV_EUNSUPPORTED if a GGUF file's scale is so large that its offset
- * overflows the dtype. */
+ * read into the room. A row gets k values, which may be more than there are; the rest are groups of
+ * zeros. Returns QV_EUNSUPPORTED if a GGUF file's scale is so large that its offset overflows the
+ * dtype. */
 qv_status qv_stored_keep(const struct qv_stored_tensor *stored, int64_t row, int64_t rows,
                          const struct qv_stored_room *room, int64_t k, void *out, qv_error *err);
 
@@ -108,7 +108,7 @@ qv_status qv_stored_read(const struct qv_stored_tensor *stored, int64_t row, int
 /* The most bytes of a tensor's name that is looked for. */
 enum { QV_GGUF_NAME = 128 };
 
-/* These are the functions above whose names lack "gguf", for a tensor in a GGUF file. */
+/* The functions above of the same names without "gguf", for a tensor in a GGUF file. */
 qv_status qv_stored_gguf_find(const struct qv_gguf *file, const struct qv_config *config,
                               const struct qv_tensor_spec *spec, int i,
                               struct qv_stored_tensor *out, qv_error *err);

@@ -262,7 +262,7 @@ read_piece(const struct source *s, const struct piece *piece, qv_dtype dtype, st
     if (bad < n)
         return qv_fail(err, QV_EFORMAT, "%s: tensor %s: value %lld is not finite in %s", from->path,
                        from->name, (long long)(piece->row * s->spec.k + bad), qv_dtype_name(dtype));
-    if (s->groups.bits) /* widened they were digested and looked at; they stay as they are */
+    if (s->groups.bits) /* the widened values were digested and checked; the stored ones are kept */
         return qv_stored_keep(from, piece->row, piece->rows, &room, longest_row(s), to, err);
     return QV_OK;
 }
