@@ -3,8 +3,10 @@
  * key's record that counts is the one that counted before, or the key is gone. A part that replaces
  * another keeps its sealing time, its name with a number added, and so its place in the order. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "error.h"
@@ -388,6 +390,21 @@ prune_damage(struct pruning *p, qv_error *err)
     return s;
 }
 
+/* Refuses symbolic links. One may lead to another part of the folder, which would seem superseded
+ * by it: removing that part would remove the tokens of both. */
+static qv_status
+refuse_links(const struct pruning *p, qv_error *err)
+{
+    struct stat st;
+    for (uint32_t i = 0; i < p->c->index.n_parts; i++)
+        if (!p->c->index.parts[i].damaged &&
+            !fstatat(p->folder.fd, name_of(p, i), &st, AT_SYMLINK_NOFOLLOW) && S_ISLNK(st.st_mode))
+            return qv_fail(err, QV_EIO,
+                           "%s: part %.255s is a symbolic link; put the file in its place",
+                           qv_path_tail(p->folder.path), name_of(p, i));
+    return QV_OK;
+}
+
 /* ---- all parts ------------------------------------------------------------------------------- */
 
 struct place {
@@ -427,7 +444,9 @@ prune_parts(struct pruning *p, qv_error *err)
 {
     struct place *order = NULL;
     size_t n = 0;
-    qv_status s = leave_damage(p, err);
+    qv_status s = refuse_links(p, err);
+    if (!s)
+        s = leave_damage(p, err);
     if (!s)
         s = put_in_order(p, &order, &n, err);
     for (size_t i = 0; i < n && !s && goes_on(p, i); i++)

@@ -48,6 +48,10 @@ grep -q '^{"key":"clips/a/[0-9a-z./]*","status":"failed","code":"QV_E' failures 
 expect 0 "$good ok, $failed failed, " "$qwenvit" cache status tokens
 screen 'cache status'
 expect 0 '"failures":[{' "$qwenvit" cache status tokens --json
+if [ -e /dev/full ]; then
+    expect 3 '/dev/full: cannot append' "$qwenvit" cache status tokens --failures /dev/full
+    expect 1 '/dev/full: cannot append' "$qwenvit" cache fill $what -o again --failures /dev/full
+fi
 screen 'cache status --json'
 
 # folders keep their structure, under the name of the folder that was given

@@ -321,6 +321,22 @@ def test_damage():
     run("cache check lone --quiet", "the checksum of its tensors", code=1)
 
 
+def is_traceable():
+    return shutil.which("strace") and not subprocess.run(["strace", "true"], check=False,
+                                                         capture_output=True).returncode
+
+
+@pytest.mark.skipif(not is_traceable(), reason="no call can be made to fail here")
+def test_repair_keeps_keys_that_cannot_be_read_now():
+    run(f"{QUIET} --list good.txt -o unread")
+    part, = glob.glob("unread/part-*")
+    for number in range(2, 8):  # the first opening finds the part
+        run(f"-f -o trace.txt -P {part} --inject=openat:error=EACCES:when={number} {QWENVIT} "
+            "cache check unread --repair --quiet", "Permission denied", "1 bad keys", code=1,
+            program="strace", LSAN_OPTIONS="detect_leaks=0")
+    run("cache check unread", "11 keys in 1 parts: 0 bad keys")
+
+
 def test_a_cache_of_many_keys():
     """As docs/cache.md measures one, of fewer."""
     many = f"bench cache --model {MODEL} --backend ref --repeats 1 -o many"

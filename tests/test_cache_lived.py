@@ -137,6 +137,15 @@ def test_superseded_and_damaged():
     no_temporary_files("c")
 
 
+def test_a_link_to_a_part_of_the_same_folder():
+    shutil.copytree("c", "links")
+    part = os.path.basename(sorted(glob.glob("links/part-*"))[0])
+    os.symlink(part, f"links/{part[:-12]}.1.safetensors")
+    for verb in ("prune links", "prune links --dry-run", "delete links p2.ppm"):
+        run(f"cache {verb}", "is a symbolic link; put the file in its place", code=4)
+    run("cache check links", "7 keys in 8 parts: 0 bad keys")
+
+
 def test_keys():
     fill("one", "7 done")  # one part
     run("cache delete one p1.ppm p2.ppm --quiet", "2 keys with all of theirs; 1 parts rewritten")

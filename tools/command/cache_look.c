@@ -122,6 +122,9 @@ add_failures(const struct tool_options *o, const qv_cache *c, const qv_cache_inf
         if (!s && json_array_append_new(failures, record))
             s = qv_fail(err, QV_ENOMEM, "no memory for failures");
     }
+    if (!s && *reasons.lost.text)
+        s = qv_fail(err, QV_EIO, "%s", reasons.lost.text);
+    *reasons.lost.text = 0; /* the caller prints it */
     if (!o->json)
         tool_reasons_tell(&reasons, o);
     free(reasons.at);
@@ -303,7 +306,7 @@ check(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in, 
     struct tool_reasons reasons = { .n = 0 };
     const int64_t n = in->n_ok + in->n_failed;
     const char **bad = o->repair ? calloc((size_t)n + 1, sizeof *bad) : NULL;
-    int64_t n_bad = 0, superseded;
+    int64_t n_bad = 0, n_damaged = 0, superseded;
     qv_status s = !o->repair || bad ? QV_OK : qv_fail(err, QV_ENOMEM, "no memory for keys");
     tool_progress_begin(&bar, "checking", n, o->quiet);
     bar.unit = "keys";
@@ -317,8 +320,8 @@ check(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in, 
         } else if (one) {
             qv_cache_at(c, i, &item, NULL);
             tool_reasons_add(&reasons, item.key, why.text);
-            if (bad)
-                bad[n_bad] = item.key;
+            if (bad && one == QV_EFORMAT) /* what cannot be read now may be sound */
+                bad[n_damaged++] = item.key;
             n_bad++;
         }
         tool_progress_show(&bar, i + 1);
@@ -340,8 +343,10 @@ check(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in, 
                       err);
     else
         json_decref(j);
-    if (!s && bad && n_bad)
-        *code = tool_cache_remove_keys(o, bad, (size_t)n_bad);
+    if (!s && n_damaged) {
+        const int removed = tool_cache_remove_keys(o, bad, (size_t)n_damaged);
+        *code = removed || n_bad == n_damaged ? removed : *code;
+    }
     free(bad);
     return s;
 }

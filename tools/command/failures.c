@@ -93,7 +93,7 @@ tool_reasons_lose(struct tool_reasons *r, const struct tool_options *o, const ch
     if (o->json) /* a record that is lost does no harm: the last one reports a file that fails */
         tool_emit_json(o, json_incref(j), NULL);
     if (o->failures)
-        tool_emit_json(&of_file, json_incref(j), NULL);
+        tool_emit_json(&of_file, json_incref(j), &r->lost);
     json_decref(j);
     tool_reasons_add(r, clip ? clip : key, words);
 }
@@ -124,6 +124,8 @@ tool_reasons_tell(struct tool_reasons *r, const struct tool_options *o)
         else
             tool_complain("%s: %s", at->name, at->first);
     }
+    if (*r->lost.text)
+        tool_complain("%s", r->lost.text);
     if (r->n_others)
         tool_complain("%lld more clips for other reasons", (long long)r->n_others);
     if (hides && r->has_records && !o->failures && !o->json)

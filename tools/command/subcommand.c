@@ -198,9 +198,11 @@ tool_signals_obey(void)
 static int
 close_stdout(int code)
 {
+    errno = 0; /* stays 0 if an earlier write failed, whose errno is gone */
     const bool lost = fflush(stdout) || ferror(stdout);
     if (lost)
-        tool_complain("standard output cannot be written: %s", strerror(errno));
+        tool_complain("standard output cannot be written%s%s", errno ? ": " : "",
+                      errno ? strerror(errno) : "");
     return lost && !code ? TOOL_BAD_INPUT : code;
 }
 

@@ -268,6 +268,7 @@ struct tool_reasons {
     size_t n, room;
     int64_t n_others; /* clips of reasons that are not kept apart */
     bool has_records;
+    qv_error lost; /* why a record is not in --failures; empty: all are */
 };
 void tool_reasons_add(struct tool_reasons *r, const char *name, const char *words);
 /* Takes a clip that failed, and writes its record to --json and
