@@ -511,6 +511,7 @@ def test_a_wrong_line_is_refused_before_any_work():
         ("[", '"[" begins a JSON array: write one object per line'),
         ("__a", 'key "__a": a key must not begin with "__"'),
         ("a\0b", "byte 2 of the line is NUL"),
+        ("a" * (1 << 20), "longer than 1048575 bytes"),
     ):
         write("wrong.txt", "grey.ppm", line)
         run(f"{NOWHERE} --list wrong.txt -o wrong", f"wrong.txt:2: {text}", code=3)
@@ -520,6 +521,7 @@ def test_a_wrong_line_is_refused_before_any_work():
     write("wrong.txt", "grey.ppm", "", " ", "grey.ppm")  # blank lines count
     each(3, (f"{NOWHERE} --list wrong.txt -o wrong", 'wrong.txt:4: key "grey.ppm" was already in line 1'),
          (f"{NOWHERE} --list nolist.txt -o wrong", "nolist.txt: cannot be opened"),
+         (f"{NOWHERE} --list /dev/zero -o wrong", "/dev/zero:1: longer than 1048575 bytes"),
          (f"{NOWHERE} --list list.txt -o grey.ppm", "cannot be created: File exists"))
     assert not os.path.exists("wrong")
 

@@ -24,6 +24,8 @@ struct place {
 #define BAD(place, status, format, ...)                                                            \
     qv_fail(err, status, "%s:%zu: " format, qv_path_tail((place)->file), (place)->line, __VA_ARGS__)
 
+enum { MOST_LINE = 1 << 20 }; /* /dev/zero has no end of a line */
+
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 /* Entries and texts are allocated in blocks: a million lines with allocations of their own would
@@ -257,19 +259,33 @@ add_entry(struct tool_list *list)
     return entry;
 }
 
+/* Reads a line without its end into text[MOST_LINE + 1]. Returns its bytes, MOST_LINE if it is too
+ * long; -1: there is none. */
+static int
+next_line(FILE *from, char *text)
+{
+    int n = 0, c = getc(from);
+    if (c == EOF)
+        return -1;
+    for (; c != EOF && c != '\n' && n < MOST_LINE; c = getc(from))
+        text[n++] = (char)c;
+    n -= n && n < MOST_LINE && text[n - 1] == '\r'; /* editors on Windows end lines so */
+    text[n] = 0;
+    return n;
+}
+
 static qv_status
 read_lines(const char *file, FILE *from, struct tool_list *list, qv_error *err)
 {
     struct place p = { file, 0 };
-    char *text = NULL;
-    size_t room = 0;
-    qv_status status = QV_OK;
-    for (ssize_t n; !status && (n = getline(&text, &room, from)) >= 0;) {
+    char *text = malloc(MOST_LINE + 1);
+    qv_status status = text ? QV_OK : qv_fail(err, QV_ENOMEM, "%s: no memory for a line", file);
+    for (int n; !status && (n = next_line(from, text)) >= 0;) {
         p.line++;
-        if (n && text[n - 1] == '\n')
-            text[--n] = 0;
-        if (n && text[n - 1] == '\r') /* editors on Windows end lines so */
-            text[--n] = 0;
+        if (n == MOST_LINE) {
+            status = BAD(&p, QV_EFORMAT, "longer than %d bytes", MOST_LINE - 1);
+            break;
+        }
         /* and begin files with a byte order mark */
         const int mark = p.line == 1 && !strncmp(text, "\xef\xbb\xbf", 3) ? 3 : 0;
         const char *line = text + mark;
@@ -281,8 +297,6 @@ read_lines(const char *file, FILE *from, struct tool_list *list, qv_error *err)
     }
     if (!status && ferror(from))
         status = qv_fail(err, QV_EIO, "%s: cannot be read: %s", file, strerror(errno));
-    if (!status && !feof(from))
-        status = qv_fail(err, QV_ENOMEM, "%s: no memory for a line", file);
     free(text);
     return status;
 }
