@@ -119,9 +119,9 @@ expect 2 '--measure goes with clips' "$qwenvit" info --list list --model "$model
 # damaged keys, and keys that are not there
 at=$("$qwenvit" cache keys c --json | sed -n 's/.*"key":"two.a.clip.mp4".*"part":"\([^"]*\)".*/\1/p')
 printf '\377\377\377' | dd of="c/$at" bs=1 seek=$(($(wc -c < "c/$at") - 5000)) conv=notrunc 2> dd.txt
-expect 1 '1 bad keys' "$qwenvit" cache check c
+expect 1 '1 bad key,' "$qwenvit" cache check c
 grep -q -e '--repair removes the bad keys, and the next run makes them again' out.txt || fail 'what mends it is not said'
-expect 0 '1 bad keys' "$qwenvit" cache check c --repair
+expect 0 '1 bad key,' "$qwenvit" cache check c --repair
 expect 0 '2 keys' "$qwenvit" cache check c
 expect 0 '1 done' "$qwenvit" cache fill two --recursive --model "$model" $small -o c
 expect 1 'c: no key no key' "$qwenvit" cache delete c two/a/clip.mp4 'no key'

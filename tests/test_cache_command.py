@@ -47,7 +47,7 @@ def test_made_and_made_again():
     assert len(os.listdir("first")) == 2  # nothing was added
     run("cache status first", "11 ok, 1 failed")
     assert run("cache status first --list list.txt --json").record["missing"] == 0
-    run("cache check first --quiet", "12 keys in 1 parts: 0 bad keys")
+    run("cache check first --quiet", "12 keys in 1 part: 0 bad keys")
     run("cache get first nobody -o none.safetensors", ": no key ", code=3)
     run("cache get first missing.mp4 -o none.safetensors", "missing.mp4: cannot be opened", code=3)
     run("cache get first p0.ppm -o none.json", "none.json: this file must end in .safetensors", code=2)
@@ -311,10 +311,10 @@ def test_damage():
     data = number(index + 48) + (number(index + 56) + 63) // 64 * 64  # tokens begin here
     put(saved[:data + 100])
     run("cache status lone", "damaged", code=1)
-    run("cache check lone --quiet", "1 damaged parts", code=1)
+    run("cache check lone --quiet", "1 damaged part", code=1)
     run(fill, "1 done")
     put(saved)
-    run("cache check lone --quiet", "1 keys in 2 parts: 0 bad keys")
+    run("cache check lone --quiet", "1 key in 2 parts: 0 bad keys")
     for other in glob.glob("lone/part-*"):
         os.remove(other)
     put(saved[:data + 16] + b"XXXX" + saved[data + 20:])

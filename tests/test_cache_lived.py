@@ -124,7 +124,7 @@ def test_superseded_and_damaged():
             f.write(data)
     put(1, good[:-1])
     run("cache check c", "it is superseded: its keys have better records elsewhere, and qwenvit cache "
-        "prune removes it", "1 damaged parts, 1 of them superseded (qwenvit cache prune)")
+        "prune removes it", "1 damaged part, 1 of them superseded (qwenvit cache prune)")
     put(2, good[:200])
     run("cache check c", "2 damaged parts, 1 of them superseded", code=1)
     before = os.listdir("c")

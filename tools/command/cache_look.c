@@ -332,11 +332,12 @@ check(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in, 
     *code = n_bad || superseded < in->n_damaged ? TOOL_FAILED : TOOL_DONE;
     json_t *j = tool_json("cache:t keys:I bad:I parts:I damaged_superseded:I damaged:o text:o",
                           o->out, n, n_bad, in->n_parts, superseded, damaged,
-                          tool_json("stay:b", n_bad && !o->repair));
+                          tool_json("stay:b damaged:I", n_bad && !o->repair, in->n_damaged));
     if (!s)
         s = tool_show(o, j,
-                      "{cache}: {keys} keys in {parts} parts: {bad} bad keys, {damaged|n} damaged "
-                      "parts[damaged_superseded?, {damaged_superseded} of them superseded (qwenvit "
+                      "{cache}: {keys} key{keys|s} in {parts} part{parts|s}: {bad} bad "
+                      "key{bad|s}, {text.damaged} damaged part{text.damaged|s}"
+                      "[damaged_superseded?, {damaged_superseded} of them superseded (qwenvit "
                       "cache prune)]\n"
                       "[text.stay?--repair removes the bad keys, and the next run makes them "
                       "again\n]",
