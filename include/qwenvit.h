@@ -49,11 +49,11 @@ extern "C" {
 #define QV_API __attribute__((visibility("default")))
 #endif
 
-#define QV_VERSION "0.3.0" /* the version of the release */
+#define QV_VERSION "0.4.0" /* the version of the release */
 /* The version of the public headers and the shared libraries. MAJOR is raised when programs must be
  * recompiled or changed; it is in the libraries' names (libqwenvit.so.MAJOR). MINOR is raised when
  * something is added, such as a use for a `reserved` field. */
-#define QV_API_VERSION_MAJOR 2
+#define QV_API_VERSION_MAJOR 3
 #define QV_API_VERSION_MINOR 0
 #define QV_MAX_DEEPSTACK 8
 #define QV_REASON_BYTES 192 /* size of a text that says why something was chosen */
