@@ -332,9 +332,9 @@ def test_repair_keeps_keys_that_cannot_be_read_now():
     part, = glob.glob("unread/part-*")
     for number in range(2, 8):  # the first opening finds the part
         run(f"-f -o trace.txt -P {part} --inject=openat:error=EACCES:when={number} {QWENVIT} "
-            "cache check unread --repair --quiet", "Permission denied", "1 bad keys", code=1,
+            "cache check unread --repair --quiet", "Permission denied", "1 bad key,", code=1,
             program="strace", LSAN_OPTIONS="detect_leaks=0")
-    run("cache check unread", "11 keys in 1 parts: 0 bad keys")
+    run("cache check unread", "11 keys in 1 part: 0 bad keys")
 
 
 def test_a_cache_of_many_keys():
