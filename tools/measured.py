@@ -544,7 +544,8 @@ def roofline(under, records):
 
 def picture(what, records):
     """Returns a picture of records of one machine and dtype, and its bars; ("", []) if there are none."""
-    versions = ", ".join(sorted({r["version"] for r in records if not is_peer(r)}))
+    benches = {"fill": ("tower",), "roofline": ("tower", "patch-embed")}.get(what, (what,))
+    versions = ", ".join(sorted({r["version"] for r in records if not is_peer(r) and (r["bench"] in benches or what == "all")}))
     under = f"{place(records[0])}, {records[0]['dtype']}; qwenvit {versions}" if records else ""
     if what == "roofline":
         return roofline(under, records)
