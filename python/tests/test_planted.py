@@ -90,6 +90,7 @@ def test_a_killed_decoder_is_started_again(golden, own, planted, tmp_path):
         n += is_right(tokens)
         killed += kill_decoder() if n == 4 else 0
     assert (n, killed) == (12, 1)
+    assert is_right(model.encode(planted(), **OPTIONS))  # all twelve may have been decoded before the kill
     with qwenvit.CacheWriter(model, tmp_path / "cache", **OPTIONS) as cache:
         assert kill_decoder() and cache.add([planted()])["done"] == 1
 

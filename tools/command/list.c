@@ -278,7 +278,7 @@ static qv_status
 read_lines(const char *file, FILE *from, struct tool_list *list, qv_error *err)
 {
     struct place p = { file, 0 };
-    char *text = malloc(MOST_LINE + 1);
+    char *text = calloc(1, MOST_LINE + 1);
     qv_status status = text ? QV_OK : qv_fail(err, QV_ENOMEM, "%s: no memory for a line", file);
     for (int n; !status && (n = next_line(from, text)) >= 0;) {
         p.line++;
