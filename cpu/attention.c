@@ -13,7 +13,6 @@
  * change the bits, so it may depend on the number of threads.
  */
 #include "cpu.h"
-#include "numbers.h"
 
 #include <float.h>
 #include <math.h>
@@ -252,7 +251,7 @@ rows_ahead(const struct piece *piece, const struct piece *of, const struct view_
     return (struct rows_ahead){ .row = row_of(of, view, first),
                                 .stride = view->stride * (int64_t)element,
                                 .n = rows,
-                                .step = (rows + piece->rows - 1) / piece->rows };
+                                .step = qv_ceil_div(rows, piece->rows) };
 }
 
 /* Plans what to prefetch: the keys and values after the block at `key`; after the last block, the
@@ -402,14 +401,14 @@ attend_piece(const struct piece *piece, const struct piece *next, qv_error *err)
 static int64_t
 pieces_of(int64_t rows, int64_t blocks)
 {
-    return (rows + blocks * QUERIES - 1) / (blocks * QUERIES);
+    return qv_ceil_div(rows, blocks * QUERIES);
 }
 
 /* Returns the first row of piece i of a segment; pieces are whole blocks, divided evenly. */
 static int64_t
 piece_begin(int64_t rows, int64_t pieces, int64_t i)
 {
-    return qv_at_most((rows + QUERIES - 1) / QUERIES * i / pieces * QUERIES, rows);
+    return qv_at_most(qv_ceil_div(rows, QUERIES) * i / pieces * QUERIES, rows);
 }
 
 /* Chooses the most blocks of queries per piece: with few pieces keys are laid out less often, with

@@ -8,6 +8,7 @@
 #include "engine/backend.h"
 #include "dtype.h"
 #include "error.h"
+#include "numbers.h"
 
 struct qv_device_cpu {
     struct qv_device base;
@@ -73,7 +74,7 @@ struct codes_cpu {
 static inline int64_t
 panels_of_cpu(int64_t n)
 {
-    return (n + CODES_COLS - 1) / CODES_COLS;
+    return qv_ceil_div(n, CODES_COLS);
 }
 
 /* A gemm_few. */

@@ -155,8 +155,8 @@ static struct few_cpu
 rows_from(const struct few_cpu *f, int64_t row)
 {
     struct few_cpu some = *f;
-    const int64_t left = f->m - row, times = (left + QV_FEW_AT_ONCE - 1) / QV_FEW_AT_ONCE;
-    some.m = (left + times - 1) / times;
+    const int64_t left = f->m - row, times = qv_ceil_div(left, QV_FEW_AT_ONCE);
+    some.m = qv_ceil_div(left, times);
     some.x = (char *)f->x + x_bytes(f, f->w.k * row);
     some.sums = f->sums + f->w.k / f->w.groups.group * row;
     return some;

@@ -163,7 +163,7 @@ widen_apart(const struct widening *how, const char *group, const struct panels_c
             int64_t col, char *block)
 {
     const size_t element = qv_dtype_bytes(how->dtype), word = element * (size_t)p->group;
-    const int64_t end = (p->n + p->width - 1) / p->width * p->width;
+    const int64_t end = qv_round_up(p->n, p->width);
     char room[128 * CODES_COLS * sizeof(float)] = { 0 };
     struct widening apart = *how;
     apart.step = 2 * CODES_COLS * element;
@@ -233,8 +233,8 @@ columns_of_block(const struct qv_op_gemm *op)
 {
     const int64_t bytes = op->k * (int64_t)qv_dtype_bytes(op->x_dtype);
     const int64_t fit = BLOCK_BYTES / bytes > LEAST_COLS ? BLOCK_BYTES / bytes : LEAST_COLS;
-    const int64_t blocks = (op->n + fit - 1) / fit;
-    const int64_t cols = ((op->n + blocks - 1) / blocks + BLOCK_COLS - 1) / BLOCK_COLS * BLOCK_COLS;
+    const int64_t blocks = qv_ceil_div(op->n, fit);
+    const int64_t cols = qv_round_up(qv_ceil_div(op->n, blocks), BLOCK_COLS);
     return cols < op->n ? cols : op->n;
 }
 

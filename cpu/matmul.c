@@ -155,11 +155,11 @@ divide(const struct qv_device_cpu *dev, int64_t m, struct gemm_cpu *g)
 {
     g->n_matmuls = 1;
     g->rows = m;
-    int64_t rows = (m + dev->threads - 1) / dev->threads;
+    int64_t rows = qv_ceil_div(m, dev->threads);
     if (dev->threads == 1 || rows < LEAST_PART_ROWS || rows > MOST_PART_ROWS)
         return;
-    g->rows = (rows + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
-    g->n_matmuls = (int)((m + g->rows - 1) / g->rows);
+    g->rows = qv_round_up(rows, TILE_ROWS);
+    g->n_matmuls = (int)qv_ceil_div(m, g->rows);
 }
 
 static int64_t

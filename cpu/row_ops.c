@@ -186,7 +186,7 @@ transpose(const struct qv_op_im2col *op, void *const *p, const struct team *team
     bool dense = op->sd == 1 && op->sh == 1 && op->sw == 1;
     int64_t plane = op->d * op->h * op->w, ds = (op->d - 1) / op->sd + 1;
     int64_t hs = (op->h - 1) / op->sh + 1, width = dense ? plane : (op->w - 1) / op->sw + 1;
-    int64_t lines = dense ? 1 : ds * hs, pieces = (width + SOME - 1) / SOME;
+    int64_t lines = dense ? 1 : ds * hs, pieces = qv_ceil_div(width, SOME);
 #pragma omp parallel for num_threads(team->threads) schedule(static)
     for (int64_t i = 0; i < op->n * lines * pieces; i++) {
         int64_t n = i / (lines * pieces), line = i / pieces % lines, first = i % pieces * SOME;

@@ -44,8 +44,8 @@ cut_attention(const struct launch_metal *launch)
     struct cut c = { .heads = in_a_piece(launch->seconds, heads), .blocks = blocks };
     if (c.heads == 1)
         c.blocks = in_a_piece(launch->seconds / heads, blocks);
-    c.head_pieces = (heads + c.heads - 1) / c.heads;
-    c.block_pieces = (blocks + c.blocks - 1) / c.blocks;
+    c.head_pieces = qv_ceil_div(heads, c.heads);
+    c.block_pieces = qv_ceil_div(blocks, c.blocks);
     return c;
 }
 

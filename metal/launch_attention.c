@@ -2,6 +2,7 @@
 /* attention: runs on tiles for head sizes that have them, otherwise with a simdgroup per query. */
 #include "dtype.h"
 #include "launch.h"
+#include "numbers.h"
 
 /* These must be the same as in attention.metal. */
 enum { SIMDGROUPS = 4, THREADS = 32 * SIMDGROUPS, STRIP = 8 };
@@ -36,7 +37,7 @@ attention_groups(const struct qv_op_attention *op, int64_t queries, uint32_t gro
 {
     bool dense = op->segment_rows > 0;
     int64_t blocks =
-        dense ? (op->segment_rows + queries - 1) / queries : op->rows / queries + op->segments;
+        dense ? qv_ceil_div(op->segment_rows, queries) : op->rows / queries + op->segments;
     groups[0] = (uint32_t)blocks;
     groups[1] = (uint32_t)op->heads;
     groups[2] = dense ? (uint32_t)op->segments : 1;

@@ -11,7 +11,7 @@ time_way(struct qv_conv3d *conv, struct qv_conv3d_ready *w, double best_ms, doub
          qv_error *err)
 {
     enum { LEAST = 3, MOST = 15, ENOUGH_MS = 300 };
-    int64_t chunks = (conv->out[0] + conv->chunk - 1) / conv->chunk;
+    int64_t chunks = qv_ceil_div(conv->out[0], conv->chunk);
     double samples[MOST + 1], sum = 0;
     int n = 0;
     do { /* the first run warms up */

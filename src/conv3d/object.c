@@ -7,6 +7,7 @@
 
 #include "dtype.h"
 #include "error.h"
+#include "numbers.h"
 #include "options.h"
 
 /* ---- creating -------------------------------------------------------------------------------- */
@@ -247,7 +248,7 @@ qv_conv3d_get_info(const qv_conv3d *conv, qv_conv3d_info *out)
 static void
 add_cost(const struct qv_conv3d *conv, const struct qv_conv3d_ready *w, qv_conv3d_way *out)
 {
-    double chunks = (double)((conv->out[0] + conv->chunk - 1) / conv->chunk);
+    double chunks = (double)qv_ceil_div(conv->out[0], conv->chunk);
     for (int i = 0; i < w->list.n; i++) {
         out->flops += chunks * qv_op_flops(&w->list.steps[i].op);
         out->bytes += chunks * qv_op_bytes(&w->list.steps[i].op);

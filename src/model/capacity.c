@@ -51,7 +51,7 @@ qv_capacity_of(const struct qv_config *c, const int64_t g[3])
         .patches = g[0] * g[1] * g[2],
         .segments = g[0],
         .segment_rows = g[1] * g[2],
-        .windows = cells ? g[0] * ((g[1] + side - 1) / side) * ((g[2] + side - 1) / side) : 0,
+        .windows = cells ? g[0] * qv_ceil_div(g[1], side) * qv_ceil_div(g[2], side) : 0,
     };
 }
 

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "numbers.h"
+
 static void
 take_out(qv_capacity *left, const qv_capacity *pair, int64_t n)
 {
@@ -44,7 +46,7 @@ struct sums {
 static int64_t
 grains_of(const struct sums *s, const struct qv_pack_run *run)
 {
-    return (run->pair.patches + s->grain - 1) / s->grain;
+    return qv_ceil_div(run->pair.patches, s->grain);
 }
 
 /* Finds the sums of rows that the pairs of all runs but the first can make, up to pairs[run] of

@@ -25,6 +25,7 @@
 #include "error.h"
 #include "geometry.h"
 #include "grow.h"
+#include "numbers.h"
 
 /* The list being built, and the sizes of its chunk. */
 struct builder {
@@ -340,9 +341,9 @@ gated(struct builder *b, struct qv_linear fc1, int x)
     enum { ALIGNED_ROWS = 128 }; /* GEMMs are fastest at multiples of this */
     const int64_t element = (int64_t)qv_dtype_bytes(b->s->dtype), n = gated_pieces(b);
     const int64_t cols = b->c->intermediate + b->c->mlp_padding, width = b->c->hidden;
-    int64_t piece = (b->rows + n - 1) / n;
+    int64_t piece = qv_ceil_div(b->rows, n);
     if (n > 1)
-        piece = (piece + ALIGNED_ROWS - 1) / ALIGNED_ROWS * ALIGNED_ROWS;
+        piece = qv_round_up(piece, ALIGNED_ROWS);
     const int64_t inside = (int64_t)qv_aligned((size_t)(piece * 2 * cols * element));
     for (int64_t row = 0; row < b->rows; row += piece) {
         const int64_t rows = b->rows - row < piece ? b->rows - row : piece;
