@@ -306,7 +306,7 @@ check(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in, 
     struct tool_reasons reasons = { .n = 0 };
     const int64_t n = in->n_ok + in->n_failed;
     const char **bad = o->repair ? calloc((size_t)n + 1, sizeof *bad) : NULL;
-    int64_t n_bad = 0, n_damaged = 0, superseded;
+    int64_t n_bad = 0, n_wrong = 0, superseded;
     qv_status s = !o->repair || bad ? QV_OK : qv_fail(err, QV_ENOMEM, "no memory for keys");
     tool_progress_begin(&bar, "checking", n, o->quiet);
     bar.unit = "keys";
@@ -321,7 +321,7 @@ check(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in, 
             qv_cache_at(c, i, &item, NULL);
             tool_reasons_add(&reasons, item.key, why.text);
             if (bad && one == QV_EFORMAT) /* what cannot be read now may be sound */
-                bad[n_damaged++] = item.key;
+                bad[n_wrong++] = item.key;
             n_bad++;
         }
         tool_progress_show(&bar, i + 1);
@@ -332,11 +332,11 @@ check(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in, 
     *code = n_bad || superseded < in->n_damaged ? TOOL_FAILED : TOOL_DONE;
     json_t *j = tool_json("cache:t keys:I bad:I parts:I damaged_superseded:I damaged:o text:o",
                           o->out, n, n_bad, in->n_parts, superseded, damaged,
-                          tool_json("stay:b damaged:I", n_bad && !o->repair, in->n_damaged));
+                          tool_json("stay:b", n_bad && !o->repair));
     if (!s)
         s = tool_show(o, j,
                       "{cache}: {keys} key{keys|s} in {parts} part{parts|s}: {bad} bad "
-                      "key{bad|s}, {text.damaged} damaged part{text.damaged|s}"
+                      "key{bad|s}, {damaged|n} damaged part{damaged|s}"
                       "[damaged_superseded?, {damaged_superseded} of them superseded (qwenvit "
                       "cache prune)]\n"
                       "[text.stay?--repair removes the bad keys, and the next run makes them "
@@ -344,9 +344,9 @@ check(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in, 
                       err);
     else
         json_decref(j);
-    if (!s && n_damaged) {
-        const int removed = tool_cache_remove_keys(o, bad, (size_t)n_damaged);
-        *code = removed || n_bad == n_damaged ? removed : *code;
+    if (!s && n_wrong) {
+        const int removed = tool_cache_remove_keys(o, bad, (size_t)n_wrong);
+        *code = removed || n_bad == n_wrong ? removed : *code;
     }
     free(bad);
     return s;

@@ -56,11 +56,14 @@ print_piece(const char *t, size_t n)
 static void
 print_value(const json_t *value, const char *how)
 {
-    const double x = json_number_value(value);
+    const bool is_array = json_is_array(value);
+    const double x = is_array ? (double)json_array_size(value) : json_number_value(value);
     char *end;
     if (!strcmp(how, "n"))
         tool_print("%zu", json_array_size(value));
-    else if (json_is_array(value))
+    else if (!strcmp(how, "s"))
+        tool_print("%s", x == 1 ? "" : "s");
+    else if (is_array)
         for (size_t i = 0; i < json_array_size(value); i++) {
             print_piece(how, i ? strlen(how) : 0);
             print_value(json_array_get(value, i), "");
@@ -73,8 +76,6 @@ print_value(const json_t *value, const char *how)
         print_in(files, x);
     else if (!strcmp(how, "time"))
         print_in(times, x);
-    else if (!strcmp(how, "s"))
-        tool_print("%s", x == 1 ? "" : "s");
     else if (json_is_integer(value))
         tool_print("%lld", (long long)json_integer_value(value));
     else if (json_is_real(value)) {
