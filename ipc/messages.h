@@ -158,7 +158,7 @@ struct qvm_clip_shape {
     /* 1: it looks filmed: a detailed surface that pans, with grain, in H.264 with libx264's
      * defaults if FFmpeg has that, else in MPEG-4 with B-pictures. 0: it is smooth, in MPEG-4. */
     int is_filmed;
-    int number; /* of a filmed clip: each seed shows another part of the surface */
+    int number; /* of a filmed clip: each number shows another part of the surface */
 };
 #define QVM_MADE "made"
 

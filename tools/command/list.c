@@ -24,7 +24,7 @@ struct place {
 #define BAD(place, status, format, ...)                                                            \
     qv_fail(err, status, "%s:%zu: " format, qv_path_tail((place)->file), (place)->line, __VA_ARGS__)
 
-enum { MOST_LINE = 1 << 20 }; /* /dev/zero has no end of a line */
+enum { MOST_LINE = 1 << 20 }; /* a line of /dev/zero never ends */
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
@@ -286,7 +286,7 @@ read_lines(const char *file, FILE *from, struct tool_list *list, qv_error *err)
             status = BAD(&p, QV_EFORMAT, "longer than %d bytes", MOST_LINE - 1);
             break;
         }
-        /* and begin files with a byte order mark */
+        /* editors on Windows begin files with a byte order mark */
         const int mark = p.line == 1 && !strncmp(text, "\xef\xbb\xbf", 3) ? 3 : 0;
         const char *line = text + mark;
         if (strspn(line, " \t") == (size_t)(n - mark))
