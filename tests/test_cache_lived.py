@@ -78,7 +78,7 @@ def test_a_cache_of_0_2_0():
         json.dump(description, f)
     fill("old", "7 were there")
     run("cache status old", "  model      qwen3_vl")
-    run("cache delete old p1.ppm --quiet", "1 keys with all of theirs")
+    run("cache delete old p1.ppm --quiet", "among them all of 1 key;")
     fill("old", "1 done")
 
 
@@ -128,10 +128,10 @@ def test_superseded_and_damaged():
     put(2, good[:200])
     run("cache check c", "2 damaged parts, 1 of them superseded", code=1)
     before = os.listdir("c")
-    run("cache prune c --dry-run", "1 records would be removed")
+    run("cache prune c --dry-run", "1 record would be removed")
     assert os.listdir("c") == before
-    run("cache prune c", "1 records removed, 0 keys with all of theirs; 0 parts rewritten, 1 removed, "
-        "2 damaged ones removed")
+    run("cache prune c", "1 record removed, among them all of 0 keys; 0 parts rewritten, 1 removed, "
+        "2 damaged removed")
     run("cache check c", "7 keys in 7 parts: 0 bad keys, 0 damaged parts")
     assert run("cache status c --json").record["superseded"] == 0
     no_temporary_files("c")
@@ -148,13 +148,13 @@ def test_a_link_to_a_part_of_the_same_folder():
 
 def test_keys():
     fill("one", "7 done")  # one part
-    run("cache delete one p1.ppm p2.ppm --quiet", "2 keys with all of theirs; 1 parts rewritten")
+    run("cache delete one p1.ppm p2.ppm --quiet", "among them all of 2 keys; 1 part rewritten")
     run("cache status one --list list.txt", "5 ok, 0 failed, 2 missing")
     run("cache delete one p1.ppm", "one: no key p1.ppm", code=1)
     run("cache check one --quiet", " 0 bad keys")
     write("keep.txt", "p5.ppm", "v.mp4", "new.ppm")
     for dry in (" --dry-run", ""):
-        run(f"cache prune one --quiet --list keep.txt{dry}", "3 keys with all of theirs")
+        run(f"cache prune one --quiet --list keep.txt{dry}", "among them all of 3 keys;")
     assert sorted(run("cache keys one").out.splitlines()) == ["p5.ppm", "v.mp4"]
     for key in ("p5.ppm", "v.mp4"):
         assert get(key, "one")[1] == get(key, "c")[1], key
@@ -203,5 +203,5 @@ def test_disks():
     no_temporary_files("disk/c")
     mount("-o remount,ro")
     run("cache delete disk/c p5.ppm --quiet", "Read-only", code=4)
-    run("cache delete disk/c p5.ppm --quiet --dry-run", "1 keys with all of theirs")
+    run("cache delete disk/c p5.ppm --quiet --dry-run", "among them all of 1 key;")
     subprocess.run(["umount", "disk"], check=True)

@@ -31,9 +31,9 @@ report(const struct tool_options *o, const qv_cache_pruned *n, qv_error *err)
                           n->removed, n->broken, n->left, n->freed, n->beside, n->stopped);
     return tool_show(
         o, j,
-        "{cache}: {records} records [dry_run?would be ]removed, {keys} keys with all "
-        "of theirs; {rewritten} parts [dry_run?would be ]rewritten, {removed} removed, "
-        "{damaged} damaged ones removed; {freed_bytes|GB} [dry_run?would be ]freed, "
+        "{cache}: {records} record{records|s} [dry_run?would be ]removed, among them all of "
+        "{keys} key{keys|s}; {rewritten} part{rewritten|s} [dry_run?would be ]rewritten, "
+        "{removed} removed, {damaged} damaged removed; {freed_bytes|GB} [dry_run?would be ]freed, "
         "at most {beside_bytes|GB} more used meanwhile\n",
         err);
 }

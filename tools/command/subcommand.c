@@ -281,7 +281,7 @@ tool_main(const struct tool_program *p, int argc, char **argv)
     const bool help = !strcmp(first, "help");
     if (!strcmp(first, "--help") || !strcmp(first, "-h") || (help && argc < 3)) {
         print_usage(p, stdout);
-        return TOOL_DONE;
+        return close_stdout(TOOL_DONE);
     }
     if (help && !strcmp(argv[2], "--man")) {
         tool_print_man(p);
