@@ -2,9 +2,8 @@
 """Gives the wheel its description and addresses: scikit-build-core calls this as it builds.
 
 The description is python/README.md. On a package index its relative links would lead nowhere, so they
-become absolute links to the repository, at the tag of this version. The one place that holds the
-repository's address is `repository` below [tool.qwenvit] in pyproject.toml; while it is empty, the links
-become their text.
+become absolute links to the repository, at the tag of this version. The repository's address is `repository`
+below [tool.qwenvit] in pyproject.toml and nowhere else; while it is empty, each link becomes its text.
 """
 import pathlib
 import re

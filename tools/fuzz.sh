@@ -1,10 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# fuzz.sh [SECONDS [NAME...]] builds the harnesses of tests/fuzz with clang, and runs each, or those
-# named, for so many seconds (3600), as many at once as there are cores. What they learn stays in
-# build/fuzz/corpus; the committed inputs in tests/fuzz/corpus are taken first. Exit code 1: an
-# input was found that ends a harness, and its path is printed. Minimised, such an input belongs
-# into tests/fuzz/corpus, together with the repair.
+# fuzz.sh [SECONDS [NAME...]] builds the harnesses of tests/fuzz with clang and runs all of them, or the
+# named ones, for SECONDS each (default 3600), one per core at a time. They start with the committed inputs in
+# tests/fuzz/corpus and keep new ones in build/fuzz/corpus. Exit code 1: an input crashed a harness, and its
+# path is printed. Minimise such an input and commit it to tests/fuzz/corpus with the fix.
 set -eu
 cd "$(dirname "$0")/.."
 seconds=${1:-3600}
@@ -16,7 +15,7 @@ cmake -S . -B $build -G Ninja -DCMAKE_C_COMPILER="${CC:-clang}" -DCMAKE_BUILD_TY
     -DQV_FUZZ=ON -DQV_CPU=OFF -DQV_TOOLS=OFF > $build.log 2>&1 || { cat $build.log; exit 4; }
 cmake --build $build --target $(printf 'fuzz_%s ' $names)
 
-# sizes in inputs are hostile, so failing to allocate is an error and does not end the harness
+# sizes in inputs are hostile: an allocation that fails must return NULL, not end the harness
 export ASAN_OPTIONS=allocator_may_return_null=1:max_allocation_size_mb=1024 UBSAN_OPTIONS=print_stacktrace=1
 export build seconds
 found=$build/found

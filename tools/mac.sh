@@ -1,10 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# For the owner of a Mac, or of an NVIDIA GPU that qwenvit never ran on: builds, tests and times what
-# docs/devices.md predicts, within 20 minutes, and writes one JSON and one text to send back.
+# For the owner of a Mac, or of an NVIDIA GPU that qwenvit has never run on: builds, tests and times what
+# docs/devices.md predicts, within 20 minutes, and writes a JSON file and a text file to send back.
 # Usage: mac.sh            on macOS 14 or newer (M1 or newer) with Metal, on Linux with an NVIDIA GPU
-#        mac.sh --small BUILD OUT   a few small cases by that build, as its test does in the emulator
-# Exit code: 0 all steps passed; 1 a step failed (the files say which); 4 this machine is not for it.
+#        mac.sh --small BUILD OUT   a few small cases with that build, as its test does in the emulator
+# Exit code: 0 all steps passed; 1 a step failed (the files say which); 4 this machine has no such GPU.
 set -eu
 cd "$(dirname "$0")/.."
 left=1200 small='' build='' out=build/kit
@@ -15,7 +15,7 @@ case ${1:-} in
 *) echo "mac.sh: unknown option $1; it takes none" >&2; exit 2 ;;
 esac
 
-# ---- is this machine for it? ----
+# ---- does this machine have such a GPU? ----
 system=$(uname -s)
 if [ -z "$small" ] && [ "$system" = Darwin ]; then
     backend=metal build=build/metal
@@ -45,12 +45,12 @@ text=$out/qwenvit-$backend.txt json=$out/qwenvit-$backend.json records=$out/reco
 steps=$out/steps.jsonl log=$out/step.log
 rm -f "$text" "$json" "$records" "$steps"
 touch "$records" "$steps"
-# runs a command for so many seconds at most, with all that it starts (macOS has no timeout)
+# ends a command and all that it started after SECONDS (macOS has no timeout)
 limited='$s = shift; $p = fork // exit 4; if (!$p) { setpgrp; exec @ARGV; exit 127 }
     $SIG{ALRM} = $SIG{INT} = $SIG{TERM} = sub { kill TERM => -$p }; alarm $s; waitpid $p, 0;
     exit($? & 127 ? 128 + ($? & 127) : $? >> 8)'
 failed=0
-# step NAME SECONDS COMMAND...: what it prints goes to the text, and lines of JSON to the records
+# step NAME SECONDS COMMAND...: its output goes to the text file, and lines of JSON to the records
 step() {
     name=$1 limit=$2
     shift 2

@@ -6,10 +6,10 @@
     measured.py --check                writes nothing, and ends with 1 if a page is not what the records give
     measured.py plot FILE.. -o OUT     draws your records as OUT.svg, and writes their numbers as OUT.csv
 
-A record is a JSON object per line, as `qwenvit bench .. --json=FILE` and tools/peers/peers.py append them. If two
-records are of the same work, the one of the later day counts; on one day the later line. README shows records of this
-version only, with a day and a commit of this history; another table or picture those of the last version that measured
-it, which it names. Only what was timed on the same day is compared. What README leaves out is printed, with the reason.
+A record is one line of JSON, as `qwenvit bench .. --json=FILE` and tools/peers/peers.py append it. Of several records
+of the same work the latest day counts, and within a day the last line. README shows only records of this version, with
+a day and a commit of this history. Any other table or picture shows the last version that measured it, and names that
+version. Only records of the same day are compared. What README leaves out is printed, with the reason.
 A table stands between <!-- measured: NAME --> and <!-- /measured -->.
 """
 import argparse
@@ -33,14 +33,14 @@ TOWERS = {"S": "Qwen3.5-0.8B", "M": "Qwen3-VL-4B", "L": "Qwen3-VL-8B", "Qwen2.5"
 GPUS = {"NVIDIA H200": "one H200", "NVIDIA H100 80GB HBM3": "one H100"}
 CPU16 = "Intel(R) Xeon(R) Processor, 16 threads"
 SHORT = {**GPUS, CPU16: "16 cores with AMX"}
-LEAST_RUNS = 3  # of a median that README shows, as of peers' (tools/peers/times.py)
+LEAST_RUNS = 3  # behind a median in README, as behind peers' (tools/peers/times.py)
 WANTED = "records are wanted, as `qwenvit bench tower --model DIR --json=FILE.jsonl` appends them"
 
 
 # ---- records -----------------------------------------------------------------------------------
 
 def read_text(path, wanted=WANTED):
-    """Returns a file's text. A file that cannot be read ends the program, with what is wanted."""
+    """Returns a file's text. If it cannot be read, the program ends and says what it needs."""
     try:
         with open(path, encoding="utf-8") as f:
             return f.read()
@@ -50,7 +50,7 @@ def read_text(path, wanted=WANTED):
 
 
 def read_records(paths):
-    """Returns the last record of each work. A line that is not a record ends the program, with its number."""
+    """Returns the last record of each work. If a line is not a record, the program ends with its number."""
     kept = {}
     for path in paths:
         for i, line in enumerate(read_text(path).splitlines(), 1):
@@ -74,7 +74,7 @@ def read_records(paths):
 
 
 def place(r):
-    """Returns the machine's name, which is equal in all records of it, whoever wrote them."""
+    """Returns the machine's name, the same for our records and for peers'."""
     m = r["machine"]
     name = " ".join(m["device"].split(",")[0].split())
     gpu = m["backend"] in ("cuda", "metal") or name.startswith("NVIDIA")
@@ -135,7 +135,7 @@ def latest(records, kind=lambda r: ""):
 
 
 def made_by(records):
-    """Returns the versions, commits and days of some records, each once, as a part of a sentence."""
+    """Returns the versions, commits and days of records, each once, as part of a sentence."""
     own = {}
     for r in records:
         if not is_peer(r):
@@ -174,7 +174,7 @@ def why_stale(r, version):
 # ---- cells -------------------------------------------------------------------------------------
 
 def digits(x):
-    """Returns a number with three digits, or with all digits in front of the point."""
+    """Returns a number with three significant digits, or with all digits of its integer part."""
     return f"{x:.0f}" if x >= 100 else f"{x:.3g}"
 
 
@@ -207,7 +207,7 @@ BESIDE = ["transformers, ms", "compiled torch, ms", "times faster than transform
 
 
 def table(head, rows):
-    """Returns a table in Markdown, without columns that are empty in all rows."""
+    """Returns a table in Markdown, without empty columns."""
     keep = [i for i in range(len(head)) if any(row[i] for row in rows)]
     head, *lines = ["| " + " | ".join(row[i] for i in keep) + " |" for row in (head, *rows)]
     return "\n".join([head, "|" + "---|" * len(keep), *lines])
@@ -315,7 +315,7 @@ MACHINE_TABLES = {
 
 
 def machine_tables(name, records):
-    """Returns the blocks of a table's every machine: the machine and who measured, then the table."""
+    """Returns a block per machine: its name, who measured, and the table."""
     wanted, make = MACHINE_TABLES[name]
     blocks = []
     for where in sorted({place(r) for r in records}, reverse=True):
@@ -443,7 +443,7 @@ def job_bars(records):
 
 
 def fill_bars(records):
-    """Returns the bars of how full the device's rows are: of chunks as packed, and of other ways to batch the same list."""
+    """Returns the bars of how full the device's rows are, for chunks as packed and for other ways to batch the same list."""
     found = {}
     for r in (r for r in records if r["way"] == "packed" and "list" in r):
         try:
@@ -460,7 +460,7 @@ def fill_bars(records):
 
 
 def all_bars(records):
-    """Returns a bar per record: GEMMs by their rows, all else by the ways in which each case was run."""
+    """Returns a bar per record: GEMMs grouped by rows, the rest grouped by case with a bar per way."""
     bars = []
     for r in sorted(records, key=lambda r: (r["bench"], case(r), r.get("m", 0), -r["median_ms"])):
         group, rows = (re.sub(r"[, ]*\bm=\d+", "", case(r)), f", m={r['m']}") if r["bench"] == "gemm" else (case(r), "")
@@ -514,7 +514,7 @@ def roofline_dots(records):
 
 
 def roofline(under, records):
-    """Returns a picture of work below the roofline that the same runs measured, in logarithmic scales, and its dots."""
+    """Returns a picture of work below the roofline that the same runs measured, with logarithmic axes, and its dots."""
     dots = roofline_dots(records)
     roofs = [r["machine"] for r in records if r["machine"].get("roof_tflops_per_s") and r["machine"].get("roof_gb_per_s")]
     if not dots or not roofs:

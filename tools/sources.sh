@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Builds from source what a system has too old or not at all: for wheels, and for oneDNN off x86-64.
+# Builds from source what a system lacks or has too old a version of: for wheels, and oneDNN off x86-64.
 # Usage: sources.sh onednn|nvcodec|ffmpeg-5|ffmpeg-6|ffmpeg-7|ffmpeg-8 PREFIX
 # Each source is pinned: a commit of its repository, or the SHA-256 of its archive.
 set -eu
@@ -14,8 +14,8 @@ commit() {
     git -C "$work/source" fetch -q --depth 1 "$1" "$2"
     git -C "$work/source" checkout -q FETCH_HEAD
 }
-# LGPL: no option that changes FFmpeg's license, and no library that it finds by itself. The source stays beside
-# what was built from it.
+# LGPL: no option that changes FFmpeg's license, and no library that configure finds by itself. The source stays
+# next to what was built from it.
 ffmpeg() { # VERSION SHA-256
     curl -sSfL -o "$work/ffmpeg.tar.xz" "https://ffmpeg.org/releases/ffmpeg-$1.tar.xz"
     echo "$2  $work/ffmpeg.tar.xz" | sha256sum -c - > /dev/null

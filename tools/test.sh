@@ -1,16 +1,16 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Installs what is missing, builds, and runs every test: with address and undefined sanitizers; in
-# release; by clang; what has threads under the thread sanitizer; the smallest build; the Metal
-# backend in an emulator (sanitized); with the CUDA toolkit, the CUDA backend as far as it goes
-# without a GPU; objects for ARM. Then it prints what clang-format, clang-tidy, cppcheck and
-# codespell find.
-#   STAGE...: only these, in the order of `all` below.
-#   --gpu: only all tests of the CUDA backend, and compute-sanitizer over checkop and the process that
-#     decodes, on a machine with an NVIDIA GPU.
+# Installs what is missing, builds, and runs every test: with the address and undefined-behaviour
+# sanitizers; in release; with clang; threaded tests under the thread sanitizer; the smallest build; the
+# Metal backend in an emulator (sanitized); if there is a CUDA toolkit, the CUDA backend as far as it runs
+# without a GPU; objects for ARM. Then it prints the findings of clang-format, clang-tidy, cppcheck and
+# codespell.
+#   STAGE...: only these stages, in the order of `all` below.
+#   --gpu: only the tests of the CUDA backend, and compute-sanitizer on checkop and the decoder process, on
+#     a machine with an NVIDIA GPU.
 #   --asan-python: only the wheel's tests, with the extension and its programs under the address
 #     sanitizer.
-#   QV_DEPS=no: the libraries are there already (CMAKE_PREFIX_PATH and PKG_CONFIG_PATH say where).
+#   QV_DEPS=no: installs nothing; CMAKE_PREFIX_PATH and PKG_CONFIG_PATH say where the libraries are.
 set -eu
 cd "$(dirname "$0")/.."
 gpu= asan_python=
@@ -92,12 +92,12 @@ if [ -n "$gpu" ]; then
         # attention
         except=
         [ $tool != racecheck ] || except='--kernel-name-exclude kernel_substring=cudnn_generated'
-        # as it counts them by itself, cuDNN's attention has more barriers a block than it keeps room for
+        # by its own count, cuDNN's attention has more barriers per block than compute-sanitizer has room for
         [ $tool != synccheck ] || except='--num-cuda-barriers 1024'
         # cuDNN keeps its kernels, which initcheck calls unused memory; test_cuda looks for leaks
         check compute-sanitizer --tool $tool $except --error-exitcode 1 --print-limit 20 \
             build/cuda/tests/checkop --backend cuda --count 12 --seed 7
-        # it runs no kernel with shared memory, and in racecheck's eyes launches of several threads are lost
+        # it runs no kernel with shared memory, and racecheck loses launches of several threads
         [ $tool = racecheck ] ||
             check compute-sanitizer --tool $tool --error-exitcode 1 --print-limit 20 build/cuda/tests/test_cuda_frames
     done
@@ -105,7 +105,7 @@ if [ -n "$gpu" ]; then
     (cd build/cuda/tests && ./write_clips x264.mp4)
     if [ -e $clip ] && grep -q NVDEC_FOUND:INTERNAL=1 build/cuda/CMakeCache.txt; then
         say 'compute-sanitizer, memcheck, of the process that decodes'
-        # a process that is locked in can tell the sanitizer nothing
+        # a locked-in process cannot report to the sanitizer
         check compute-sanitizer --tool memcheck --target-processes all --error-exitcode 1 \
             build/cuda/tests/gpu_clips build/cuda/tests/unlocked_decoder fps=10 only=gpu $clip
         say 'decoders of all sizes under the lock'
@@ -116,7 +116,7 @@ if [ -n "$gpu" ]; then
     finish
 fi
 
-# tests the wheel as its users have it: installed elsewhere, without numpy and with it
+# tests the wheel as users have it: installed elsewhere, without numpy and with numpy
 wheel() (
     PATH=$PWD/build/deps/python/bin:$PATH here=$PWD bare=build/python/bare
     python -m mypy --version || return # without mypy a test is skipped
@@ -136,8 +136,7 @@ wheel() (
         PYTHONPATH=build/python/site QV_FAULTY_DECODER=$PWD/build/release/tests/faulty_decoder \
             python -m pytest -q -rs -p no:cacheprovider python/tests
 )
-# README's first lines, and the snippets of every page after them; the wheel's build folder exists
-# already
+# README's first lines, then every page's snippets; the wheel's build folder exists already
 snippets() { python3 tests/snippets.py build/python/snippets; }
 # Python itself is not built with the sanitizer, so the sanitizer is loaded first, with the library
 # whose exceptions it watches. Python never gives all of its own memory back.
@@ -224,7 +223,7 @@ tidy() {
     preset=$1; shift
     git ls-files "$@" | nice xargs -P "$(nproc)" -n 1 clang-tidy --quiet -p "build/$preset"
 }
-# what reads the sources without running them, but takes minutes
+# static checks that take minutes
 static_checks() (
     status=0
     if has clang-tidy 'version 14.'; then
@@ -239,14 +238,14 @@ static_checks() (
     fi
     exit $status
 )
-# how the static checks end, and what they printed
+# results of the static checks, and their output
 static_checks_end() {
     status=0
     wait "$checked" || status=$?
     cat build/static.log
     return $status
 }
-# They run beside the wheel's tests, which keep one core busy. They need what dev and metal configure and generate.
+# They run next to the wheel's tests, which keep one core busy. They need the files that dev and metal configure and generate.
 if wanted lint; then
     wanted dev || check build dev --target qwenvit_bench
     wanted metal || check cmake --preset metal-dev
@@ -260,7 +259,7 @@ elif [ -e build/deps/python/done-4 ]; then
     wanted release || check build release --target faulty_decoder
     say 'The wheel'
     check wheel
-    grep '^SKIPPED' build/check.log || true # what is not here, and so was not tested
+    grep '^SKIPPED' build/check.log || true # what is missing here and was not tested
     say "The pages' snippets"
     check snippets
     sed -n '/, [0-9]*: not run: /p; $p' build/check.log

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# What .github/workflows/wheels.yml does beside cibuildwheel.
+# The steps of .github/workflows/wheels.yml besides cibuildwheel.
 #   wheels.sh before-all: in manylinux's image, installs what the wheel is built on. ffmpeg/ has the FFmpegs.
 #   wheels.sh repair WHEEL FOLDER: gives the wheel its tag; what is the system's or NVIDIA's stays outside.
 #   wheels.sh try FOLDER [FFMPEG...]: installs FOLDER's wheel for this Python, and encodes a clip with each of

@@ -36,7 +36,7 @@ def bench_patch_embed(args):
 
 INTEGER, TRIPLE, ANY = "an integer", "three integers with commas between them", "a value"
 FORMS = {INTEGER: r"-?\d+", TRIPLE: r"-?\d+,-?\d+,-?\d+", ANY: ".+"}
-FIELDS = {  # a field's form, and its value where a line leaves it out; None: it must be given
+FIELDS = {  # a field's form, and its default; None: it must be given
     "n": (INTEGER, "1"), **dict.fromkeys("dhwco", (INTEGER, None)), "kernel": (TRIPLE, None),
     "stride": (TRIPLE, "1,1,1"), "dilation": (TRIPLE, "1,1,1"), "pad_front": (TRIPLE, "0,0,0"),
     "pad_back": (TRIPLE, "0,0,0"), "groups": (INTEGER, "1"), "bias": (INTEGER, "0"),
@@ -82,8 +82,8 @@ def read_shapes(path):
 
 
 def split_padding(d, axes, first=0):
-    """Returns the padding that must be copied in front and behind, without `first` frames, and the
-    padding that the convolution does itself: on these axes, where it is the same on both sides."""
+    """Returns (padding that must be copied before and after each axis, without `first` frames; padding that
+    the convolution itself can do, because both sides are equal)."""
     front, back, same = list(d["pad_front"]), list(d["pad_back"]), [0, 0, 0]
     front[0] -= first
     for axis in axes:
@@ -94,7 +94,7 @@ def split_padding(d, axes, first=0):
 
 def make_conv(d, x, weight, bias):
     """Returns the call that a user of torch would write. Padding that conv3d cannot do (more on one
-    side, the first frame again) is a copy before it, and is timed with it."""
+    side, a repeated first frame) is a copy first, and is timed with the convolution."""
     first = d["pad_front"][0] if d["causal"] == "first" else 0
     front, back, same = split_padding(d, (0, 1, 2), first)
     pads = [p for axis in (2, 1, 0) for p in (front[axis], back[axis])]
@@ -110,8 +110,8 @@ def make_conv(d, x, weight, bias):
 
 
 def make_conv_by_depth(d, x, weight, bias):
-    """Returns a 2D convolution for each depth tap, over all frames at once, and their sum; channels
-    last. Padding in depth is a copy before it, and is timed with it."""
+    """Returns a call that sums a 2D convolution per depth tap, each over all frames at once, channels
+    last. Padding in depth is a copy first, and is timed with them."""
     front, back, same = split_padding(d, (1, 2))
     x = x.permute(0, 2, 3, 4, 1).contiguous()  # [n, d, h, w, c]
     taps = [weight[:, :, i].contiguous(memory_format=torch.channels_last)
@@ -185,7 +185,7 @@ def time_conv(args, d, dtype):
         run = make()
         try:
             times = measure(args, run, graph=True)
-        except RuntimeError as error:  # there is no memory, or no kernel, for it
+        except RuntimeError as error:  # not enough memory, or no such kernel
             left_out(d["case"], dtype, way, reason(error))
             continue
         report(args, ("conv3d", d["case"], dtype), way, times, (flops, moved), desc=d["desc"])

@@ -6,10 +6,9 @@
     peers.py patch-embed --model DIR --rows 760,3040 --json peers.jsonl
     peers.py conv3d --shapes FILE --json peers.jsonl
 
-Medians and 90th percentiles of single runs after a warm-up; what is fewer than three runs, or runs far
-apart, is refused (times.py). --json appends records, an object a
-line, in the schema of `qwenvit bench ... --json=FILE`, so that one file may hold both. README.md
-beside this file says what each way is.
+Medians and 90th percentiles of single runs after a warm-up. Fewer than three runs, or runs that differ too
+much, are refused (times.py). --json appends one JSON record per line, in the schema of
+`qwenvit bench ... --json=FILE`, so that one file can hold both. README.md in this folder explains each way.
 """
 import argparse
 import os
@@ -32,7 +31,7 @@ def numbers(count=None):
 
 
 def read_pack(path):
-    """Reads grids, one T,H,W on each line, as `qwenvit bench tower --pack FILE` does."""
+    """Reads grids, one T,H,W per line, as `qwenvit bench tower --pack FILE` does."""
     grids = []
     with open(path, encoding="utf-8") as f:
         for number, line in enumerate(f, 1):

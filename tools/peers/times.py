@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Decides which times are worth a record. It needs no torch, and python/tests/test_peers.py tests
-it."""
+"""Decides which times are worth a record. Needs no torch; python/tests/test_peers.py tests it."""
 
 LEAST_REPEATS = 3
-MOST_SPREAD = 3.0  # slowest over fastest; a first run, which compiles and reads, is far beyond this
+MOST_SPREAD = 3.0  # slowest over fastest; a first run, which compiles and reads, exceeds it by far
 
 
 def quantile(values, q):
@@ -11,8 +10,8 @@ def quantile(values, q):
 
 
 def summary(warmups, times):
-    """Returns median_ms, p90_ms and repeats of single runs. `refused` gives the reason if they are
-    no measurement: runs without a warm-up, too few of them, or too far apart."""
+    """Returns median_ms, p90_ms and repeats of single runs. `refused` is the reason not to
+    record them: no warm-up, too few runs, or runs that differ too much."""
     refused = None
     if not warmups or len(times) < LEAST_REPEATS:
         refused = (f"{len(times)} runs after {warmups} to warm up; a record takes {LEAST_REPEATS} after 1 "

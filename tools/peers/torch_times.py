@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Times of torch's work on a device, and the records that they come to."""
+"""Times torch's work on a device and writes the records."""
 import json
 import os
 import sys
@@ -16,7 +16,7 @@ MOST_CALLS = 500  # in one
 
 
 def once_ms(args, function):
-    """By the device's own clock: what launching leaves it idle counts, waiting for it does not."""
+    """Times by the device's clock: idle time between launches counts, the host's wait for the device does not."""
     if args.device != "cuda":
         start = time.perf_counter()
         function()
@@ -31,7 +31,7 @@ def once_ms(args, function):
 
 
 def as_graph(args, function):
-    """(function, calls in it): on CUDA many calls in one graph, else the function as it is."""
+    """Returns (function, its calls): on CUDA one graph of many calls, elsewhere the function itself."""
     if args.device != "cuda":
         return function, 1
     stream = torch.cuda.Stream()
@@ -55,8 +55,8 @@ def as_graph(args, function):
 
 @torch.no_grad()
 def measure(args, function, graph=False):
-    """median_ms, p90_ms, repeats of function(). --limit-s ends both warm-up and repeats early, but a
-    warm-up and as many runs as a record takes there are in any case."""
+    """Returns median_ms, p90_ms and repeats of function(). --limit-s ends warm-up and repeats early, but never
+    before one warm-up and as many runs as a record needs."""
     began = time.perf_counter()
     late = lambda: time.perf_counter() - began > args.limit_s
     warmups, times = 1, []

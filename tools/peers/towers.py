@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The tower by transformers: as shipped, with its linear patch embedding, and compiled by torch."""
+"""transformers' tower: as shipped, with its linear patch embedding, and compiled by torch."""
 import contextlib
 import importlib
 import io
@@ -39,8 +39,8 @@ def linear_tower(folder, shipped):
 
 
 def segment_attention(attention, rotate, segments):
-    """Attention over all segments at once, where transformers loops over them. Equal segments are a
-    batch; others take torch's kernel for them. `segments` has their lengths."""
+    """Attention over all segments at once, where transformers loops over them. Equal segments form
+    a batch; unequal ones use torch's variable-length kernel. `segments` has their lengths."""
     longest, equal = max(segments), min(segments) == max(segments)
     if not equal:
         from torch.nn.attention.varlen import varlen_attn
@@ -62,8 +62,8 @@ def segment_attention(attention, rotate, segments):
 
 
 class BareTower(torch.nn.Module):
-    """transformers' layers for given grids, written for the compiler: whatever depends only on the
-    grids is computed beforehand, and nothing breaks the graph."""
+    """transformers' layers for given grids, written for the compiler: everything that depends only on the
+    grids is computed in advance, and nothing breaks the graph."""
 
     def __init__(self, model, grids):
         super().__init__()
@@ -119,7 +119,7 @@ class BareTower(torch.nn.Module):
 
 
 def compiler_setting(args, mode):
-    """What is in force while a mode is compiled and run."""
+    """Sets what a mode needs while it is compiled and run."""
     import torch._inductor.config as inductor
     stack = contextlib.ExitStack()
     stack.enter_context(inductor.patch(autotune_num_choices_displayed=0))
@@ -158,7 +158,7 @@ def time_compiled(args, case, dtype, bare, pixels, truth):
                 times = measure(args, lambda: run(pixels), graph)
             if "refused" in times:
                 raise ValueError(times["refused"])
-        except Exception as error:  # there is no compiler, or it cannot compile this
+        except Exception as error:  # no compiler, or one that cannot compile this
             left_out(case, dtype, f"compiled torch, {mode}", reason(error))
             continue
         print(f"  torch.compile, {mode}: {times['median_ms']:.2f} ms, compiled in "

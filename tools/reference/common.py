@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the reference tools share: transformers' vision tower by itself, its processors, and
-distances."""
+"""What the reference tools share: transformers' vision tower alone, its processors, and distances."""
 import importlib
 import json
 import os
@@ -95,8 +94,8 @@ def load_tower(folder, dtype="f32", attention="sdpa", round_weights=False, devic
     """Returns transformers' vision tower with the folder's weights. round_weights: round them
     through bf16 first.
 
-    It is as `from_pretrained` makes it: parameters in `dtype`, inv_freq in f32. (.to(bfloat16) on
-    the whole module would round inv_freq too.)
+    As from `from_pretrained`: parameters in `dtype`, inv_freq in f32. (.to(bfloat16) on the whole
+    module would round inv_freq too.)
     """
     if dtype == "f64" and attention != "sdpa":
         raise SystemExit("f64 needs sdpa: transformers' eager attention has its softmax in f32")
@@ -270,9 +269,9 @@ def clip_frames(processor, path, num_frames=None, fps=None, rotate=True):
     """Returns (frames uint8 [n, H, W, 3], seconds of each), decoded by PyAV and sampled by
     transformers.
 
-    It adds what transformers leaves out and qwenvit does: frames are counted if the container does
-    not give their number, a frame that is sampled twice comes twice (the PyAV reader gives it
-    once), the display rotation is applied, and one frame counts as two.
+    Like qwenvit and unlike transformers, it counts frames if the container does not give their
+    number, returns a frame that is sampled twice twice (the PyAV reader returns it once), applies
+    the display rotation, and pairs a single frame with itself.
     """
     from transformers.video_utils import load_video
 
@@ -283,7 +282,7 @@ def clip_frames(processor, path, num_frames=None, fps=None, rotate=True):
 
     frames, metadata = load_video(path, backend="pyav", sample_indices_fn=sample)
     order = np.unique(metadata.frames_indices, return_inverse=True)[1]
-    order = order[order < len(frames)]  # a damaged clip may have fewer frames than it says
+    order = order[order < len(frames)]  # a damaged clip may have fewer frames than its header says
     frames, seconds = frames[order], list(metadata.timestamps)[:len(order)]
     if rotate:
         frames = np.ascontiguousarray(np.rot90(frames, quarter_turns(path), axes=(1, 2)))
@@ -352,7 +351,7 @@ def worst_cosine(x, truth):
 # ---- setting --------------------------------------------------------------------------------------
 
 def cpu_info():
-    """Returns the CPU's name, and what Linux says of it."""
+    """Returns the CPU's name and its features, as Linux reports them."""
     info = ""
     if os.path.exists("/proc/cpuinfo"):
         with open("/proc/cpuinfo", encoding="utf-8") as f:
@@ -362,7 +361,7 @@ def cpu_info():
 
 
 def setting(args):
-    """Returns the machine and the versions with which the numbers were measured."""
+    """Returns the machine and the library versions behind the numbers."""
     import torchvision
     import transformers
     commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], text=True,

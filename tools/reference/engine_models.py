@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What the scripts that try engines and `patch` share: whole models with random weights around a golden
-tower, as small as possible; a checkpoint folder of one, and a chat with clips and images."""
+"""What the scripts for engines and `patch` share: tiny whole models with random weights around a golden
+tower, the checkpoint folder of one, and a chat with clips and images."""
 import argparse
 import base64
 import contextlib
@@ -61,7 +61,7 @@ def make_config(config, vocab_size, ids):
         text.update(rope_scaling=rope, rope_theta=rope["rope_theta"])
     # the names of the Omni models
     ids = {**ids, **{k.replace("_id", "_index"): v for k, v in ids.items()}}
-    if "Omni" in name:  # the tower for sound is as small as possible
+    if "Omni" in name:  # the audio tower is as small as possible
         ids["audio_config"] = {"d_model": 16, "encoder_layers": 1, "encoder_attention_heads": 2,
                                "encoder_ffn_dim": 16, "output_dim": hidden}
     config_class = getattr(transformers, name).config_class
@@ -101,7 +101,7 @@ def make_folder(golden, folder):
 
 
 def make_cache(golden, files, folder, tokens="f32"):
-    """Makes a cache of files, by the command."""
+    """Makes a cache of files with the command."""
     listed = os.path.join(folder, "list")
     with open(listed, "w", encoding="utf-8") as f:
         f.writelines(json.dumps({"path": path}) + "\n" for path in files)

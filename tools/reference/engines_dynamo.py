@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""python/examples/dynamo_backend.py in Dynamo's own driver and adapter, without a GPU: images and keys of a
-cache through AsyncVisionEncoder's threads and batches, into the TokensPrompt that vLLM gets.
+"""Runs python/examples/dynamo_backend.py in Dynamo's own driver and adapter, without a GPU: images and keys
+of a cache pass through AsyncVisionEncoder's threads and batches into the TokensPrompt that vLLM gets.
 
     engines_dynamo.py [--golden tests/golden/qwen3_vl]
 

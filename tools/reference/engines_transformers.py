@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""A tiny Qwen-VL of transformers (4.57 or 5.x) that is fed from a cache: the same logits as from the clips
-and images themselves, through its own processor, and the same text written.
+"""Feeds a tiny Qwen-VL of transformers (4.57 or 5.x) from a cache: its logits and its text must equal those
+from the clips and images themselves, through its own processor.
 
     engines_transformers.py CLIP... [--golden tests/golden/qwen3_vl]
 
@@ -21,7 +21,7 @@ from qwenvit.adapters import engines
 
 
 def load_whole(golden, config):
-    """Returns a model with random weights, except for the tower's, which are the folder's."""
+    """Returns a model with the folder's tower and random weights everywhere else."""
     whole = engine_models.make_model(config)
     tower = whole.model.visual
     tower.load_state_dict({k: v.float() for k, v in common.read_weights(golden, tower.config).items()})

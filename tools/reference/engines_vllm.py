@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""vLLM's own code on what qwenvit gives it, without a GPU: its parser and processor of Qwen3-VL (prompt
-ids, placeholders), and the model's splitting of tokens and DeepStack. vllm_proxy.py tries the EC connector.
+"""Runs vLLM's own code on what qwenvit gives it, without a GPU: its parser and processor for Qwen3-VL (prompt
+ids, placeholders), and the model's splitting of tokens and DeepStack. vllm_proxy.py tests the EC connector.
 
     engines_vllm.py CLIP CLIP [--golden tests/golden/qwen3_vl]
 
@@ -50,8 +50,7 @@ def check_processor(folder, tokenizer, entries):
 
 
 def check_parser(entries):
-    """Tests what clips must bring, and what an instance takes that gets its tokens by a connector.
-    """
+    """Tests the fields that clips need, and the input of an instance that gets its tokens by a connector."""
     from vllm.model_executor.models.qwen3_vl import Qwen3VLMultiModalDataParser
 
     data = engines.to_vllm(entries)

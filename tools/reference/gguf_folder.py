@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A tower's GGUF file -> a checkpoint folder of the values that the `gguf` package makes of it, in F32."""
+"""Converts a tower's GGUF file to an F32 checkpoint folder, with the values that the `gguf` package decodes."""
 
 import argparse
 import json
@@ -26,7 +26,7 @@ DEEPSTACK = {"norm": "norm", "ln_q": "norm", "linear_fc1": "fc1", "linear_fc2": 
 
 
 def headers(folder):
-    """name: shape, of every tensor of a folder's safetensors files."""
+    """Returns {name: shape} of every tensor in a folder's safetensors files."""
     shapes = {}
     for file in sorted(os.listdir(folder)):
         if file.endswith(".safetensors"):
@@ -52,7 +52,7 @@ def value(name, shape, tensors, deepstack):
 
 
 def write_folder(file, folder, out):
-    """Makes the folder `out` of the values of a GGUF file that was made of the checkpoint `folder`."""
+    """Writes the values of a GGUF file, which was made from the checkpoint `folder`, to the folder `out`."""
     tensors = {}
     for t in GGUFReader(file).tensors:
         shape = [int(n) for n in reversed(t.shape)]

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Is a tower in a GGUF file the same model? A line for each type of values, and exit code 1 if not.
+"""Is a tower in a GGUF file the same model? Prints a line per value type; exit code 1 if it is not.
 
-Files are made by llama.cpp's own converter and llama-quantize from FOLDER, a checkpoint, whose config.json needs
-text_config.hidden_size (the converter writes it as the tower's width). The truth of a file is transformers in f32 on
-what the `gguf` package makes of its blocks (gguf_folder.py). Distance of a token: |x - truth| / |truth|.
-  f32    qwenvit's worst distance is below 2e-5, and its tokens are bit for bit those that it makes of the package's
-         values; of F32 and BF16 those of FOLDER
+llama.cpp's own converter and llama-quantize make the files from FOLDER, a checkpoint whose config.json needs
+text_config.hidden_size (the converter writes it as the tower's width). The truth for a file is transformers in f32 on
+the values that the `gguf` package decodes from its blocks (gguf_folder.py). Distance of a token: |x - truth| / |truth|.
+  f32    qwenvit's worst distance is below 2e-5, and its tokens equal, bit for bit, its tokens for the
+         package's values; for F32 and BF16 also its tokens for FOLDER
   bf16   mean and worst are at most 1.05 times transformers' own bf16, both against bf16-rounded values (parity.py)
 llama_cpp.sh LLAMA gets llama.cpp. --image must need no resizing: 384 by 256 is right for patches of 16,
 336 by 224 for patches of 14.
@@ -29,7 +29,7 @@ import parity
 CONVERTED = ("F32", "F16", "BF16", "Q8_0")
 QUANTIZED = {"Q4_0": "Q4_0", "Q4_1": "Q4_1", "Q5_0": "Q5_0", "Q5_1": "Q5_1", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M",
              "Q6_K": "Q6_K"}  # fmt: skip
-ALIKE = ("F32", "BF16")  # made of a bf16 checkpoint these have its values
+ALIKE = ("F32", "BF16")  # made from a bf16 checkpoint, these have its exact values
 
 
 def run(command, **options):
@@ -40,8 +40,8 @@ def run(command, **options):
 
 
 def as_published(folder, out):
-    """A copy of a Qwen2-VL or Qwen2.5-VL folder with tensors' names as they were published: the converter sees no
-    other ones there, and `qwenvit synth` writes those of today."""
+    """Copies a Qwen2-VL or Qwen2.5-VL folder with tensors named as published: the converter knows only those
+    names, and `qwenvit synth` writes today's."""
     shutil.copytree(folder, out)
     for path in common.weight_files(out):
         tensors = {name.removeprefix("model."): tensor for name, tensor in load_file(path).items()}
@@ -50,7 +50,7 @@ def as_published(folder, out):
 
 
 def make_file(args, kind):
-    """The path of FOLDER's tower in values of this type, made if it is not there."""
+    """Returns the path of FOLDER's tower in this value type; makes it if it is missing."""
     path = os.path.join(args.work, f"{os.path.basename(os.path.normpath(args.folder))}-{kind}.gguf")
     if not os.path.exists(path):
         if kind in CONVERTED:
@@ -74,7 +74,7 @@ def encode(args, model, grids, dtype):
 
 
 def worst_of(found, truth):
-    """(mean, worst) of the distances of all outputs: the largest of each."""
+    """Returns the largest mean and the largest worst distance over all outputs."""
     both = [common.mean_and_worst(found[name], truth[name]) for name in truth]
     return max(b[0] for b in both), max(b[1] for b in both)
 

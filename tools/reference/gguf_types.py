@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Prints what the `gguf` package (on PyPI) makes of seeded blocks of each quantised type. This is
-the table in tests/test_gguf.c, which the library is compared with."""
+"""Prints the values that the `gguf` package (on PyPI) decodes from seeded blocks of each quantised type:
+the table in tests/test_gguf.c."""
 
 import sys
 

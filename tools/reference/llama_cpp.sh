@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Puts llama.cpp, as the source distribution of llama-cpp-python carries it, into FOLDER: its sources with the
-# converter in FOLDER/llama.cpp, and llama-quantize, built for this machine's CPU, in FOLDER/bin. Needs pip, CMake,
+# Gets llama.cpp from the source distribution of llama-cpp-python: its sources and the converter to
+# FOLDER/llama.cpp, and llama-quantize, built for this machine's CPU, to FOLDER/bin. Needs pip, CMake,
 # Ninja and a C++ compiler; 80 MB to download, some minutes to build.
 # Usage: llama_cpp.sh FOLDER [JOBS]
 set -eu

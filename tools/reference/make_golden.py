@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 """Makes tests/golden: tiny checkpoints of every family and what transformers computes with them.
 
-Weights and pixels depend on the seeds below alone. Layer outputs are transformers' in f32 and may
-differ in their last bits between machines and torch versions.
+Weights and pixels depend only on the seeds below. Layer outputs are transformers' in f32; their last
+bits may differ between machines and torch versions.
 """
 import argparse
 import json
@@ -18,7 +18,7 @@ HALVES = dict(image_mean=[0.5] * 3, image_std=[0.5] * 3)
 CLIP = dict(image_mean=[0.48145466, 0.4578275, 0.40821073],
             image_std=[0.26862954, 0.26130258, 0.27577711])
 
-# what most of the cases have
+# what most cases share
 DEFAULTS = dict(prefix="model.visual.", dtype=torch.bfloat16, shards=1)
 CASES = {
     # no learned positions, no bias in the Conv3d, the tower's width under another key, quick GELU
@@ -71,7 +71,7 @@ CASES = {
                     out_hidden_size=20, num_position_embeddings=25,
                     deepstack_visual_indexes=[1]),
         shards=2, frames=4, grids=[[2, 4, 6], [3, 2, 10]]),
-    # Qwen3-VL's tower, by classes of its own
+    # Qwen3-VL's tower, in classes of its own
     "cohere_compass": dict(
         seed=13, vision_type="cohere_compass_vision",
         architecture="CohereCompassForConditionalGeneration",

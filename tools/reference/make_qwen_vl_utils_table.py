@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Writes what qwen-vl-utils decides and makes, for tests/test_like.c.
+"""Writes the decisions and results of qwen-vl-utils, for tests/test_like.c.
 
     make_qwen_vl_utils_table.py > tests/qwen_vl_utils.json
 
-The package runs as it is; only its reader gives frames of the size asked for instead of a file's,
-and where sizes alone are wanted its resize makes none.
+The package is unchanged, but its reader returns made-up frames of a given size instead of a file's, and
+where only sizes matter its resize is skipped.
 """
 import inspect
 import itertools
@@ -54,7 +54,7 @@ def hash_of(numbers):
 
 
 def row(patch, source, options, made):
-    """What of a file ("source") and asked for becomes "made", or null if the package refuses."""
+    """Returns a row: a file ("source"), the options, and the package's result ("made"; None if it refuses)."""
     return {"patch": patch, "source": source, "made": made,
             "options": {OURS.get(name, name): value for name, value in options.items()}}
 
@@ -106,7 +106,7 @@ def image_row(size, options, patch):
 
 
 def cut_row(clip, options):
-    """Reads frames as the package's readers do."""
+    """Reads frames like the package's readers."""
     total, fps = clip
     source = {"frames": total, "fps": fps, "height": 64, "width": 64}
     try:
@@ -154,8 +154,7 @@ def resize_rows(size):
 
 
 def write(made_with, choices, resizes):
-    """Prints one row per line. A row of resizes has the arithmetic, both sizes, and the bytes'
-    hash."""
+    """Prints one row per line. A row of resizes has the arithmetic, both sizes, and a hash of the bytes."""
     lines = {name: ",\n".join(json.dumps(row) for row in rows)
              for name, rows in (("choices", choices), ("resizes", resizes))}
     print('{"made_with": ' + json.dumps(made_with), end="")

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Is qwenvit the same model as transformers, on real clips? A table, and exit code 1 if not.
+"""Is qwenvit the same model as transformers, on real clips? Prints a table; exit code 1 if it is not.
 
 Distance of a token: |x - truth| / |truth|. Truth: transformers in f32 on bf16-rounded weights.
   f32   the worst token's distance is below 2e-5
   bf16  mean and worst distance are at most 1.05 times those of transformers' own bf16, the better
         of its two attention paths (sdpa, eager), for the tokens and every DeepStack output
-transformers in bf16 rounds the pixels first, and is held against the truth on rounded pixels.
+transformers in bf16 rounds the pixels first, so it is compared with the truth on rounded pixels.
 qwenvit may round them or not (bytes are exact in bf16): both truths are shown, the nearer counts.
---pack: all clips and images at once, one chunk of qwenvit's against one call of transformers.
+--pack: all clips and images at once, one chunk of qwenvit against one call of transformers.
 """
 import argparse
 import json
@@ -30,7 +30,7 @@ IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".ppm")
 
 
 def options(args, dtype):
-    """Returns the options of `qwenvit encode` that equal this tool's."""
+    """Returns this tool's options as options of `qwenvit encode`."""
     out = ["--model", args.model, "--dtype", dtype, "--output-dtype", "f32"]
     for name in ("num_frames", "fps", "min_pixels", "max_pixels"):  # images ignore the first two
         if getattr(args, name) is not None:
@@ -50,8 +50,7 @@ def run_encode(args, clips, output, more):
 
 
 def read_output(path):
-    """Reads a file of `qwenvit encode` and returns its tensors, under the names that layers have
-    here."""
+    """Returns the tensors of a file of `qwenvit encode`, by this tool's names of layers."""
     tensors = load_file(path)
     out = {"merger": tensors.pop("tokens")}
     for name, x in tensors.items():
@@ -60,7 +59,7 @@ def read_output(path):
 
 
 def encode(args, clips, grids, dtype):
-    """Returns qwenvit's outputs for a clip alone, or for each of several that are one chunk."""
+    """Returns qwenvit's outputs for a single clip, or for each of several clips in one chunk."""
     more = options(args, dtype)
     with tempfile.TemporaryDirectory() as folder:
         if len(clips) == 1:
@@ -139,7 +138,7 @@ def read_pixels(args, path):
 
 
 def check_dtype(args, towers, clips, pixels, grids, truth, dtype):
-    """Encodes each clip by qwenvit, and returns the table's rows for all clips together."""
+    """Encodes each clip with qwenvit and returns the table's rows for all clips together."""
     found = encode(args, clips, grids, dtype)
     for clip, one, grid in zip(clips, found, grids.tolist()):
         if one["grid_thw"].reshape(-1).tolist() != grid:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""qwenvit.patch on transformers' own classes: tiny towers of every family in f32 (2e-5 of transformers'
-tokens) and bf16 (1.05 of its own mean distance), saved while patched and restored to the bit; and tiny whole
-models: the same text, the same logits.
+"""Tests qwenvit.patch on transformers' own classes: tiny towers of every family in f32 (within 2e-5 of
+transformers' tokens) and bf16 (within 1.05 of its own mean distance), saved while patched and restored bit for
+bit; and tiny whole models: the same text, the same logits.
 
     python tools/reference/patch.py [FOLDER...]     (the wheel must be installed; FOLDER: tests/golden/*)
 """
@@ -60,8 +60,7 @@ def check(folder):
 
 
 def check_saving(model, before):
-    """A patched model saves the weights, with the same bits; saving or copying anything else
-    raises."""
+    """A patched model saves its weights bit for bit; saving or copying anything else raises."""
     def is_whole(state):
         assert state.keys() == before.keys(), state.keys() ^ before.keys()
         for k, v in before.items():
@@ -129,8 +128,8 @@ def check_generate(folder):
 
 def check_bf16_logits(whole):
     """Returns the distances, patched and not, of bf16 logits to those of f32 on the same rounded
-    weights and pixels. The language model computes in f32 in all three; it is given the tower's
-    tokens, which two of them round to bf16."""
+    weights and pixels. The language model computes in f32 in all three runs; two of them round
+    the tower's tokens to bf16."""
     whole.load_state_dict({k: v.bfloat16().float() for k, v in whole.state_dict().items()})
     images = [an_image(whole, seed) for seed in range(32)]
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Is qwenvit.prompt the text that transformers' own processors make? Real clips and images at several
-frames per second, and made-up lengths and rates, for the families whose folders are given.
+"""Does qwenvit.prompt give the text of transformers' own processors? Real clips and images at several
+frames per second, and made-up lengths and rates, for the families of the given folders.
 
     prompts.py FOLDER... --files FILE... [--table python/tests/prompts.json]
 
-FOLDER: a checkpoint's, as tests/golden has them. The wheel must be installed. Display rotation is left
-out by transformers: clips that have one are passed over. --table writes the made-up cases for a test.
+FOLDER: a checkpoint's, as tests/golden has them. The wheel must be installed. transformers
+ignores display rotation, so rotated clips are skipped. --table writes the made-up cases for a test.
 Exit 1: a text, a grid or a time differs.
 """
 import argparse
@@ -69,7 +69,7 @@ def theirs(processor, kind, media, metadata=None):
 
 
 def made_up(family, processor):
-    """Gives cases without files: (what a result would know, the text between the chat's)."""
+    """Yields cases without files: (what a result would know, the text between the chat's)."""
     merge = processor.video_processor.merge_size
     for indices, fps in CLIPS:
         if len(indices) < 2:  # the processor fails here; qwenvit pairs a single frame with itself
@@ -97,12 +97,12 @@ def short(text):
 
 
 def sampler(processor, fps):
-    """Chooses frames in the form in which load_video calls this."""
+    """Chooses frames, with the arguments that load_video passes."""
     return lambda metadata, **_: processor.video_processor.sample_frames(metadata, fps=fps)
 
 
 def real(path, processor, model):
-    """Gives cases of a file at several rates: (name, our result, their text, their grid, their
+    """Yields cases of a file at several rates: (name, our result, their text, their grid, their
     seconds, their ids)."""
     if path.endswith((".png", ".jpg")):
         from PIL import Image

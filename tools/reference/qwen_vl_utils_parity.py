@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Holds --like qwen-vl-utils to the package: frames, sizes, timestamps and pixels, byte by byte.
+"""Compares --like qwen-vl-utils with the package: frames, sizes, timestamps and pixels, byte by byte.
 
     qwen_vl_utils_parity.py MEDIA_DUMP CLIP_OR_IMAGE...
 
-MEDIA_DUMP is tests/media_dump of a build. Every file goes through a table of options, with patches
-of 14 and 16. Clips are decoded by PyAV for the package, whose own readers make other RGB of the same
-frames; with torchcodec at hand its frame numbers, rates and sizes are compared as well.
+MEDIA_DUMP is tests/media_dump of a build. Every file is tried with a table of options, with patches
+of 14 and 16. PyAV decodes clips for the package, because the package's own readers convert the same
+frames to different RGB; if torchcodec is installed, its frame numbers, rates and sizes are compared too.
 """
 import itertools
 import json
@@ -33,7 +33,7 @@ IMAGE_OPTIONS = ({}, {"min_pixels": 300000}, {"max_pixels": 50000},
 
 
 def read_with_pyav(ele):
-    """Does what the package's readers do, on PyAV's frames."""
+    """Reads like the package's readers, from PyAV's frames."""
     with av.open(ele["video"]) as container:
         stream = container.streams.best("video")
         decoded = list(container.decode(stream))

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Makes an environment in which SGLang's receiver of tokens and its processor of Qwen-VL run on a CPU, without its compiled
-# parts: SGLang's wheel and the few modules that these import, on top of an environment that vllm_env.sh has made, which has
+# Makes an environment in which SGLang's token receiver and its Qwen-VL processor run on a CPU, without SGLang's compiled
+# parts: SGLang's wheel and the few modules it imports, on top of an environment made by vllm_env.sh, which has
 # torch 2.14.0 (SGLang asks for 2.14.1) and the rest. Needs 1.4 GB.
 # Usage: sglang_env.sh DIR VLLM_DIR; then, with the wheel's folder in PYTHONPATH: DIR/run sglang_receiver.py CLIP
 set -eu

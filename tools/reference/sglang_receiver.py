@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""SGLang's own decode side, unmodified and without a GPU, with `qwenvit serve --sglang-peers` as its encoder: its receiver asks for
-tokens and reads them from its socket, and its processor of Qwen-VL places them in the prompt. The processor also gets what
-`engines.to_sglang` makes of the same tokens.
+"""Runs SGLang's own decode side, unmodified and without a GPU, with `qwenvit serve --sglang-peers` as its encoder: its receiver
+asks for tokens and reads them from its socket, and its Qwen-VL processor places them in the prompt. The processor also gets
+the output of `engines.to_sglang` for the same tokens.
 
     sglang_receiver.py CLIP [--write FILE]
 
@@ -45,7 +45,7 @@ from serving import Server  # noqa: E402
 
 
 class Side:
-    """SGLang's receiver and processor, made as its tokenizer process makes them."""
+    """SGLang's receiver and processor, set up as in its tokenizer process."""
 
     def __init__(self, folder, config, processor, url):
         args = ServerArgs(model_path=folder, language_only=True, encoder_urls=[url], encoder_transfer_backend="zmq_to_tokenizer",
@@ -76,7 +76,7 @@ class Side:
         return asyncio.run(self.receiver.recv_mm_data(request, self.processor, text))
 
     def given(self, ids, tokens):
-        """Returns the processor's result for a request that brings the tokens itself."""
+        """Returns the processor's result for a request that contains the tokens."""
         data = engines.to_sglang(tokens)
         request = types.SimpleNamespace(video_data=data.get("video_data"), audio_data=None)
         return asyncio.run(self.processor._process_mm_data_uncached(data.get("image_data"), ids, request))
@@ -99,7 +99,7 @@ def rows_of(tokens):
 
 
 def check_placed(config, ids, tokens, out):
-    """Checks that items lie at their placeholders in the prompt, and have the rows of tokens."""
+    """Checks that items are at their placeholders in the prompt and have the rows of tokens."""
     assert out.input_ids == ids and out.mrope_positions.shape == (3, len(ids))
     for kind, found in tokens.items():
         items = [item for item in out.mm_items if item.modality == Modality.from_str(kind)]

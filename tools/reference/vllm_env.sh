@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Makes an environment in which vLLM's chat parser, processors, video loaders and EC connector run on a CPU, without its
-# compiled parts, and puts the proxy of its example there, which only its source distribution has. CUDA's libraries, which
-# torch's wheel wants although no GPU is used, are those of the toolkit in /usr/local/cuda. Needs Python 3.11 and 6 GB.
+# Makes an environment in which vLLM's chat parser, processors, video loaders and EC connector run on a CPU, without vLLM's
+# compiled parts, and adds the proxy of vLLM's example, which only its source distribution has. torch's wheel needs CUDA's
+# libraries even without a GPU; it gets the toolkit's in /usr/local/cuda. Needs Python 3.11 and 6 GB.
 # Usage: vllm_env.sh DIR; then, with the wheel's folder in PYTHONPATH: DIR/run vllm_proxy.py DIR/disagg_epd_proxy.py CLIP
 set -eu
 dir=${1:?usage: vllm_env.sh DIR}

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""qwenvit's video loader in vLLM, beside vLLM's own: are pixel_values the same, and what does it cost? A clip is loaded as vLLM
-loads it (VideoMediaIO), and the frames go to the checkpoint's video processor.
+"""Compares qwenvit's video loader in vLLM with vLLM's own: are pixel_values the same, and what does each cost? A clip is loaded
+as vLLM loads it (VideoMediaIO), and the frames go to the checkpoint's video processor.
 
     vllm_loader.py CLIP... [--model FOLDER] [--times N] [--callers N]
 
---model: a folder with preprocessor files; without it one with the numbers of Qwen3-VL is made. --times: takes each clip N times, and
-prints requests per second, CPU time and the most memory, for both loaders in turn; else a table of what differs. Exit 1: a clip that
-both load, with the same frames, has other pixel_values.
+--model: a folder with preprocessor files; by default one with the numbers of Qwen3-VL is made. --times: loads each clip N times, and
+prints requests per second, CPU time and peak memory for both loaders in turn; without it, prints a table of differences. Exit 1: a
+clip that both load has the same frames but different pixel_values.
 """
 import argparse
 import concurrent.futures
@@ -26,7 +26,7 @@ OWN = {"Qwen3VLVideoProcessor": "qwen3_vl", "Qwen2VLVideoProcessor": "qwen2_vl"}
 
 
 class Loading:
-    """pixel_values of clips by one of the loaders."""
+    """Makes the pixel_values of clips with one of the loaders."""
 
     def __init__(self, model, loader):
         import vllm.platforms
@@ -63,7 +63,7 @@ def read(path):
 
 
 def memory_of(pids):
-    """Returns the bytes of processes that are theirs alone, and what they share of with others by share."""
+    """Returns the proportional set size of processes in bytes: shared pages count in parts."""
     total = 0
     for pid in pids:
         try:
@@ -75,7 +75,7 @@ def memory_of(pids):
 
 
 def family_of(pid):
-    """Returns a process and all that it started."""
+    """Returns a process and all its descendants."""
     found = [pid]
     for one in found:
         try:
@@ -101,7 +101,7 @@ def timed(clips, model, loader, times, callers, out):
     def cpu():
         used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         living = 0
-        for pid in family_of(os.getpid())[1:]:  # decoders of a program that goes on
+        for pid in family_of(os.getpid())[1:]:  # keeps the decoders of a long-running program
             with open(f"/proc/{pid}/stat", encoding="ascii") as f:
                 fields = f.read().rpartition(")")[2].split()
                 living += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
@@ -128,7 +128,7 @@ def compare(clips, model):
         for loading in (theirs, ours):
             try:
                 found.append(loading(read(path)))
-            except Exception as e:  # whatever a loader makes of a clip belongs into the table
+            except Exception as e:  # any failure of a loader belongs in the table
                 found.append(f"{type(e).__name__}: {e}")
         name = os.path.basename(path)
         if any(isinstance(one, str) for one in found):

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The proxy of vLLM's example of a separate encoder, unmodified, in front of `qwenvit serve` and of a decode side made of
-vLLM's own chat parser, processor and connector: the rows that this loads are those of encode(). Without a GPU.
+"""Puts the proxy of vLLM's separate-encoder example, unmodified, in front of `qwenvit serve` and of a decode side made from
+vLLM's own chat parser, processor and connector: the rows that the decode side loads must be those of encode(). Needs no GPU.
 
     vllm_proxy.py PROXY CLIP [--golden tests/golden/qwen3_vl] [--write python/tests/vllm_requests.json]
 
-PROXY: disagg_epd_proxy.py, which vllm_env.sh puts beside the environment. --write makes the requests and keys that
-python/tests has. Exit 1: something differs.
+PROXY: disagg_epd_proxy.py, which vllm_env.sh puts next to the environment. --write makes the requests and keys in
+python/tests. Exit 1: something differs.
 """
 import argparse
 import base64
@@ -29,7 +29,7 @@ from PIL import Image
 
 import vllm
 
-import engines_vllm  # first: it says that the platform is a CPU
+import engines_vllm  # first: it sets the platform to CPU
 from vllm.distributed.ec_transfer.ec_connector import example_connector as ec
 from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorRole
 from vllm.multimodal.hasher import MultiModalHasher
@@ -51,7 +51,7 @@ PATH = "/v1/chat/completions"
 # ---- media ---------------------------------------------------------------------------------------
 
 def images_of_all_modes():
-    """Gives (name, bytes) of images whose mode vLLM keeps or converts."""
+    """Yields (name, bytes) of images whose mode vLLM keeps or converts."""
     rgba = Image.merge("RGBA", (*pixels((8, 8)).split(), Image.new("L", (8, 8), 77)))
     for kind, modes in {"PNG": ("RGB", "RGBA", "L", "P", "LA", "1"), "JPEG": ("RGB", "L", "CMYK"), "GIF": ("P", "L"),
                         "WEBP": ("RGB", "RGBA")}.items():
@@ -76,7 +76,7 @@ def part(data, kind):
     return {"type": name, name: {"url": data_url(data, kind)}}
 
 
-# ---- the decode side, and what stands before the encoder -----------------------------------------
+# ---- the decode side, and what is in front of the encoder ----------------------------------------
 
 class Decoder:
     """Takes a request as vLLM's decode side does, up to the rows that its connector loads."""
@@ -107,7 +107,7 @@ class Decoder:
 
 
 class Relay:
-    """A server that calls a function with each body."""
+    """A server that calls a function with each request's body."""
 
     def __init__(self, answer):
         class Handler(BaseHTTPRequestHandler):
@@ -142,13 +142,13 @@ def start_proxy(program, encoder, decoder, *more):
 
 
 def llm_d(body):
-    """Gives the requests that llm-d's router makes of a client's: an item each, and the rest as it was."""
+    """Yields the requests that llm-d's router makes from a client's request: one item each, the rest unchanged."""
     for one in body["messages"][0]["content"]:
         if one["type"] != "text":
             yield {**body, "messages": [{"role": "user", "content": [one]}], "max_tokens": 1, "stream": False}
 
 
-# ---- the whole way -------------------------------------------------------------------------------
+# ---- end to end ----------------------------------------------------------------------------------
 
 def check(args, folder):
     _, processor = engine_models.make_folder(args.golden, os.path.join(folder, "model"))
