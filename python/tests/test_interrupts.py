@@ -51,6 +51,7 @@ def during(call, most_s, times):
     except (Interrupt, RuntimeError) as e:  # of a lock in threading, in whose __exit__ it came
         kept.append(e)
     left = 0
+    signal.setitimer(signal.ITIMER_REAL, 0)
     return kept
 
 signal.signal(signal.SIGALRM, ring)
