@@ -18,6 +18,7 @@ import filecmp
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -110,7 +111,8 @@ class Runner:
     def run(self, p):
         """Builds and runs the patch's test. Returns whether it passed, and its output."""
         limit = str(int(max(60, 5 * self.seconds.get((p.preset, p.test), 200))))
-        failing = {1, 124}  # pytest's code for tests that fail, and timeout's; others are of pytest's own trouble
+        # pytest's code for tests that fail, timeout's, and crashes; pytest's other codes are its own errors
+        failing = {1, 124, -signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS}
         if p.test.endswith("/bare.py"):
             self.build_wheel(p.test)
             command = ["timeout", limit, "build/python/bare/bin/python", "-I", p.test, "tests/golden/qwen3_vl"]

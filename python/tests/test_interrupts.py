@@ -227,6 +227,7 @@ def test_a_generator_and_its_model_may_be_closed_within_a_forward(own, one_item,
         many.close()
         for call in (small.encode, lambda x: next(small.encode([x]))):
             refused(lambda: call(few), "this call has interrupted")
+        time.sleep(0.1)  # the thread that adds sources lets go, so that own.close() is last
         own.close()
         calls.append(n)
         return out.ctypes.data
