@@ -68,11 +68,11 @@ def test_the_interpreter_ends_while_a_daemon_thread_is_in_a_call(call, golden, t
 
 BUSY = """
 model = qwenvit.load(golden, backend="ref", dtype="f32", threads=1)
-rows = np.zeros((44 * 44, model.info["row_dim"]), np.float32)
+rows = np.zeros((64 * 64, model.info["row_dim"]), np.float32)
 began = time.monotonic()
-model.forward(rows, [[1, 44, 44]])
+model.forward(rows, [[1, 64, 64]])
 took = time.monotonic() - began
-thread = threading.Thread(target=lambda: model.forward(rows, [[1, 44, 44]]), daemon=True)
+thread = threading.Thread(target=lambda: model.forward(rows, [[1, 64, 64]]), daemon=True)
 thread.start()
 time.sleep(took / 10)
 print(took, time.monotonic())
@@ -84,7 +84,7 @@ def test_work_under_way_ends_before_the_process(golden, tmp_path, clip):
     ended = python(BEGIN + BUSY, golden, tmp_path, clip)
     took, left = map(float, ended.stdout.split())
     assert ended.returncode == 0 and took > 0.2
-    assert time.monotonic() - left > min(0.6 * took, 4)  # nobody waits for longer than 5 s
+    assert time.monotonic() - left > min(0.3 * took, 4)  # the load may change; nobody waits for longer than 5 s
 
 
 # CPython 3.14 stops a thread that wants the interpreter after its end; earlier versions end it by this function.
