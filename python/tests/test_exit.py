@@ -84,7 +84,7 @@ def test_work_under_way_ends_before_the_process(golden, tmp_path, clip):
     ended = python(BEGIN + BUSY, golden, tmp_path, clip)
     took, left = map(float, ended.stdout.split())
     assert ended.returncode == 0 and took > 0.2
-    assert time.monotonic() - left > min(0.3 * took, 4)  # the load may change; nobody waits for longer than 5 s
+    assert time.monotonic() - left > min(0.3 * took, 0.6)  # the load may change; nobody waits for longer than 5 s
 
 
 # CPython 3.14 stops a thread that wants the interpreter after its end; earlier versions end it by this function.
