@@ -377,7 +377,7 @@ class Cache(Mapping[str, Entry]):
         """
         from .adapters import parquet
 
-        return parquet.export(self, folder, compression, progress)
+        return parquet.write_tokens(self, folder, compression, progress)
 
     def __repr__(self) -> str:
         return f"<qwenvit.Cache {self.folder}: {self._n[0]} keys, {self._n[1]} failed>"

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import _core
+from ._cache import Cache
 from ._error import Error, error
 from ._files import DTYPES, whole
 
@@ -37,11 +38,15 @@ class _Part:
         if max((t["data_offsets"][1] for t in self.header.values()), default=0) != size - self.data:
             raise ValueError("its tensors do not end where it ends: it was cut short")
         self.sealed, text, at = int(about["sealed"]), about["records"].strip(), 1
+        if not 0 <= self.sealed < 1 << 62:
+            raise ValueError(f"it was sealed at {self.sealed} ns")
         self.records = []
         while at < len(text) - 1:
             record, end = json.JSONDecoder().raw_decode(text, at)
             self.records.append((record, text[at:end]))
-            at = end + 1 + (len(text[end + 1 :]) - len(text[end + 1 :].lstrip()) if text[end + 1 : end + 2].isspace() else 0)
+            at = end + 1  # behind a comma
+            while text[at : at + 1].isspace():
+                at += 1
 
     def __enter__(self) -> None:
         """Maps the file. A cache may have more parts than a process may have files open."""
@@ -99,10 +104,17 @@ def _that_count(parts: list[_Part]) -> set[tuple[str, int]]:
 
 def _describe(old: str, new: str) -> Any:
     """Writes the description of the new cache, or compares with one that is there. Returns the layout."""
-    with open(os.path.join(old, DESCRIPTION), "rb") as f:
-        description = json.load(f)
-    if description.get("format") != FORMAT or description.get("version") != "1":
-        raise error("QV_EFORMAT", f"{old}: version is {description.get('version')!r}; it must be '1' to be converted")
+    path = os.path.join(old, DESCRIPTION)
+    try:
+        with open(path, "rb") as f:
+            description = json.load(f)
+    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError) as e:
+        raise error("QV_EFORMAT", f"{path}: not a cache: {getattr(e, 'strerror', None) or e}") from None
+    about = description if isinstance(description, dict) else {}
+    if about.get("format") != FORMAT or about.get("version") != "1":
+        raise error("QV_EFORMAT", f"{old}: version is {about.get('version')!r}; it must be '1' to be converted")
+    if not isinstance(about.get("tokens"), dict):
+        raise error("QV_EFORMAT", f"{path}: tokens is {about.get('tokens')!r}; it must say how tokens are stored")
     description["version"] = "2"
     os.makedirs(new, exist_ok=True)
     path = os.path.join(new, DESCRIPTION)
@@ -120,10 +132,11 @@ def convert(old: str, new: str, tell: Callable[[str], object] = lambda words: No
     version 1 into a folder `new`. Returns (keys, parts that were left out, keys that were left out of the
     others). Run again, it goes on."""
     layout, parts, n_keys, n_parts, n_left = _describe(old, new), [], 0, 0, 0
+    damaged = Cache(new).damaged
     for path in sorted(glob.glob(os.path.join(glob.escape(old), "part-*.safetensors"))):
         try:
             parts.append(_Part(path))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as e:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, struct.error) as e:
             n_parts += 1
             tell(f"{path}: left out: {e}")
     count = _that_count(parts)
@@ -138,6 +151,8 @@ def convert(old: str, new: str, tell: Callable[[str], object] = lambda words: No
                     keys.append(part.copied(record, text, layout))
                 except (ValueError, KeyError, TypeError, IndexError, AttributeError) as e:
                     wrong.append((text, e))
+            if part.name in damaged:
+                os.remove(os.path.join(new, part.name))
             name = None if os.path.exists(os.path.join(new, part.name)) else os.fsencode(part.name)
             left = _core.write_part(os.fsencode(new), name, part.sealed, keys)
         wrong += [(keys[i][1], words) for i, words in left]

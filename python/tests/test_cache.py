@@ -34,14 +34,15 @@ def make_format(folder, model_type="qwen3_vl", **changes):
 
 def write_part(folder, number, clips, sealed, failed=(), packed=False, grid=(1, 2, 2), frames=3, **about):
     """Writes a part. clips: {key: matrices [1 + deepstack][n, width]}, with bf16 as uint16. about:
-    other fields of the records. Checksums are made up, as nobody reads them unasked."""
+    other fields of the records."""
+    xxh3 = pytest.importorskip("xxhash").xxh3_64_digest
     compact = functools.partial(json.dumps, ensure_ascii=False, separators=(",", ":"))
     name, keys = f"part-00000-of-00001-host-{number:04d}-000000.safetensors", []
     for key, matrices in clips.items():
-        record = compact({"key": key, "path": key, "status": "ok", "xxh3": "0123456789abcdef", **about})
-        tensors = [np.concatenate(matrices, 1)] if packed else matrices
-        keys.append((key, record, [np.ascontiguousarray(m).tobytes() for m in tensors], len(matrices[0]),
-                     np.array(grid, np.int64).tobytes(), np.arange(float(frames)).tobytes()))
+        tensors = [np.ascontiguousarray(m).tobytes() for m in ([np.concatenate(matrices, 1)] if packed else matrices)]
+        ends = np.array(grid, np.int64).tobytes(), np.arange(float(frames)).tobytes()
+        record = {"key": key, "path": key, "status": "ok", "xxh3": xxh3(b"".join(map(xxh3, (*tensors, *ends)))).hex(), **about}
+        keys.append((key, compact(record), tensors, len(matrices[0]), *ends))
     for key in failed:
         record = {"key": key, "path": key, "status": "failed", "code": "QV_EFORMAT", "error": "no clip"}
         keys.append((key, compact(record), [], 0, b"", b""))
@@ -294,7 +295,7 @@ def test_an_entry_shows_its_record(tmp_path):
     write_part(tmp_path, 2, {"i": clip_of(2, 1)}, 1, frames=1, picture=True, damaged_frames="many")
     cache = qwenvit.Cache(tmp_path)
     a, i = cache["a"], cache["i"]
-    assert a.record == {"key": "a", "path": "b.mp4", "status": "ok", "xxh3": "0123456789abcdef", "bytes": 12,
+    assert a.record == {"key": "a", "path": "b.mp4", "status": "ok", "xxh3": a.record["xxh3"], "bytes": 12,
                         "picture": False, "sampled_fps": 2.5, "damaged_frames": 2, "odd": [1]}
     assert (a.damaged_frames, i.damaged_frames) == (2, 0)
     assert repr(a) == "<qwenvit.Entry 'a': [5, 8] f32, 2 deepstack, a clip of 3 frames at 2.5 fps, 2 damaged>"
@@ -627,6 +628,6 @@ def test_the_parquet_index_leaves_no_half_file(folder, tmp_path):
     pytest.importorskip("pyarrow")
     cache = qwenvit.Cache(folder)
     (tmp_path / "taken").mkdir()
-    for path in (tmp_path / "nowhere" / "i.parquet", tmp_path / "taken"):
-        refused(lambda: cache.to_parquet_index(path), path.name, "QV_EIO")
+    for path, status in ((tmp_path / "nowhere" / "i.parquet", "QV_EIO"), (tmp_path / "taken", "QV_EFORMAT")):
+        refused(lambda: cache.to_parquet_index(path), path.name, status)
     assert not list(tmp_path.glob("*.tmp"))

@@ -5,12 +5,13 @@ compares record by record."""
 import json
 import resource
 import struct
+import subprocess
 
 import numpy as np
 import pytest
 
 import qwenvit
-from conftest import command, refused
+from conftest import COMMAND, command, refused
 from qwenvit import _convert
 
 WIDTH = 4
@@ -91,6 +92,36 @@ def test_what_is_wrong_is_told(old, tmp_path):
     done = command("convert", old, tmp_path / "new", code=1)
     assert "1 keys; 1 parts left out" in done.stdout and "cut short" in done.stderr
     assert "it must be '1'" in command("convert", tmp_path / "new", tmp_path / "newer", code=3).stderr
+
+
+def test_a_bad_part_costs_itself(old, tmp_path):
+    write_old(old, 1, 100, {"a": (1, {})})
+    for number, sealed in enumerate((-5, 2**63 - 1, 10**30), 2):
+        write_old(old, number, sealed, {f"b{number}": (2, {})})
+    deep = write_old(old, 5, 100, {"c": (3, {})}) and next(old.glob("*00000005*"))
+    text = b'{"a":' * 50000
+    deep.write_bytes(struct.pack("<Q", len(text)) + text)
+    told, new = [], tmp_path / "new"
+    assert _convert.convert(old, new, told.append) == (1, 4, 0) and len(told) == 4, told
+    [part] = new.glob("part-*")
+    part.write_bytes(part.read_bytes()[:1000])
+    assert _convert.convert(old, new) == (1, 4, 0) and set(qwenvit.Cache(new)) == {"a"}, "a damaged part is made again"
+
+
+def test_a_stdout_that_is_full_is_reported(old, tmp_path):
+    with open("/dev/full", "w") as full:
+        run = subprocess.run([*COMMAND, "convert", old, tmp_path / "new"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert run.returncode == 3 and run.stderr == "qwenvit: standard output cannot be written: No space left on device\n"
+
+
+def test_what_is_no_cache_is_refused(old, tmp_path):
+    for text in ("[]", "{", "[" * 50000, '{"format":"qwenvit-cache","version":"1"}', None):
+        if text is None:
+            (old / "qwenvit-cache.json").unlink()
+        else:
+            (old / "qwenvit-cache.json").write_text(text)
+        done = command("convert", old, tmp_path / "new", code=3)
+        assert str(old) in done.stderr and "Traceback" not in done.stderr and not (tmp_path / "new").exists(), done
 
 
 def test_a_bad_key_costs_itself(old, tmp_path):

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Tests a cache as Parquet: it has the rows of Ray, part by part. Skipped if pyarrow is not
+"""Tests a cache as Parquet and as tar files: each has the rows of Ray, or a sample per key, part by part. Skipped if pyarrow is not
 installed."""
 import os
+import shutil
 import signal
 import sys
+import tarfile
 
 import numpy as np
 import pytest
@@ -15,7 +17,8 @@ from test_cache import clip_of, folder, make_format, write_part  # noqa: F401
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as parquet  # noqa: E402
 
-from qwenvit.adapters.parquet import main  # noqa: E402
+from qwenvit.adapters import webdataset  # noqa: E402
+from qwenvit.adapters.export import main  # noqa: E402
 from qwenvit.adapters.rows import SCHEMA, matrices  # noqa: E402
 
 
@@ -77,8 +80,7 @@ def test_what_is_not_ours_is_left_alone(folder, tmp_path):  # noqa: F811
     name, other = next(out.iterdir()), out / "part-of-mine.parquet"
     parquet.write_table(pa.table({"a": [1]}), other)
     (out / "notes.txt").write_text("mine")
-    refused(lambda: cache.to_parquet(out), "part-of-mine.parquet: this file is not of an export", "QV_EFORMAT")
-    assert other.exists()
+    assert cache.to_parquet(out)["there"] == 3 and other.exists()
     other.unlink()
     name.write_bytes(b"nonsense")
     refused(lambda: cache.to_parquet(out), "this file is not of an export; move it away")
@@ -86,6 +88,72 @@ def test_what_is_not_ours_is_left_alone(folder, tmp_path):  # noqa: F811
     cache.to_parquet(out)
     expect_same(cache, out)
     assert (out / "notes.txt").exists()
+
+
+def samples_of(out):
+    """Returns {name: its file} of all tar files, and checks that no two files have the same name."""
+    names = []
+    for path in sorted(out.glob("*.tar")):
+        with tarfile.open(path) as tar:
+            names += [m.name.removesuffix(".safetensors") for m in tar if m.name.endswith(".safetensors")]
+    assert len(set(names)) == len(names)
+    return set(names)
+
+
+def test_tar_files_go_with_the_cache(folder, tmp_path):  # noqa: F811
+    out = tmp_path / "out"
+    assert webdataset.write_tokens(qwenvit.Cache(folder), out) == {"written": 3, "there": 0, "removed": 0, "keys": 4}
+    assert samples_of(out) == {"a/b_mp4", "é", "twice", "later ok"}
+    command("cache", "delete", folder, "twice")
+    cache = qwenvit.Cache(folder)
+    counts = webdataset.write_tokens(cache, out)
+    assert counts["keys"] == 3 and counts["removed"] and samples_of(out) == {"a/b_mp4", "é", "later ok"}
+    name = next(out.iterdir())
+    for make in (lambda: name.write_bytes(b"nonsense"), name.mkdir):
+        name.unlink()
+        make()
+        refused(lambda: webdataset.write_tokens(cache, out), "this file is not of an export; move it away", "QV_EFORMAT")
+
+
+def test_names_in_tar_files():
+    for key, name in (("a/b.c/d.mp4", "a/b.c/d_mp4"), ("../x", "__/x"), ("/", "_"), ("a\nb/", "a_b/_"), ("//q", "q")):
+        assert webdataset._name_of(key) == name
+
+
+@pytest.mark.parametrize("write", [lambda cache, out: cache.to_parquet(out), webdataset.write_tokens], ids=["parquet", "tar"])
+def test_files_that_are_the_last_copy_stay(write, folder, tmp_path):  # noqa: F811
+    """Those of another cache, of a cache whose parts are gone, and of a part that is damaged."""
+    cache, out, other = qwenvit.Cache(folder), tmp_path / "out", tmp_path / "other"
+    write(cache, out)
+    files = set(out.iterdir())
+    make_format(other)
+    refused(lambda: write(qwenvit.Cache(other), out), "exported from another cache", "QV_EFORMAT")
+    write_part(other, 7, {"a": clip_of(1)}, 1)
+    refused(lambda: write(qwenvit.Cache(other), out), "exported from another cache", "QV_EFORMAT")
+    part = next(p for p in folder.iterdir() if p.stem in {f.stem for f in files})
+    part.write_bytes(part.read_bytes()[:-100])
+    assert write(qwenvit.Cache(folder), out)["removed"] == 0 and set(out.iterdir()) == files
+
+
+def test_tokens_that_were_altered_are_not_exported(folder, tmp_path, capsys):  # noqa: F811
+    entry = qwenvit.Cache(folder)["é"]
+    data = entry.tokens.tobytes()
+    [part] = [p for p in folder.glob("part-*") if data in p.read_bytes()]
+    part.write_bytes(part.read_bytes().replace(data, bytes([data[0] ^ 1]) + data[1:]))
+    for more in ([], ["--webdataset"]):
+        assert main([str(folder), "-o", str(tmp_path / "out"), *more]) == 3
+        assert "the checksum of its tensors is" in capsys.readouterr().err
+        shutil.rmtree(tmp_path / "out")
+
+
+def test_an_index_replaces_an_index_alone(folder, tmp_path):  # noqa: F811
+    cache = qwenvit.Cache(folder)
+    description = folder / "qwenvit-cache.json"
+    before = description.read_bytes()
+    for path in (description, next(folder.glob("part-*"))):
+        refused(lambda: cache.to_parquet_index(path), "this file is not of an export; move it away", "QV_EFORMAT")
+    assert description.read_bytes() == before and not qwenvit.Cache(folder).damaged
+    assert cache.to_parquet_index(tmp_path / "index") == cache.to_parquet_index(tmp_path / "index")
 
 
 def test_a_disk_that_is_full_leaves_no_half_file(folder, tmp_path, monkeypatch):  # noqa: F811
@@ -153,6 +221,10 @@ def test_one_that_is_killed_is_gone_on_with(folder, tmp_path):  # noqa: F811
             "qwenvit.Cache(sys.argv[1]).to_parquet(sys.argv[2])")
     assert python(code, folder, out).returncode == -signal.SIGKILL and len(list(out.glob("*.parquet"))) == 1
     assert len(list(out.glob("*.tmp"))) == 1
+    verb = ("import os, signal, sys\nfrom qwenvit import __main__\nsys.argv[1:1] = ['cache', 'export']\n"
+            "os.fsync = lambda _: os.kill(os.getpid(), signal.SIGTERM)\nsys.exit(__main__.main())")
+    assert python(verb, folder, "-o", tmp_path / "tars", "--webdataset").returncode == 143
+    assert not list((tmp_path / "tars").iterdir())  # SIGTERM leaves nothing, and what SIGKILL leaves goes with the next run
     cache = qwenvit.Cache(folder)
     assert cache.to_parquet(out) == {"written": 2, "there": 1, "removed": 0, "keys": 4}
     expect_same(cache, out)

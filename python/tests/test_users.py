@@ -142,7 +142,7 @@ def test_a_patched_tower_shows_it():
 
 
 def test_webdataset(model, clip, image, tmp_path):
-    from qwenvit.adapters.parquet import main
+    from qwenvit.adapters.export import main
 
     added(model, tmp_path / "cache", [{"path": clip, "key": "a/clip.mp4"}, {"path": image, "key": "a/clip_mp4"}])
     assert main([str(tmp_path / "cache"), "-o", str(tmp_path / "shards"), "--webdataset"]) == 0
