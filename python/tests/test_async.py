@@ -168,7 +168,7 @@ def test_a_full_queue_refuses(own):
 
 
 def test_closing_while_others_submit(own):
-    encoder, (source,), ends = qwenvit.AsyncEncoder(own, queue_bytes=1 << 17), images(1), []
+    encoder, (source,), ends = qwenvit.AsyncEncoder(own, queue_bytes=1 << 20), images(1), []
 
     def work():
         while not ends:
