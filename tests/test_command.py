@@ -554,9 +554,6 @@ def test_sparse_files_and_hard_links_in_tar_files_are_left_out():
 
 def test_a_list_of_a_tar_file_can_be_used():
     data = read("grey.ppm")
-    listed = list_tar(member("d/a.ppm", data[:1000]), member("b..ppm", data), member("d/./a.ppm", data), code=1,
-                      says=["qwenvit: t.tar: left out 1 member: a later member has the same name"])
-    assert {name: record["bytes"] for name, record in listed.items()} == {"b..ppm": len(data), "d/./a.ppm": len(data)}
     listed = list_tar(member("n" * 4091 + ".ppm"), member("../a.ppm"), member("d/../b.ppm"), member("c.ppm", data),
                       member("n" * 4090 + ".ppm", data), code=1,
                       says=['left out 3 members: no list takes a key with "..", of more than 4096 bytes'])

@@ -8,7 +8,6 @@
 
 #include "error.h"
 #include "files/text.h"
-#include "grow.h"
 #include "list.h"
 #include "qwenvit_cache.h"
 #include "tool.h"
@@ -197,32 +196,26 @@ tool_tar_is(const char *path)
 
 /* ---- the list -------------------------------------------------------------------------------- */
 
-enum { PARTIAL, AGAIN, BAD_KEY, N_WHYS };
+enum { PARTIAL, BAD_KEY, N_WHYS };
 static const char *const whys[] = {
     [PARTIAL] = "sparse files and hard links do not have all their bytes here",
-    [AGAIN] = "a later member has the same name",
     [BAD_KEY] =
         "no list takes a key with \"..\", of more than 4096 bytes, or that begins with \"__\"",
 };
 _Static_assert(QV_CACHE_MAX_KEY == 4096, "as the text says");
 
-struct member {
-    char *key, *file; /* file: the same for keys that are one file */
-    int64_t offset, bytes;
-};
-
 struct shard {
+    const struct tool_options *o;
     const char *path;
-    struct member *at;
-    size_t n, room;
     int64_t n_listed, n_left[N_WHYS];
 };
 
+/* Prints the line of a member, or counts it as left out. */
 static qv_status
-take_member(void *user, const char *name, int64_t offset, int64_t bytes, qv_error *err)
+list_member(void *user, const char *name, int64_t offset, int64_t bytes, qv_error *err)
 {
     struct shard *s = user;
-    if (!tool_is_media(name))
+    if (!bytes || !tool_is_media(name))
         return QV_OK;
     const char *slash = strrchr(s->path, '/'), *shard = slash ? slash + 1 : s->path;
     const size_t n = strlen(shard);
@@ -234,88 +227,31 @@ take_member(void *user, const char *name, int64_t offset, int64_t bytes, qv_erro
     free(raw);
     if (bad == QV_ENOMEM)
         return bad;
-    if (bad || !tool_list_file_of(key, file)) {
-        s->n_left[BAD_KEY] += bytes != 0;
+    const bool is_bad = bad || !tool_list_file_of(key, file);
+    if (is_bad || bytes < 0) {
+        s->n_left[is_bad ? BAD_KEY : PARTIAL]++;
         return QV_OK;
     }
-    struct member *at = qv_grown(s->at, s->n, &s->room, sizeof *at);
-    if (!at)
-        return qv_no_memory(s->path, err);
-    s->at = at;
-    at += s->n++;
-    *at = (struct member){ strdup(key), strdup(file), offset, bytes };
-    if (at->key && at->file)
-        return QV_OK;
-    free(at->key);
-    free(at->file);
-    s->n--;
-    return qv_no_memory(s->path, err);
-}
-
-static int
-by_offset(const void *a, const void *b)
-{
-    const struct member *x = a, *y = b;
-    return (x->offset > y->offset) - (x->offset < y->offset);
-}
-
-static int
-by_file(const void *a, const void *b)
-{
-    const struct member *x = a, *y = b;
-    const int order = strcmp(x->file, y->file), partial = (x->bytes >= 0) - (y->bytes >= 0);
-    return order ? order : partial ? partial : by_offset(a, b);
-}
-
-/* Leaves out all but the last member of each name, as tar does when it unpacks them. A hard link
- * replaces none, as tar writes a file that it is given twice as a link to itself. */
-static void
-leave_out_earlier(struct shard *s)
-{
-    qsort(s->at, s->n, sizeof *s->at, by_file);
-    for (size_t i = 1; i < s->n; i++)
-        if (s->at[i - 1].bytes > 0 && !strcmp(s->at[i - 1].file, s->at[i].file)) {
-            s->n_left[AGAIN]++;
-            s->at[i - 1].bytes = 0;
-        }
-    qsort(s->at, s->n, sizeof *s->at, by_offset);
-}
-
-/* Prints a line for each member that has bytes. */
-static qv_status
-print_members(const struct tool_options *o, struct shard *s, qv_error *err)
-{
-    qv_status status = QV_OK;
-    struct tool_options as_json = *o;
+    s->n_listed++;
+    struct tool_options as_json = *s->o;
     as_json.json = true;
-    for (size_t i = 0; i < s->n && !status; i++) {
-        const struct member *m = &s->at[i];
-        s->n_left[PARTIAL] += m->bytes < 0;
-        s->n_listed += m->bytes > 0;
-        if (m->bytes > 0)
-            status = tool_show(&as_json,
-                               tool_json("path:t key:t offset:I bytes:I", s->path, m->key,
-                                         m->offset, m->bytes),
-                               "", err);
-    }
-    return status;
+    return tool_show(&as_json,
+                     tool_json("path:t key:t offset:I bytes:I", s->path, key, offset, bytes), "",
+                     err);
 }
 
 static int
 list_shard(const struct tool_options *o, const char *path)
 {
-    struct shard shard = { .path = path };
+    struct shard shard = { .o = o, .path = path };
     qv_error err = { 0 };
     char *text = qv_utf8_text(path);
     qv_status s = !text ? qv_no_memory(path, &err)
                   : strcmp(text, path) != 0
                       ? qv_fail(&err, QV_EFORMAT, "%s: no list can have this path: it is not UTF-8",
                                 qv_path_tail(path))
-                      : tool_tar_visit(path, take_member, &shard, &err);
+                      : tool_tar_visit(path, list_member, &shard, &err);
     free(text);
-    if (shard.n)
-        leave_out_earlier(&shard);
-    const qv_status printed = print_members(o, &shard, &err);
     int64_t n_left = 0;
     for (int i = 0; i < N_WHYS; i++) {
         const long long n = shard.n_left[i];
@@ -324,12 +260,6 @@ list_shard(const struct tool_options *o, const char *path)
             tool_complain("%s: left out %lld member%s: %s", qv_path_tail(path), n, n > 1 ? "s" : "",
                           whys[i]);
     }
-    for (size_t i = 0; i < shard.n; i++) {
-        free(shard.at[i].key);
-        free(shard.at[i].file);
-    }
-    free(shard.at);
-    s = s ? s : printed;
     if (!s && !shard.n_listed && !n_left)
         s = qv_fail(&err, QV_EFORMAT, "%s: no file in it has the ending of a clip or image",
                     qv_path_tail(path));
