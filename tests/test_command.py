@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import tarfile
 
 from command_runs import (GOLDEN, MODEL, each, image, is_rate, no_temporary_files, read, read_file,
                           read_header, run, write)
@@ -485,6 +486,101 @@ def test_clips_inside_a_file():
         assert tokens[0] == tokens[1], inside
     write("shard.txt", {"path": "shard.tar", "offset": at, "bytes": at + size + 1})
     run(f"{ENCODE} --list shard.txt -o shards", f"the file has {2 * at + size}", code=1)
+
+
+def member(name, data=b"x" * 700, at=(), form=tarfile.GNU_FORMAT, unit=0, **fields):
+    """Returns a member of a tar file, with bytes at places of its header. unit 256: its sum is of signed bytes."""
+    info = tarfile.TarInfo(name)
+    for field, value in {"size": len(data), **fields}.items():
+        setattr(info, field, value)
+    blocks = bytearray(info.tobuf(form, "utf-8", "surrogateescape"))
+    header = blocks[-512:]
+    for place, there in at:
+        header[place:place + len(there)] = there
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(byte - unit * (byte > 127) for byte in header)
+    return bytes(blocks[:-512] + header + data + bytes(-len(data) % 512))
+
+
+def list_tar(*members, code=0, says=(), end=bytes(1024)):
+    """Lists a tar file. Returns its records, by name."""
+    with open("t.tar", "wb") as f:
+        f.write(b"".join(members) + end)
+    ran = run("list t.tar", *says, code=code)
+    assert code or not ran.err, ran
+    assert all(record["key"].startswith("t/") and record["path"] == "t.tar" for record in ran.records)
+    return {record["key"][2:]: record for record in ran.records}
+
+
+def test_names_and_numbers_of_tar_files():
+    # GNU's own format has times, of incremental archives, where ustar has the first part of a long name
+    assert [*list_tar(member("d/a.mp4", at=[(345, b"15302515443\0" * 2)]))] == ["d/a.mp4"]
+    long = "p" * 100 + "/" + "n" * 90 + ".mp4"
+    for form in tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT:
+        assert [*list_tar(member(long, form=form), member("b.mp4", form=form))] == [long, "b.mp4"]
+    assert [*list_tar(member("a.mp4", at=[(124, b"\x80" + (700).to_bytes(11, "big"))]))] == ["a.mp4"]
+    for much in 2**64, 2**63, 2**88, -1024:
+        size = ((1 << 95) + 700 + much) % (1 << 96)
+        list_tar(member("a.mp4", at=[(124, size.to_bytes(12, "big"))]), code=3, says=["t.tar: it is cut short"])
+    for unit in 0, 256:  # sums of unsigned and of signed bytes
+        assert [*list_tar(member("\udce9.mp4", unit=unit))] == ["%E9.mp4"]
+    # a header of extended attributes
+    for size in 100000, 1000000:
+        assert [*list_tar(member("a.mp4", form=tarfile.PAX_FORMAT, pax_headers={"SCHILY.xattr.user.x": "y" * size}))]
+    list_tar(member("a.mp4", form=tarfile.PAX_FORMAT, pax_headers={"SCHILY.xattr.user.x": "y" * 1100000}), code=3,
+             says=["t.tar: a header of 1100029 bytes; it may have at most 1048576"])
+    name = os.fsdecode(b"s\xff.tar")
+    shutil.copy("t.tar", name)
+    assert not run(f"list {name}", "s?.tar: no list can have this path: it is not UTF-8", code=3).out
+
+
+def test_sparse_files_and_hard_links_in_tar_files_are_left_out():
+    with open("sparse.mp4", "wb") as f:
+        for i in range(60):  # more parts than fit in a header and in one more block
+            f.seek(i << 16)
+            f.write(b"x")
+    shutil.copy("motion.mp4", "first.mp4")
+    os.link("first.mp4", "second.mp4")
+    for how in ("gnu", "pax --sparse-version=0.0", "pax --sparse-version=0.1", "pax --sparse-version=1.0"):
+        files = f"--format={how} first.mp4 second.mp4 sparse.mp4 grey.ppm"
+        subprocess.run(["tar", "-Scf", "sparse.tar", *files.split()], check=True)
+        listed = run("list sparse.tar", "qwenvit: sparse.tar: left out 2 members: sparse files and hard links", code=1)
+        assert [record["key"] for record in listed.records] == ["sparse/first.mp4", "sparse/grey.ppm"], how
+        run("info sparse.tar", "a tar file of 2 files; 2 have")
+    link = member("./a.mp4", b"", type=b"1", linkname="a.mp4")  # as GNU tar writes a file that it is given again
+    assert not list_tar(link, code=1, says=["t.tar: left out 1 member: sparse"])
+    assert [*list_tar(member("a.mp4"), link, code=1, says=["t.tar: left out 1 member: sparse"])] == ["a.mp4"]
+
+
+def test_a_list_of_a_tar_file_can_be_used():
+    data = read("grey.ppm")
+    listed = list_tar(member("n" * 4091 + ".ppm"), member("../a.ppm"), member("d/../b.ppm"), member("c.ppm", data),
+                      member("n" * 4090 + ".ppm", data), code=1,
+                      says=['left out 3 members: no list takes a key with "..", of more than 4096 bytes'])
+    assert [*listed] == ["c.ppm", "n" * 4090 + ".ppm"]
+    write("tar.txt", *listed.values())
+    run(f"cache fill --list tar.txt --model {MODEL} -o of_tar --dry-run", "2 to do")
+    os.rename("t.tar", "__t.tar")
+    run("list __t.tar", "left out 5 members: no list takes", code=1)
+
+
+def test_damaged_tar_files():
+    whole = member("a.mp4")
+    for end in b"", bytes(512), bytes(1024), bytes(700):
+        assert [*list_tar(whole, end=end)] == ["a.mp4"]
+    says = ["t.tar: it is cut short, or not a tar file"]
+    long, pax = member("n" * 200), member("n", form=tarfile.PAX_FORMAT, pax_headers={"a": "b"})
+    link = member("n", b"", type=b"1", linkname="l" * 200)
+    for end in (whole[:1], whole[:511], bytes(1), b"\0" + whole[1:], long[:-1536], long[:-1536] + bytes(1024),
+                pax[:-1536], link[:-512]):
+        assert [*list_tar(whole, end=end, code=3, says=says)] == ["a.mp4"], end
+    list_tar(whole[:-1], end=b"", code=3, says=says)
+    # a bad one among several costs itself
+    shutil.copy("t.tar", "bad.tar")
+    list_tar(whole)
+    for other in "bad.tar", "nobody.tar":
+        assert "t/a.mp4" in [record["key"] for record in run(f"list {other} t.tar", code=1).records]
+        run(f"list t.tar {other}", code=1)
 
 
 def test_a_wrong_line_is_refused_before_any_work():

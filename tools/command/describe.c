@@ -75,6 +75,8 @@ count(void *user, const char *name, int64_t offset, int64_t bytes, qv_error *err
     struct contents *c = user;
     const bool is_media = tool_is_media(name);
     (void)offset, (void)err;
+    if (bytes < 0)
+        return QV_OK;
     c->files++;
     c->media += is_media;
     c->bytes += is_media ? (double)bytes : 0;

@@ -385,10 +385,8 @@ tool_list_free(struct tool_list *list)
 
 /* ---- keys as names of files ------------------------------------------------------------------ */
 
-/* Copies the key without the parts that change no path: "." and empty names. Returns false if it
- * has "..", or ends in such a part. */
-static bool
-make_plain(const char *key, char *plain)
+bool
+tool_list_file_of(const char *key, char *plain)
 {
     const char *slash = strrchr(key, '/'), *last = slash ? slash + 1 : key;
     char *to = plain;
@@ -419,7 +417,7 @@ add_plain(const struct tool_entry *entry, const char *file, struct tool_list *pl
     char *name = to ? take(plain, bytes, 1) : NULL;
     if (!name)
         return BAD(&p, QV_ENOMEM, "no memory for a name of %zu bytes", bytes - 1);
-    if (!make_plain(entry->key, name))
+    if (!tool_list_file_of(entry->key, name))
         return BAD(&p, QV_EFORMAT,
                    "key \"%s\": the key must be able to name a file, without \"..\"",
                    qv_path_tail(entry->key));

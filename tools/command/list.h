@@ -42,6 +42,9 @@ qv_status tool_list_check_once(const struct tool_list *list, const char *file, c
                                qv_error *err);
 void tool_list_free(struct tool_list *list);
 
+/* Writes to plain[strlen(key) + 1] the key without the parts that change no path: "." and empty
+ * names. Returns false if it has "..", or ends in such a part. */
+bool tool_list_file_of(const char *key, char *plain);
 /* Checks that keys can be names of files below a folder. Returns QV_EFORMAT, with the line's
  * number, for a key with "..", and for two keys that would be one file. file NULL: the list is of
  * paths, and the error is QV_EINVAL. */
@@ -49,9 +52,11 @@ qv_status tool_list_check_files(const struct tool_list *list, const char *file, 
 
 /* tar.c: tar files, ustar with the long names and sizes of GNU and pax. Nothing in them is
  * unpacked. */
-/* Called for each file in a tar file: its name, and where its bytes lie. */
+/* Called for each file in a tar file: its name, and where its bytes lie; bytes -1: it is a sparse
+ * file or a hard link, which does not have all its bytes there. */
 typedef qv_status tool_tar_see(void *user, const char *name, int64_t offset, int64_t bytes,
                                qv_error *err);
-/* Returns QV_EIO; QV_EFORMAT if it is not a tar file, or is cut short; what `see` returned. */
+/* Returns QV_EIO; QV_EFORMAT if it is not a tar file, is cut short, or has a name or pax header
+ * above 1 MiB; what `see` returned. */
 qv_status tool_tar_visit(const char *path, tool_tar_see *see, void *user, qv_error *err);
 bool tool_tar_is(const char *path);

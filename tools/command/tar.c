@@ -7,10 +7,12 @@
 #include <sys/stat.h>
 
 #include "error.h"
+#include "files/text.h"
 #include "list.h"
+#include "qwenvit_cache.h"
 #include "tool.h"
 
-enum { BLOCK = 512, MOST_NAME = 1 << 16 };
+enum { BLOCK = 512, MOST_EXTRA = 1 << 20 };
 
 struct header {
     char name[100], mode[24], size[12], mtime[12], sum[8], type, link[100], magic[8], owner[80],
@@ -18,14 +20,34 @@ struct header {
 };
 _Static_assert(sizeof(struct header) == BLOCK, "a header is a block");
 
-/* Reads a number in octal, or in base 256 if the first bit is set; -1: it is neither. */
+/* What headers of their own say of the member that follows. */
+struct extra {
+    int64_t size; /* -1: none says it */
+    bool is_there, is_sparse;
+    char name[MOST_EXTRA + 1], text[MOST_EXTRA + 1];
+};
+
+static void
+forget(struct extra *e)
+{
+    e->size = -1;
+    e->is_there = e->is_sparse = false;
+    *e->name = 0;
+}
+
+/* Reads a number in octal, or in base 256 if the first bit is set; -1: it is neither, or none that
+ * can be. */
 static int64_t
 number(const char *field, size_t n)
 {
     int64_t x = 0;
     if (*field & 0x80) {
-        for (size_t i = n - 8; i < n; i++)
-            x = (int64_t)((uint64_t)x << 8 | (uint8_t)field[i]);
+        x = *field & 0x7f;
+        for (size_t i = 1; i < n; i++) {
+            if (x > INT64_MAX >> 8)
+                return -1;
+            x = x << 8 | (uint8_t)field[i];
+        }
         return x;
     }
     size_t i = 0;
@@ -36,30 +58,37 @@ number(const char *field, size_t n)
     return i == n || !field[i] || field[i] == ' ' ? x : -1;
 }
 
+/* Compares the sum of the bytes, which some old programs took as signed. Its own field counts as
+ * blanks. */
 static bool
 is_header(const struct header *h)
 {
-    const uint8_t *bytes = (const uint8_t *)h;
-    int64_t sum = 0;
-    for (size_t i = 0; i < BLOCK; i++) /* the sum's own field counts as blanks */
-        sum +=
-            i >= offsetof(struct header, sum) && i < offsetof(struct header, type) ? ' ' : bytes[i];
-    return sum == number(h->sum, sizeof h->sum);
+    const char *bytes = (const char *)h;
+    const int64_t said = number(h->sum, sizeof h->sum);
+    int64_t sum = 0, of_signed = 0;
+    for (size_t i = 0; i < BLOCK; i++) {
+        const bool is_own = i >= offsetof(struct header, sum) && i < offsetof(struct header, type);
+        sum += is_own ? ' ' : (uint8_t)bytes[i];
+        of_signed += is_own ? ' ' : (int8_t)bytes[i];
+    }
+    return said == sum || said == of_signed;
 }
 
-/* Takes name and size from a record of pax headers: lines of "LENGTH NAME=VALUE". */
+/* Takes what pax headers say: lines of "LENGTH NAME=VALUE". */
 static void
-take_pax(char *text, size_t bytes, char name[MOST_NAME], int64_t *size)
+take_pax(struct extra *e, size_t bytes)
 {
-    for (char *at = text, *end = text + bytes, *word; at < end;) {
+    for (char *at = e->text, *end = at + bytes, *word; at < end;) {
         const size_t n = strtoul(at, &word, 10);
         if (*word != ' ' || n < 5 || n > (size_t)(end - at) || at + n < word + 2)
             return;
         at[n - 1] = 0;
         if (!strncmp(word, " path=", 6))
-            snprintf(name, MOST_NAME, "%s", word + 6);
+            snprintf(e->name, sizeof e->name, "%s", word + 6);
         else if (!strncmp(word, " size=", 6))
-            *size = strtoll(word + 6, NULL, 10);
+            e->size = strtoll(word + 6, NULL, 10);
+        else if (!strncmp(word, " GNU.sparse.", 12))
+            e->is_sparse = true;
         at += n;
     }
 }
@@ -70,43 +99,64 @@ cut_short(const char *path, qv_error *err)
     return qv_fail(err, QV_EFORMAT, "%s: it is cut short, or not a tar file", qv_path_tail(path));
 }
 
-/* Visits the members that are files. name holds what a long name's own member said. */
+/* Reads a header of type L, K or x. K, a long name of a link's target, is of no use here. */
 static qv_status
-visit(FILE *f, const char *path, char name[MOST_NAME + 1], tool_tar_see *see, void *user,
-      qv_error *err)
+read_extra(FILE *f, const char *path, char type, int64_t size, struct extra *e, qv_error *err)
 {
+    if (size > MOST_EXTRA)
+        return qv_fail(err, QV_EFORMAT, "%s: a header of %lld bytes; it may have at most %d",
+                       qv_path_tail(path), (long long)size, MOST_EXTRA);
+    if (fread(e->text, 1, (size_t)size, f) != (size_t)size)
+        return cut_short(path, err);
+    e->text[size] = 0;
+    e->is_there = true;
+    if (type == 'L')
+        memcpy(e->name, e->text, (size_t)size + 1);
+    else if (type == 'x')
+        take_pax(e, (size_t)size);
+    return QV_OK;
+}
+
+static qv_status
+visit(FILE *f, const char *path, struct extra *e, tool_tar_see *see, void *user, qv_error *err)
+{
+    static const struct header zeros;
     struct header h;
-    char text[MOST_NAME + 1];
-    int64_t at = 0, asked = -1;
+    char map[BLOCK];
+    int64_t at = 0;
+    size_t n;
     struct stat st;
     if (fstat(fileno(f), &st))
         return cut_short(path, err);
-    for (*name = 0; fread(&h, 1, BLOCK, f) == BLOCK && h.name[0];) {
-        const bool is_long = h.type == 'L' || h.type == 'x';
+    forget(e);
+    while ((n = fread(&h, 1, BLOCK, f)) == BLOCK && memcmp(&h, &zeros, BLOCK) != 0) {
+        const bool is_extra = h.type == 'L' || h.type == 'K' || h.type == 'x',
+                   is_partial = h.type == '1' || h.type == 'S' || e->is_sparse,
+                   is_file = is_partial || h.type == '0' || !h.type || h.type == '7';
         const int64_t own = number(h.size, sizeof h.size),
-                      size = asked >= 0 && !is_long ? asked : own;
+                      size = e->size >= 0 && !is_extra ? e->size : own;
+        qv_status s = QV_OK;
         at += BLOCK;
         if (!is_header(&h) || size < 0 || size > st.st_size - at)
             return cut_short(path, err);
-        if (is_long) {
-            if (size > MOST_NAME || fread(text, 1, (size_t)size, f) != (size_t)size)
+        /* blocks that continue an old sparse file's map, which its size does not count */
+        for (bool more = h.type == 'S' && h.prefix[137]; more; more = map[504], at += BLOCK)
+            if (fread(map, 1, BLOCK, f) != BLOCK)
                 return cut_short(path, err);
-            text[size] = 0;
-            if (h.type == 'L')
-                memcpy(name, text, (size_t)size + 1);
-            else
-                take_pax(text, (size_t)size, name, &asked);
-        } else {
-            if (!*name)
-                snprintf(name, MOST_NAME, "%.155s%s%.100s", h.prefix,
-                         *h.prefix && !strncmp(h.magic, "ustar\0", 6) ? "/" : "", h.name);
-            const bool is_file = h.type == '0' || !h.type || h.type == '7';
-            const qv_status s = is_file ? see(user, name, at, size, err) : QV_OK;
-            if (s)
-                return s;
-            *name = 0;
-            asked = -1;
+        if (is_extra)
+            s = read_extra(f, path, h.type, size, e, err);
+        else {
+            /* GNU's own format has times where ustar has the prefix */
+            const bool has_prefix = !memcmp(h.magic, "ustar", 6) && *h.prefix;
+            if (!*e->name)
+                snprintf(e->name, sizeof e->name, "%.155s%s%.100s", has_prefix ? h.prefix : "",
+                         has_prefix ? "/" : "", h.name);
+            if (is_file)
+                s = see(user, e->name, at, is_partial ? -1 : size, err);
+            forget(e);
         }
+        if (s)
+            return s;
         at += (size + BLOCK - 1) / BLOCK * BLOCK;
         if (fseeko(f, at, SEEK_SET))
             return qv_fail(err, QV_EIO, "%s: cannot be read: %s", qv_path_tail(path),
@@ -114,20 +164,20 @@ visit(FILE *f, const char *path, char name[MOST_NAME + 1], tool_tar_see *see, vo
     }
     return ferror(f)
                ? qv_fail(err, QV_EIO, "%s: cannot be read: %s", qv_path_tail(path), strerror(errno))
-           : at ? QV_OK
-                : cut_short(path, err);
+           : !at || at > st.st_size || (n && n < BLOCK) || e->is_there ? cut_short(path, err)
+                                                                       : QV_OK;
 }
 
 qv_status
 tool_tar_visit(const char *path, tool_tar_see *see, void *user, qv_error *err)
 {
     FILE *f = fopen(path, "rb");
-    char *name = f ? malloc(MOST_NAME + 1) : NULL;
+    struct extra *e = f ? malloc(sizeof *e) : NULL;
     const qv_status s =
-        !f ? qv_fail(err, QV_EIO, "%s: cannot be opened: %s", qv_path_tail(path), strerror(errno))
-        : !name ? qv_no_memory(path, err)
-                : visit(f, path, name, see, user, err);
-    free(name);
+        !f   ? qv_fail(err, QV_EIO, "%s: cannot be opened: %s", qv_path_tail(path), strerror(errno))
+        : !e ? qv_no_memory(path, err)
+             : visit(f, path, e, see, user, err);
+    free(e);
     if (f)
         fclose(f);
     return s;
@@ -146,14 +196,23 @@ tool_tar_is(const char *path)
 
 /* ---- the list -------------------------------------------------------------------------------- */
 
+enum { PARTIAL, BAD_KEY, N_WHYS };
+static const char *const whys[] = {
+    [PARTIAL] = "sparse files and hard links do not have all their bytes here",
+    [BAD_KEY] =
+        "no list takes a key with \"..\", of more than 4096 bytes, or that begins with \"__\"",
+};
+_Static_assert(QV_CACHE_MAX_KEY == 4096, "as the text says");
+
 struct shard {
     const struct tool_options *o;
     const char *path;
-    int64_t n;
+    int64_t n_listed, n_left[N_WHYS];
 };
 
+/* Prints the line of a member, or counts it as left out. */
 static qv_status
-print_member(void *user, const char *name, int64_t offset, int64_t bytes, qv_error *err)
+list_member(void *user, const char *name, int64_t offset, int64_t bytes, qv_error *err)
 {
     struct shard *s = user;
     if (!bytes || !tool_is_media(name))
@@ -161,15 +220,50 @@ print_member(void *user, const char *name, int64_t offset, int64_t bytes, qv_err
     const char *slash = strrchr(s->path, '/'), *shard = slash ? slash + 1 : s->path;
     const size_t n = strlen(shard);
     const bool ends = n > 4 && !strcmp(shard + n - 4, ".tar");
-    char *key = NULL;
-    if (asprintf(&key, "%.*s/%s", (int)(ends ? n - 4 : n), shard, name) < 0)
+    char *raw = NULL, key[QV_CACHE_MAX_KEY + 1], file[QV_CACHE_MAX_KEY + 1];
+    if (asprintf(&raw, "%.*s/%s", (int)(ends ? n - 4 : n), shard, name) < 0)
         return qv_no_memory(s->path, err);
-    json_t *j = tool_json("path:t key:t offset:I bytes:I", s->path, key, offset, bytes);
-    free(key);
-    s->n++;
-    struct tool_options o = *s->o;
-    o.json = true;
-    return tool_show(&o, j, "", err);
+    const qv_status bad = qv_cache_key(raw, key, err);
+    free(raw);
+    if (bad == QV_ENOMEM)
+        return bad;
+    const bool is_bad = bad || !tool_list_file_of(key, file);
+    if (is_bad || bytes < 0) {
+        s->n_left[is_bad ? BAD_KEY : PARTIAL]++;
+        return QV_OK;
+    }
+    s->n_listed++;
+    struct tool_options as_json = *s->o;
+    as_json.json = true;
+    return tool_show(&as_json,
+                     tool_json("path:t key:t offset:I bytes:I", s->path, key, offset, bytes), "",
+                     err);
+}
+
+static int
+list_shard(const struct tool_options *o, const char *path)
+{
+    struct shard shard = { .o = o, .path = path };
+    qv_error err = { 0 };
+    char *text = qv_utf8_text(path);
+    qv_status s = !text ? qv_no_memory(path, &err)
+                  : strcmp(text, path) != 0
+                      ? qv_fail(&err, QV_EFORMAT, "%s: no list can have this path: it is not UTF-8",
+                                qv_path_tail(path))
+                      : tool_tar_visit(path, list_member, &shard, &err);
+    free(text);
+    int64_t n_left = 0;
+    for (int i = 0; i < N_WHYS; i++) {
+        const long long n = shard.n_left[i];
+        n_left += n;
+        if (n)
+            tool_complain("%s: left out %lld member%s: %s", qv_path_tail(path), n, n > 1 ? "s" : "",
+                          whys[i]);
+    }
+    if (!s && !shard.n_listed && !n_left)
+        s = qv_fail(&err, QV_EFORMAT, "%s: no file in it has the ending of a clip or image",
+                    qv_path_tail(path));
+    return s ? tool_fail(s, &err) : n_left ? TOOL_FAILED : TOOL_DONE;
 }
 
 int
@@ -177,13 +271,8 @@ tool_list(const struct tool_options *o)
 {
     int code = TOOL_DONE;
     for (size_t i = 0; i < o->n_arguments; i++) {
-        struct shard shard = { .o = o, .path = o->arguments[i] };
-        qv_error err = { 0 };
-        qv_status s = tool_tar_visit(shard.path, print_member, &shard, &err);
-        if (!s && !shard.n)
-            s = qv_fail(&err, QV_EFORMAT, "%s: no file in it has the ending of a clip or image",
-                        qv_path_tail(shard.path));
-        code = s ? tool_fail(s, &err) : code;
+        const int one = list_shard(o, o->arguments[i]);
+        code = one ? one : code;
     }
-    return code;
+    return code && o->n_arguments > 1 ? TOOL_FAILED : code; /* a part failed */
 }
