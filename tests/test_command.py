@@ -6,11 +6,12 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import tarfile
 
-from command_runs import (GOLDEN, MODEL, each, image, is_rate, no_temporary_files, read, read_file,
-                          read_header, run, write)
+from command_runs import (GOLDEN, MODEL, OWN_MOUNTS, Begun, each, image, is_rate, mount, no_temporary_files,
+                          read, read_file, read_header, run, write)
 
 ENCODE = f"encode --model {MODEL}"
 VERIFY = f"verify --model {MODEL}"
@@ -318,6 +319,90 @@ def test_synth_replaces_only_what_it_is_told_to():
     run("synth --clip safe.mp4", "safe.mp4 exists, and would be replaced by a made clip", code=2)
     run(f"synth --config {MODEL} -o never --shards 99999999999", "but there are 57 tensors", code=2)
     assert not os.path.exists("never")
+
+
+def begin_to_replace(shards):
+    """Makes a checkpoint, and begins to replace it, until only its last shard is missing, which nobody reads."""
+    shutil.rmtree("old", ignore_errors=True)
+    run(f"synth --config {MODEL} -o old --shards 4", "tensors")
+    before = {name: read(name) for name in glob.glob("old/*") if name != shards[3]}
+    os.remove(shards[3])
+    os.mkfifo(shards[3])
+    begun = Begun(f"synth --config {MODEL} -o old --shards 4 --seed 9 --force")
+    begun.until(lambda: glob.glob(f"{shards[2]}.tmp.*") or read(shards[2]) != before[shards[2]])
+    return begun, before
+
+
+def test_synth_replaces_a_checkpoint_whole():
+    shards = [f"old/model-0000{i}-of-00004.safetensors" for i in range(1, 5)]
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        begun, before = begin_to_replace(shards)
+        begun.process.send_signal(number)
+        ran = begun.end(128 + number)
+        if number == signal.SIGTERM:
+            ran.says("interrupted: unfinished output was removed")
+            no_temporary_files("old")
+        assert {name: read(name) for name in before} == before, number
+    if OWN_MOUNTS:  # the disk is full at the third shard
+        os.mkdir("small")
+        mount("-t tmpfs -o size=600k", "small")
+        run(f"synth --config {MODEL} -o small/old --shards 4", "tensors")
+        before = {name: read(name) for name in glob.glob("small/old/*")}
+        run(f"synth --config {MODEL} -o small/old --shards 4 --dtype f32 --force", "No space left", code=3)
+        assert {name: read(name) for name in glob.glob("small/old/*")} == before
+    # what fails after some files are replaced leaves no checkpoint
+    begun, before = begin_to_replace(shards)
+    os.remove(shards[1])
+    os.mkdir(shards[1])
+    read(shards[3])
+    begun.end(3).says(f"{shards[1]}: cannot")
+    assert not os.path.exists("old/config.json")
+    no_temporary_files("old")
+
+
+def test_synth_removes_the_shards_of_what_it_replaces():
+    shutil.rmtree("old", ignore_errors=True)
+    run(f"synth --config {MODEL} -o old --shards 4")
+    shutil.copy("real.safetensors", "old/other.safetensors")
+    os.remove("old/model-00004-of-00004.safetensors")
+    with open("old/model.safetensors.index.json", encoding="utf-8") as f:
+        index = json.load(f)
+    index["weight_map"].update(a="../real.safetensors", b="config.json", c=1)
+    write("old/model.safetensors.index.json", index)
+    for shards, weights in ((2, ["model-00001-of-00002", "model-00002-of-00002", "other"]), (1, ["model", "other"])):
+        run(f"synth --config old -o old --shards {shards} --force", "tensors")
+        assert sorted(glob.glob("*.safetensors", root_dir="old")) == [f"{name}.safetensors" for name in weights]
+        run("info --model old", "qwen3_vl")
+    assert os.path.exists("real.safetensors")
+
+
+def test_synth_replaces_no_link():
+    for name in ("preprocessor_config.json", "model.safetensors"):
+        shutil.rmtree("old", ignore_errors=True)
+        run(f"synth --config {MODEL} -o old")
+        os.rename(f"old/{name}", "blob")
+        os.symlink("../blob", f"old/{name}")
+        was = read("blob"), read("old/config.json")
+        run(f"synth --config {GOLDEN}/qwen2_vl -o old --force", f"old/{name} is a symbolic link", code=3)
+        assert (read("blob"), read("old/config.json")) == was, name
+        os.remove("blob")
+
+
+def test_synth_refuses_a_path_that_is_too_long():
+    above = f"{'x' * 199}/" * 20
+    os.makedirs(above)
+    for name in glob.glob(f"{MODEL}/*config.json"):
+        shutil.copy(name, above)
+    each(3, (f"synth --config {MODEL} -o {above}end --force", "end: the path has 4003 bytes; at most 4000"),
+         (f"synth --config {above}end -o never", "end: the path has 4003 bytes; at most 4000"))
+    assert not os.path.exists(f"{above}model.safetensors") and not os.path.exists("never")
+
+
+def test_a_made_clip_as_a_record():
+    assert run("synth --clip motion.mp4 --force --json").record == {
+        "clip": "motion.mp4", "frames": 100, "fps": 25, "width": 320, "height": 240}
+    assert not run("synth --clip motion.mp4 --force --json=made.json").out
+    assert json.loads(read("made.json"))["clip"] == "motion.mp4"
 
 
 def test_an_output_that_is_an_input():

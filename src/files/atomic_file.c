@@ -181,8 +181,8 @@ sync_folder(const struct qv_atomic_file *f, qv_error *err)
     return e ? qv_fail_errno(f->path, "written, but its folder cannot be synced", e, err) : QV_OK;
 }
 
-static qv_status
-publish(struct qv_atomic_file *f, qv_error *err)
+qv_status
+qv_atomic_file_seal(struct qv_atomic_file *f, qv_error *err)
 {
     const int e = f->temporary ? qv_sync_file(f->fd) : 0;
     if (e)
@@ -191,8 +191,15 @@ publish(struct qv_atomic_file *f, qv_error *err)
     f->fd = -1;
     if (close(fd) && errno != EINTR)
         return qv_fail_errno(f->path, "cannot close", errno, err);
-    if (!f->temporary)
-        return QV_OK;
+    return QV_OK;
+}
+
+static qv_status
+publish(struct qv_atomic_file *f, qv_error *err)
+{
+    const qv_status s = f->fd >= 0 ? qv_atomic_file_seal(f, err) : QV_OK;
+    if (s || !f->temporary)
+        return s;
     if (rename(f->temporary, f->path))
         return qv_fail_errno(f->path, "cannot rename the temporary file to it", errno, err);
     free_name(f);

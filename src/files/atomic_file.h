@@ -19,6 +19,9 @@ struct qv_atomic_file {
 qv_status qv_atomic_file_open(const char *path, struct qv_atomic_file *out, qv_error *err);
 qv_status qv_atomic_file_write(struct qv_atomic_file *file, uint64_t offset, const void *data,
                                uint64_t bytes, qv_error *err);
+/* Syncs and closes it, after which a commit has only the rename left to do: for files that must
+ * appear together. */
+qv_status qv_atomic_file_seal(struct qv_atomic_file *file, qv_error *err);
 /* Frees in any case. After a failure there is no new file, unless only its folder could not be
  * synced: then the file is whole, but a power loss may undo it. */
 qv_status qv_atomic_file_commit(struct qv_atomic_file *file, qv_error *err);

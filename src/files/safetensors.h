@@ -100,5 +100,9 @@ qv_status qv_safetensors_writer_amend(struct qv_safetensors_writer *w, const cha
 /* Returns QV_ESTATE if a tensor's data is not complete. Frees the writer in any case. A failure
  * leaves what that of qv_atomic_file_commit leaves. */
 qv_status qv_safetensors_writer_finish(struct qv_safetensors_writer **w, qv_error *err);
+/* Does the same, but the file is the caller's to commit, so that several can appear together. */
+struct qv_atomic_file;
+qv_status qv_safetensors_writer_seal(struct qv_safetensors_writer **w, struct qv_atomic_file *file,
+                                     qv_error *err);
 /* Removes the temporary file and frees the writer. */
 void qv_safetensors_writer_abort(struct qv_safetensors_writer **w);

@@ -291,13 +291,26 @@ check_complete(const struct qv_safetensors_writer *w, qv_error *err)
 }
 
 qv_status
-qv_safetensors_writer_finish(struct qv_safetensors_writer **w, qv_error *err)
+qv_safetensors_writer_seal(struct qv_safetensors_writer **w, struct qv_atomic_file *file,
+                           qv_error *err)
 {
     qv_status s = check_complete(*w, err);
     if (!s)
-        s = qv_atomic_file_commit(&(*w)->file, err);
+        s = qv_atomic_file_seal(&(*w)->file, err);
+    if (!s) {
+        *file = (*w)->file;
+        (*w)->file = (struct qv_atomic_file){ 0 };
+    }
     qv_safetensors_writer_abort(w);
     return s;
+}
+
+qv_status
+qv_safetensors_writer_finish(struct qv_safetensors_writer **w, qv_error *err)
+{
+    struct qv_atomic_file file;
+    const qv_status s = qv_safetensors_writer_seal(w, &file, err);
+    return s ? s : qv_atomic_file_commit(&file, err);
 }
 
 void

@@ -22,7 +22,24 @@
 #include "towers/tower.h"
 #include "files/atomic_file.h"
 
-enum { PIECE = 1 << 20 }; /* values written at a time */
+enum {
+    PIECE = 1 << 20,    /* values written at a time */
+    MOST_FOLDER = 4000, /* bytes of a folder's path: Linux opens paths of at most 4095 */
+    MOST_NAME = 255
+};
+#define SINGLE "model.safetensors"
+#define INDEX "model.safetensors.index.json"
+
+/* The files that are copied from the configuration's folder. */
+static const struct {
+    const char *name;
+    bool required;
+} copied[] = { { "processor_config.json", false },
+               { "preprocessor_config.json", false },
+               { "video_preprocessor_config.json", false },
+               /* the last: a folder with a config.json is complete */
+               { "config.json", true } };
+enum { COPIED = sizeof copied / sizeof *copied };
 
 struct stored {
     size_t id;
@@ -39,14 +56,16 @@ struct synth {
     size_t n;
     void *values;
     uint64_t bytes;
-    char path[4200];
+    struct qv_atomic_file *files; /* [n_files] written, but not yet under their names */
+    size_t n_files;
+    char path[MOST_FOLDER + MOST_NAME + 2];
 };
 
 /* Returns the path of a file of the checkpoint, until the next call. */
 static const char *
 path_of(struct synth *s, const char *name)
 {
-    snprintf(s->path, sizeof s->path, "%.4000s/%s", s->o->output, name);
+    snprintf(s->path, sizeof s->path, "%s/%s", s->o->output, name);
     return s->path;
 }
 
@@ -116,7 +135,8 @@ list_tensors(struct synth *s, qv_error *err)
     s->tensors = calloc(all, sizeof *s->tensors);
     s->stored = calloc(all, sizeof *s->stored);
     s->values = malloc((size_t)PIECE * sizeof(float));
-    if (!s->tensors || !s->stored || !s->values)
+    s->files = calloc(all + 1 + COPIED, sizeof *s->files);
+    if (!s->tensors || !s->stored || !s->values || !s->files)
         return qv_fail(err, QV_ENOMEM, "no memory for %zu tensors", all);
     for (size_t id = 0; id < s->tower.n; id++)
         for (int place = 0; place < s->tower.tensors[id].n_stored; place++) {
@@ -164,7 +184,7 @@ write_file(struct synth *s, const char *name, size_t first, size_t n, qv_error *
     for (size_t i = 0; i < n && !status; i++)
         status = write_tensor(s, w, i, first + i, err);
     if (!status)
-        status = qv_safetensors_writer_finish(&w, err);
+        status = qv_safetensors_writer_seal(&w, &s->files[s->n_files++], err);
     qv_safetensors_writer_abort(&w);
     return status;
 }
@@ -172,10 +192,15 @@ write_file(struct synth *s, const char *name, size_t first, size_t n, qv_error *
 static qv_status
 write_json(struct synth *s, const char *name, json_t *j, qv_error *err)
 {
+    struct qv_atomic_file *file = &s->files[s->n_files++];
     const char *path = path_of(s, name);
     char *text = qv_json_text(j, JSON_INDENT(2));
-    const qv_status status = text ? qv_atomic_file_put(path, text, strlen(text), err)
-                                  : qv_fail(err, QV_ENOMEM, "%s: no memory for JSON", path);
+    qv_status status = text ? qv_atomic_file_open(path, file, err)
+                            : qv_fail(err, QV_ENOMEM, "%s: no memory for JSON", path);
+    if (!status)
+        status = qv_atomic_file_write(file, 0, text, strlen(text), err);
+    if (!status)
+        status = qv_atomic_file_seal(file, err);
     free(text);
     return status;
 }
@@ -203,23 +228,12 @@ write_shards(struct synth *s, qv_error *err)
     }
     json_t *index = tool_json("metadata:o weight_map:o", tool_json("total_size:I", s->bytes), map);
     if (!status)
-        status = write_json(s, "model.safetensors.index.json", index, err);
+        status = write_json(s, INDEX, index, err);
     json_decref(index);
     return status;
 }
 
 /* ---- the folder ------------------------------------------------------------------------------ */
-
-/* The files that are copied from the configuration's folder. */
-static const struct {
-    const char *name;
-    bool required;
-} copied[] = { { "processor_config.json", false },
-               { "preprocessor_config.json", false },
-               { "video_preprocessor_config.json", false },
-               /* the last: a folder with a config.json is complete */
-               { "config.json", true } };
-enum { COPIED = sizeof copied / sizeof *copied };
 
 static qv_status
 remove_old(struct synth *s, const char *name, qv_error *err)
@@ -230,22 +244,29 @@ remove_old(struct synth *s, const char *name, qv_error *err)
                : QV_OK;
 }
 
-/* Copies a file; one that the configuration lacks must not stay from a checkpoint that is
- * replaced. */
 static qv_status
 copy_json(struct synth *s, size_t i, qv_error *err)
 {
-    char from[4200];
+    char from[MOST_FOLDER + MOST_NAME + 2];
     json_error_t why;
-    snprintf(from, sizeof from, "%.4000s/%s", s->o->config, copied[i].name);
+    snprintf(from, sizeof from, "%s/%s", s->o->config, copied[i].name);
     if (!copied[i].required && !qv_path_exists(from))
-        return remove_old(s, copied[i].name, err);
+        return QV_OK;
     json_t *j = json_load_file(from, JSON_REJECT_DUPLICATES, &why);
     if (!j)
         return qv_fail(err, QV_EFORMAT, "%s: %s", from, why.text);
     qv_status status = write_json(s, copied[i].name, j, err);
     json_decref(j);
     return status;
+}
+
+/* Returns whether a name in an index is that of a file of weights in its own folder. */
+static bool
+is_shard(const char *name)
+{
+    static const char end[] = ".safetensors";
+    const size_t n = strlen(name), m = sizeof end - 1;
+    return n <= MOST_NAME && n > m && !strcmp(name + n - m, end) && !strchr(name, '/');
 }
 
 /* Returns whether the output is the configuration's own folder, which already has its files. */
@@ -269,29 +290,96 @@ check_absent(const char *path, const char *what, qv_error *err)
                          qv_path_tail(path), what);
 }
 
-/* Fails if a checkpoint is there: random weights must not replace real ones by a slip. */
+/* Random weights must not replace real ones by a slip, and never through a link: a hub's snapshot is
+ * made of links to files that other snapshots have too. */
+static qv_status
+check_name(struct synth *s, const char *name, const char *what, qv_error *err)
+{
+    const char *path = path_of(s, name);
+    struct stat st;
+    if (!s->o->force)
+        return check_absent(path, what, err);
+    return lstat(path, &st) || !S_ISLNK(st.st_mode)
+               ? QV_OK
+               : qv_fail(err, QV_EIO,
+                         "%s is a symbolic link, and --force replaces only files: remove it, or "
+                         "name another folder",
+                         qv_path_tail(path));
+}
+
 static qv_status
 check_folder(struct synth *s, qv_error *err)
 {
-    static const char *const weights[] = { "model.safetensors", "model.safetensors.index.json" };
+    static const char *const weights[] = { SINGLE, INDEX };
     const bool in_place = is_in_place(s);
     char shard[64];
     qv_status status = QV_OK;
     for (size_t i = 0; i < 2 && !status; i++)
-        status = check_absent(path_of(s, weights[i]), "random weights", err);
+        status = check_name(s, weights[i], "random weights", err);
     for (size_t i = 0; i < COPIED && !status && !in_place; i++)
-        status = check_absent(path_of(s, copied[i].name), "a copy of another", err);
+        status = check_name(s, copied[i].name, "a copy of another", err);
     for (int64_t i = 0; i < s->o->shards && s->o->shards > 1 && !status; i++) {
         shard_name(shard, sizeof shard, i, s->o->shards);
-        status = check_absent(path_of(s, shard), "random weights", err);
+        status = check_name(s, shard, "random weights", err);
     }
     return status;
+}
+
+/* Removes what makes the old checkpoint one, first its config.json and index, so that nothing can
+ * load a mixture, whatever ends the process now. A single file of weights stays if another takes
+ * its place at once. In place, config.json stays, as it is the new one too. */
+static qv_status
+remove_checkpoint(struct synth *s, qv_error *err)
+{
+    json_t *index = json_load_file(path_of(s, INDEX), 0, NULL), *shard;
+    const char *tensor;
+    qv_status status = QV_OK;
+    for (size_t i = is_in_place(s) ? 0 : COPIED; i-- > 0 && !status;)
+        status = remove_old(s, copied[i].name, err);
+    if (!status)
+        status = remove_old(s, INDEX, err);
+    if (!status && s->o->shards > 1)
+        status = remove_old(s, SINGLE, err);
+    json_object_foreach(json_object_get(index, "weight_map"), tensor, shard)
+    {
+        const char *name = json_string_value(shard);
+        if (!status && name && is_shard(name))
+            status = remove_old(s, name, err);
+    }
+    json_decref(index);
+    return status;
+}
+
+/* Gives the files their names, config.json last. A signal must wait, as it would leave half of
+ * them. */
+static qv_status
+replace_checkpoint(struct synth *s, qv_error *err)
+{
+    tool_signals_defer();
+    qv_status status = remove_checkpoint(s, err);
+    for (size_t i = 0; i < s->n_files && !status; i++)
+        status = qv_atomic_file_commit(&s->files[i], err);
+    return status;
+}
+
+static qv_status
+check_length(const char *folder, qv_error *err)
+{
+    const size_t n = strlen(folder);
+    return n <= MOST_FOLDER
+               ? QV_OK
+               : qv_fail(err, QV_EIO, "%s: the path has %zu bytes; at most %d can be used",
+                         qv_path_tail(folder), n, MOST_FOLDER);
 }
 
 static qv_status
 synth(struct synth *s, qv_error *err)
 {
-    qv_status status = qv_config_read(s->o->config, &s->config, err);
+    qv_status status = check_length(s->o->config, err);
+    if (!status)
+        status = check_length(s->o->output, err);
+    if (!status)
+        status = qv_config_read(s->o->config, &s->config, err);
     if (!status && s->config.note[0])
         status = qv_fail(err, QV_EUNSUPPORTED, "%s: is a GGUF file; a config.json is needed",
                          qv_path_tail(s->o->config));
@@ -302,21 +390,16 @@ synth(struct synth *s, qv_error *err)
     if (!status && (uint64_t)s->o->shards > s->n)
         status = qv_fail(err, QV_EINVAL, "--shards is %lld, but there are %zu tensors",
                          (long long)s->o->shards, s->n);
-    if (!status && !s->o->force)
+    if (!status)
         status = check_folder(s, err);
     if (!status && mkdir(s->o->output, 0777) && errno != EEXIST)
         status = qv_fail(err, QV_EIO, "%s: cannot be made: %s", s->o->output, strerror(errno));
     if (!status)
-        status = s->o->shards > 1 ? write_shards(s, err)
-                                  : write_file(s, "model.safetensors", 0, s->n, err);
-    if (!status) /* a loader must not find the weights of a checkpoint that is replaced */
-        status =
-            remove_old(s, s->o->shards > 1 ? "model.safetensors" : "model.safetensors.index.json",
-                       err);
+        status = s->o->shards > 1 ? write_shards(s, err) : write_file(s, SINGLE, 0, s->n, err);
     const bool in_place = is_in_place(s);
     for (size_t i = 0; i < COPIED && !status && !in_place; i++)
         status = copy_json(s, i, err);
-    return status;
+    return status ? status : replace_checkpoint(s, err);
 }
 
 /* ---- clips to try on, by the program that links FFmpeg --------------------------------------- */
@@ -346,12 +429,16 @@ make_clip(const struct tool_options *o)
 {
     qv_error err = { 0 };
     qv_status s = o->force ? QV_OK : check_absent(o->make_clip, "a made clip", &err);
+    const struct qvm_clip_shape *c = &tool_clip_shape;
     if (!s)
-        s = tool_make_clip(o->make_clip, &tool_clip_shape, &err);
-    if (s)
-        return tool_fail(s, &err);
-    tool_print("%s: 4 seconds of 320x240 at 25 fps\n", o->make_clip);
-    return TOOL_DONE;
+        s = tool_make_clip(o->make_clip, c, &err);
+    if (!s)
+        s = tool_show(o,
+                      tool_json("clip:t frames:i fps:i width:i height:i text:o", o->make_clip,
+                                c->frames, c->fps, c->width, c->height,
+                                tool_json("seconds:i", c->frames / c->fps)),
+                      "{clip}: {text.seconds} seconds of {width}x{height} at {fps} fps\n", &err);
+    return s ? tool_fail(s, &err) : TOOL_DONE;
 }
 
 /* ---- the subcommand -------------------------------------------------------------------------- */
@@ -373,9 +460,14 @@ tool_synth(const struct tool_options *o)
                            tool_json("checkpoint:t tensors:I bytes:I seed:I text:o", o->output, s.n,
                                      s.bytes, o->seed, tool_json("mb:f", (double)s.bytes / 1e6)),
                            "{checkpoint}: {tensors} tensors, {text.mb|1f} MB, seed {seed}\n", &err);
+    for (size_t i = 0; i < s.n_files; i++)
+        qv_atomic_file_abort(&s.files[i]);
+    free(s.files);
     qv_tower_close(&s.tower);
     free(s.tensors);
     free(s.stored);
     free(s.values);
-    return status ? tool_fail(status, &err) : TOOL_DONE;
+    const int code = status ? tool_fail(status, &err) : TOOL_DONE;
+    tool_signals_obey();
+    return code;
 }
