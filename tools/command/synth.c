@@ -290,8 +290,8 @@ check_absent(const char *path, const char *what, qv_error *err)
                          qv_path_tail(path), what);
 }
 
-/* Random weights must not replace real ones by a slip, and never through a link: a hub's snapshot is
- * made of links to files that other snapshots have too. */
+/* Random weights must not replace real ones by a slip, and never through a link: a hub's snapshot
+ * is made of links to files that other snapshots have too. */
 static qv_status
 check_name(struct synth *s, const char *name, const char *what, qv_error *err)
 {
