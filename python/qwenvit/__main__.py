@@ -21,7 +21,7 @@ def _run(verb: Callable[[list[str]], int], arguments: list[str]) -> int:
     except KeyboardInterrupt:
         print("qwenvit: interrupted: files that are there are whole; run it again to go on", file=sys.stderr)
         return 130
-    except OSError as e:
+    except OSError as e:  # verbs report other ones themselves
         print(f"qwenvit: standard output cannot be written: {e.strerror}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python complains of it as well
         return 3

@@ -48,7 +48,7 @@ def whole(path: str) -> Iterator[BinaryIO]:
         raise error("QV_EIO", f"{path}: {e.strerror or e}") from None
 
 
-def files(
+def write_files(
     cache: Cache, folder: _check.Path, form: Form, progress: Callable[[dict[str, int]], object] | None = None
 ) -> dict[str, int]:
     """Makes a folder's files those of a cache. Returns the counts of files and keys."""
@@ -84,14 +84,17 @@ def files(
         if progress:
             progress(dict(counts))
     for path in exported - wanted - damaged:
-        os.remove(path)
+        try:
+            os.remove(path)
+        except OSError as e:
+            raise error("QV_EIO", f"{path}: cannot be removed: {e.strerror}") from None
         counts["removed"] += 1
     return counts
 
 
 def _piece(path: str) -> str:
     """Returns the name that a part keeps when it is pruned, which numbers it."""
-    return re.sub(r"(\.\d+)?\.[a-z]+$", "", os.path.basename(path))
+    return re.sub(r"(\.\d+)*\.[a-z]+$", "", os.path.basename(path))
 
 
 def sweep(pattern: str) -> None:
@@ -99,13 +102,12 @@ def sweep(pattern: str) -> None:
     ours = re.compile(".*" + re.escape(OURS).replace(r"\{\}", r"(\d+)"))
     for path in glob.glob(pattern + glob.escape(OURS).format("*")):
         found = ours.fullmatch(path)
-        try:
-            if found:
-                os.kill(int(found[1]), 0)
-        except ProcessLookupError:
-            os.remove(path)
-        except OSError:
-            pass  # another user's process
+        with contextlib.suppress(OSError):  # another user's process, or a file that is gone
+            try:
+                if found:
+                    os.kill(int(found[1]), 0)
+            except ProcessLookupError:
+                os.remove(path)
 
 
 # ---- the command -----------------------------------------------------------------------------------

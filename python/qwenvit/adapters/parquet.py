@@ -80,4 +80,4 @@ def write_tokens(
         schema = KEYED.with_metadata({MARK: mark})
         _write(path, schema, tables_of(entries), compression=compression or "none", use_dictionary=False)
 
-    return export.files(cache, folder, export.Form(".parquet", write, _mark_of, compression), progress)
+    return export.write_files(cache, folder, export.Form(".parquet", write, _mark_of, compression), progress)

@@ -17,7 +17,7 @@ MARK = "qwenvit.keys"  # in the first header of our files: the mark of export.py
 
 
 def _name_of(key: str) -> str:
-    """Returns a key as WebDataset has it: the name of a line ends where the first dot of the last part is."""
+    """Returns a key as a name of WebDataset, which has no newline and ends at the first dot of its last part."""
     folder, slash, name = key.lstrip("/").replace("\n", "_").rpartition("/")
     return folder.replace("..", "__") + slash + (name.replace(".", "_") or "_")
 
@@ -64,4 +64,4 @@ def _mark_of(path: str) -> bytes | None:
 
 
 def write_tokens(cache: Cache, folder: _check.Path) -> dict[str, int]:
-    return export.files(cache, folder, export.Form(".tar", _write, _mark_of))
+    return export.write_files(cache, folder, export.Form(".tar", _write, _mark_of))
