@@ -150,7 +150,7 @@ model_json(const qv_cache_info *in)
 static const char status_text[] =
     "{cache}: {ok} ok, {failed} failed[text.listed?, {missing} missing, {changed} changed since]"
     "[damaged_clips?, {damaged_clips} of the ok with damaged frames]; "
-    "{bytes|GB} of tokens, {text.size|GB} in {parts} parts[damaged?, {damaged|n} damaged]\n"
+    "{bytes|GB} of tokens, {text.size|GB} in {parts} part{parts|s}[damaged?, {damaged|n} damaged]\n"
     "[model?  model      [model.name?\"{model.name}\", ]{model.type}"
     "[model.folder?, \"{model.folder}\"]\n]"
     "[gone?  gone       {gone} of the ok have no files any more; their tokens count\n]"
