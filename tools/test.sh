@@ -255,7 +255,7 @@ fi
 
 if ! wanted wheel; then
     :
-elif [ -e build/deps/python/done-4 ]; then
+elif [ -e build/deps/python/done ]; then
     wanted release || check build release --target faulty_decoder
     say 'The wheel'
     check wheel
