@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "clips.h"
+#include "numbers.h"
 
 /* The checkpoint's numbers, with the caller's options in place of some. */
 static qv_preprocess
@@ -93,7 +94,7 @@ choose_size(const char *path, const qvm_rules *rules, const qv_preprocess *p,
                        path, (long long)width, (long long)height, QVM_MAX_PIXELS);
     info->height = (int)height;
     info->width = (int)width;
-    info->grid_thw[0] = (info->n_frames + p->temporal_patch_size - 1) / p->temporal_patch_size;
+    info->grid_thw[0] = qv_ceil_div(info->n_frames, p->temporal_patch_size);
     info->grid_thw[1] = height / p->patch_size;
     info->grid_thw[2] = width / p->patch_size;
     return QV_OK;

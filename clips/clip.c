@@ -200,7 +200,7 @@ ask_for_facts(qv_clip *clip, const qv_clip_options *o, int64_t *plane_bytes, qv_
         status = keep_index(clip, event.index_bytes, err);
     if (status)
         return status;
-    *plane_bytes = (event.plane_bytes + PAGE - 1) / PAGE * PAGE;
+    *plane_bytes = qv_round_up(event.plane_bytes, PAGE);
     return QV_OK;
 }
 
@@ -216,8 +216,8 @@ ask_for_frames(qv_clip *clip, int64_t plane_bytes, qv_error *err)
                         .width = clip->outcome.width,
                         .n_frames = n };
     clip->frame_bytes = 3 * (size_t)r->width * (size_t)r->height;
-    r->slot_bytes = ((int64_t)clip->frame_bytes + PAGE - 1) / PAGE * PAGE;
-    r->frames_at = (n * (int64_t)sizeof *clip->indices + PAGE - 1) / PAGE * PAGE;
+    r->slot_bytes = qv_round_up((int64_t)clip->frame_bytes, PAGE);
+    r->frames_at = qv_round_up(n * (int64_t)sizeof *clip->indices, PAGE);
     int64_t slots = QV_RING_BYTES / r->slot_bytes;
     slots = slots < 2 ? 2 : slots > RING_FRAMES ? RING_FRAMES : slots;
     r->n_slots = (int)(slots > n ? n : slots);

@@ -87,6 +87,7 @@ bool qv_header_end(struct qv_text *t, size_t bytes);
  * metadata has n_metadata pairs of texts. Of each tensor, name, dtype_name (F32, BF16, F16, F64,
  * U8, I32, I64), n_dims and shape are read; tensors are written in the order given. */
 struct qv_safetensors_writer;
+struct qv_atomic_file;
 qv_status qv_safetensors_writer_open(const char *path, const struct qv_safetensor *tensors,
                                      size_t n, const char *const (*metadata)[2], size_t n_metadata,
                                      struct qv_safetensors_writer **out, qv_error *err);
@@ -101,7 +102,6 @@ qv_status qv_safetensors_writer_amend(struct qv_safetensors_writer *w, const cha
  * leaves what that of qv_atomic_file_commit leaves. */
 qv_status qv_safetensors_writer_finish(struct qv_safetensors_writer **w, qv_error *err);
 /* Does the same, but the file is the caller's to commit, so that several can appear together. */
-struct qv_atomic_file;
 qv_status qv_safetensors_writer_seal(struct qv_safetensors_writer **w, struct qv_atomic_file *file,
                                      qv_error *err);
 /* Removes the temporary file and frees the writer. */

@@ -73,7 +73,7 @@ tool_drawing_add(struct tool_drawing *p, const uint8_t *frames, int64_t n_frames
 {
     size_t frame = (size_t)p->width * (size_t)p->height * 3;
     int64_t per_pair = p->rows * p->cols * p->dim;
-    int64_t pairs = (n_frames + p->frames_per_pair - 1) / p->frames_per_pair;
+    int64_t pairs = qv_ceil_div(n_frames, p->frames_per_pair);
     for (int64_t i = 0; i < pairs; i++, p->n_pairs_seen++)
         for (int64_t s = 0; s < p->n_shown; s++)
             if (p->pairs[s] == p->n_pairs_seen) {

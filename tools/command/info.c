@@ -12,6 +12,7 @@
 #include "files/gguf.h"
 #include "files/json.h"
 #include "model/plan.h"
+#include "numbers.h"
 #include "qwenvit_clips.h"
 #include "towers/weights.h"
 #include "towers/config.h"
@@ -333,7 +334,7 @@ add_cost(const struct scene *s, json_t **j, const qv_outcome *c, const qv_plan *
     qv_plan_info p;
     qv_plan_get_info(plan, &p);
     const int64_t most = qv_capacity_fits(&p.capacity, &pair), pairs = most < g[0] ? most : g[0];
-    const int64_t chunks = (g[0] + pairs - 1) / pairs, of_decoders = decoder_bytes(s);
+    const int64_t chunks = qv_ceil_div(g[0], pairs), of_decoders = decoder_bytes(s);
     const int64_t beside = strcmp(s->context.backend, "cuda") ? 0 : of_decoders;
     tool_json_add(j,
                   "tokens:I chunks:I chunk_pairs:I chunk_rows:I chunks_ahead:I flops:f bytes:f "

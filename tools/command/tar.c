@@ -9,6 +9,7 @@
 #include "error.h"
 #include "files/text.h"
 #include "list.h"
+#include "numbers.h"
 #include "qwenvit_cache.h"
 #include "tool.h"
 
@@ -20,9 +21,9 @@ struct header {
 };
 _Static_assert(sizeof(struct header) == BLOCK, "a header is a block");
 
-/* What headers of their own say of the member that follows. */
+/* Headers of type L and x give the following member a name or a size, or mark it as sparse. */
 struct extra {
-    int64_t size; /* -1: none says it */
+    int64_t size; /* -1: not given */
     bool is_there, is_sparse;
     char name[MOST_EXTRA + 1], text[MOST_EXTRA + 1];
 };
@@ -157,7 +158,7 @@ visit(FILE *f, const char *path, struct extra *e, tool_tar_see *see, void *user,
         }
         if (s)
             return s;
-        at += (size + BLOCK - 1) / BLOCK * BLOCK;
+        at += qv_round_up(size, BLOCK);
         if (fseeko(f, at, SEEK_SET))
             return qv_fail(err, QV_EIO, "%s: cannot be read: %s", qv_path_tail(path),
                            strerror(errno));
