@@ -329,14 +329,12 @@ class Cache(Mapping[str, Entry]):
     def _parts(self) -> list[str]:
         return [os.fsdecode(part) for part in self._reader.parts()]
 
-    def _by_part(self, folder: str, ending: str) -> Iterator[tuple[str, list[Entry]]]:
-        """Gives, for each part with keys that are ok, the path of its file in a folder of such files, and
-        its entries."""
+    def _by_part(self) -> Iterator[tuple[str, list[Entry]]]:
+        """Gives the name of each part with keys that are ok, and its entries."""
         reader, parts = self._reader, self._parts()
         items = ((i, Item(*reader.item(i))) for i in reader.indices(False))
         for part, found in itertools.groupby(items, lambda one: one[1].part):
-            path = os.path.join(folder, parts[part].removesuffix(".safetensors") + ending)
-            yield path, [Entry(self, reader, i, item.key) for i, item in found]
+            yield parts[part], [Entry(self, reader, i, item.key) for i, item in found]
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         parts = self._parts()

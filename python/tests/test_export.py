@@ -91,7 +91,7 @@ def test_what_is_not_ours_is_left_alone(folder, tmp_path):  # noqa: F811
 
 
 def samples_of(out):
-    """Returns {name: its file} of all tar files, and checks that no two files have the same name."""
+    """Returns the names of the samples in all tar files, and checks that no name comes twice."""
     names = []
     for path in sorted(out.glob("*.tar")):
         with tarfile.open(path) as tar:
@@ -122,7 +122,7 @@ def test_names_in_tar_files():
 
 @pytest.mark.parametrize("write", [lambda cache, out: cache.to_parquet(out), webdataset.write_tokens], ids=["parquet", "tar"])
 def test_files_that_are_the_last_copy_stay(write, folder, tmp_path):  # noqa: F811
-    """Those of another cache, of a cache whose parts are gone, and of a part that is damaged."""
+    """An export removes no file of another cache, of a cache whose parts are gone, or of a damaged part."""
     cache, out, other = qwenvit.Cache(folder), tmp_path / "out", tmp_path / "other"
     write(cache, out)
     files = set(out.iterdir())

@@ -26,7 +26,7 @@ OURS = f".{socket.gethostname()}-{{}}.tmp"
 
 
 class Form(NamedTuple):
-    """Of files. A file holds a mark, by which a later export knows whose tokens are in it."""
+    """The form of files. Each holds a mark, by which a later export knows whose tokens are in it."""
 
     ending: str
     write: Callable[[str, list[Entry], bytes], None]  # of a path, a part's entries, and their mark
@@ -61,29 +61,33 @@ def write_files(
     sweep(os.path.join(glob.escape(folder), "part-*"))
     counts = dict.fromkeys(("written", "there", "removed", "keys"), 0)
     there = {path: form.mark_of(path) for path in glob.glob(os.path.join(glob.escape(folder), "part-*" + form.ending))}
-    # a damaged part's file may hold the last copy of its tokens
-    damaged = {os.path.join(folder, name.removesuffix(".safetensors") + form.ending) for name in cache.damaged}
     parts = {_piece(name) for name in (*cache._parts(), *cache.damaged)}
     exported = {path for path, mark in there.items() if mark is not None}
     if exported and parts.isdisjoint(map(_piece, exported)):
         raise error("QV_EFORMAT", f"{folder}: its files are exported from another cache, as none is named like a part of "
                     f"{cache.folder}; name another folder, or remove them")
-    wanted = set[str]()
-    for path, entries in cache._by_part(folder, form.ending):
+
+    def file_of(part: str) -> str:
+        return os.path.join(folder, part.removesuffix(".safetensors") + form.ending)
+
+    wanted = set(map(file_of, cache.damaged))  # which may hold the last copy of tokens
+    for part, entries in cache._by_part():
+        path = file_of(part)
         wanted.add(path)
         keys = [entry.key for entry in entries] + ([{"option": form.option}] if form.option else [])
         mark = hashlib.sha256(json.dumps(keys).encode()).hexdigest().encode()
         if path in there and there[path] is None:
             raise not_ours(path)
-        if there.get(path) != mark:
+        is_there = there.get(path) == mark
+        if not is_there:
             for entry in entries:
                 entry.verify()
             form.write(path, entries, mark)
-        counts["there" if there.get(path) == mark else "written"] += 1
+        counts["there" if is_there else "written"] += 1
         counts["keys"] += len(entries)
         if progress:
             progress(dict(counts))
-    for path in exported - wanted - damaged:
+    for path in exported - wanted:
         try:
             os.remove(path)
         except OSError as e:
