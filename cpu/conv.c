@@ -38,8 +38,10 @@ static struct qv_op_epilogue
 epilogue_of(const struct qv_op_conv *op)
 {
     struct qv_op_epilogue epilogue = qv_op_conv_epilogue(op);
-    if (op->sums == 2)
+    if (op->sums == 2) {
         epilogue.residual_rows = epilogue.rows;
+        epilogue.residual_dtype = op->y_dtype;
+    }
     return epilogue;
 }
 
@@ -57,16 +59,17 @@ set_axes(int64_t *out, const struct qv_op_conv *op, int64_t d, int64_t h, int64_
 
 static dnnl_status_t
 tensor_md(dnnl_memory_desc_t *out, const struct qv_op_conv *op, int64_t channels,
-          const int64_t size[3], int64_t dtype)
+          const int64_t size[3], dnnl_data_type_t type)
 {
     dnnl_dims_t dims = { batch(op), channels };
     int n = 2 + set_axes(dims + 2, op, size[0], size[1], size[2]);
-    return dnnl_memory_desc_create_with_tag(out, n, dims, dnnl_type_cpu(dtype),
+    return dnnl_memory_desc_create_with_tag(out, n, dims, type,
                                             is_flat(op) ? dnnl_nhwc : dnnl_ndhwc);
 }
 
 static dnnl_status_t
-weights_md(dnnl_memory_desc_t *out, const struct qv_op_conv *op, bool canonical)
+weights_md(dnnl_memory_desc_t *out, const struct qv_op_conv *op, dnnl_data_type_t type,
+           bool canonical)
 {
     static const dnnl_format_tag_t tags[] = { dnnl_abcd, dnnl_abcde, dnnl_abcdef };
     dnnl_dims_t dims;
@@ -76,7 +79,7 @@ weights_md(dnnl_memory_desc_t *out, const struct qv_op_conv *op, bool canonical)
     dims[n++] = op->o / op->groups;
     dims[n++] = op->c / op->groups;
     n += set_axes(dims + n, op, op->kd, op->kh, op->kw);
-    return dnnl_memory_desc_create_with_tag(out, n, dims, dnnl_type_cpu(op->w_dtype),
+    return dnnl_memory_desc_create_with_tag(out, n, dims, type,
                                             canonical ? tags[n - 4] : dnnl_format_tag_any);
 }
 
@@ -105,33 +108,34 @@ create_pd(struct qv_device_cpu *dev, const struct qv_op_conv *op,
                                                           attr);
 }
 
-/* Creates the primitive's descriptor, which the caller destroys. It is a function of the operation
- * alone, so layout, lay_out and prepare agree. */
-static qv_status
-create(struct qv_device_cpu *dev, const struct qv_op *op, dnnl_primitive_desc_t *out, qv_error *err)
+/* Creates the descriptor of a convolution that is bare, or wide, or neither. */
+static dnnl_status_t
+create_kind(struct qv_device_cpu *dev, const struct qv_op_conv *c, const struct conv_cpu *kind,
+            dnnl_primitive_desc_t *out)
 {
-    const struct qv_op_conv *c = &op->u.conv;
     const struct qv_op_epilogue epilogue = epilogue_of(c);
     const int64_t size[] = { c->d, c->h, c->w };
     const dnnl_dims_t bias = { c->o };
+    const dnnl_data_type_t type = kind->wide ? dnnl_f32 : dnnl_type_cpu(c->x_dtype);
     int64_t positions[3];
     dnnl_memory_desc_t md[CPU_SCRATCH] = { 0 };
     dnnl_primitive_attr_t attr = NULL;
     qv_op_conv_output(c, positions);
-    dnnl_status_t s = tensor_md(&md[CPU_SRC], c, c->c, size, c->x_dtype);
+    dnnl_status_t s = tensor_md(&md[CPU_SRC], c, c->c, size, type);
     if (!s)
-        s = weights_md(&md[CPU_WEIGHTS], c, false);
-    if (!s && qv_epilogue_bias_arg_cpu(&epilogue) == DNNL_ARG_BIAS)
+        s = weights_md(&md[CPU_WEIGHTS], c, type, false);
+    if (!s && c->bias && !kind->bare)
         s = dnnl_memory_desc_create_with_tag(&md[CPU_BIAS], 1, bias, dnnl_type_cpu(c->bias_dtype),
                                              dnnl_a);
     if (!s)
-        s = tensor_md(&md[CPU_DST], c, c->o, positions, c->y_dtype);
+        s = tensor_md(&md[CPU_DST], c, c->o, positions,
+                      kind->bare ? dnnl_f32 : dnnl_type_cpu(c->y_dtype));
     if (!s)
         s = dnnl_primitive_attr_create(&attr);
     if (!s)
         s = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
-    if (!s)
-        s = qv_epilogue_cpu(&epilogue, 5 - is_flat(c), attr);
+    if (!s && !kind->bare)
+        s = qv_epilogue_cpu(&epilogue, attr);
     if (!s)
         s = create_pd(dev, c, md, attr, out);
     if (attr)
@@ -139,6 +143,29 @@ create(struct qv_device_cpu *dev, const struct qv_op *op, dnnl_primitive_desc_t 
     for (int i = 0; i < CPU_SCRATCH; i++)
         if (md[i])
             dnnl_memory_desc_destroy(md[i]);
+    return s;
+}
+
+/* Creates the primitive's descriptor, which the caller destroys, of the first kind that oneDNN does
+ * not run as reference code. It is a function of the operation alone, so layout, lay_out and
+ * prepare agree. No convolution of oneDNN takes an alpha; the older ones (below AVX-512, and all
+ * for groups of channels) take no residual after an activation, and some do not exist in bf16. */
+static qv_status
+create(struct qv_device_cpu *dev, const struct qv_op *op, struct conv_cpu *kind,
+       dnnl_primitive_desc_t *out, qv_error *err)
+{
+    enum { KINDS = 3 };
+    static const struct conv_cpu kinds[KINDS] = { { .bare = false },
+                                                  { .bare = true },
+                                                  { .bare = true, .wide = true } };
+    int i = op->u.conv.alpha != 1;
+    *kind = kinds[i];
+    dnnl_status_t s = create_kind(dev, &op->u.conv, kind, out);
+    while (!s && ++i < KINDS && qv_primitive_is_reference_cpu(*out)) {
+        dnnl_primitive_desc_destroy(*out);
+        *kind = kinds[i];
+        s = create_kind(dev, &op->u.conv, kind, out);
+    }
     return qv_dnnl_check_cpu(s, "convolution", err);
 }
 
@@ -146,8 +173,9 @@ qv_status
 qv_conv_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, struct qv_layout *out,
                    qv_error *err)
 {
+    struct conv_cpu kind;
     dnnl_primitive_desc_t pd;
-    qv_status status = create(dev, matrix->conv, &pd, err);
+    qv_status status = create(dev, matrix->conv, &kind, &pd, err);
     if (status)
         return status;
     const_dnnl_memory_desc_t md = dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0);
@@ -160,12 +188,14 @@ qv_status
 qv_conv_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, const void *src,
                     void *dst, qv_error *err)
 {
+    struct conv_cpu kind;
     dnnl_primitive_desc_t pd;
     dnnl_memory_desc_t canonical = NULL;
-    qv_status status = create(dev, matrix->conv, &pd, err);
+    qv_status status = create(dev, matrix->conv, &kind, &pd, err);
     if (status)
         return status;
-    dnnl_status_t s = weights_md(&canonical, &matrix->conv->u.conv, true);
+    dnnl_status_t s =
+        weights_md(&canonical, &matrix->conv->u.conv, dnnl_type_cpu(matrix->dtype), true);
     if (!s) {
         s = qv_reorder_cpu(dev, canonical, src,
                            dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0), dst);
@@ -191,6 +221,7 @@ static qv_status
 prepare_conv(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
              qv_error *err)
 {
+    struct conv_cpu *conv = &kernel->conv;
     const struct qv_op_epilogue epilogue = epilogue_of(&kernel->op.u.conv);
     dnnl_primitive_desc_t pd;
     qv_status status = check_counts(&kernel->op, err);
@@ -201,14 +232,27 @@ prepare_conv(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratc
         return qv_fail(err, QV_EUNSUPPORTED,
                        "conv: a stride exceeds its kernel, or the kernel sees only padding: this "
                        "oneDNN computes wrong values for it in bf16");
-    status = create(dev, &kernel->op, &pd, err);
+    status = create(dev, &kernel->op, conv, &pd, err);
     if (status)
         return status;
-    dnnl_status_t s =
-        qv_primitive_open_cpu(dev, pd, qv_epilogue_bias_arg_cpu(&epilogue), &kernel->conv);
-    *scratch_bytes = kernel->conv.scratch_bytes;
+    dnnl_status_t s = qv_primitive_open_cpu(dev, pd, 1, &conv->primitive);
+    if (conv->bare)
+        conv->sums_bytes = qv_aligned((size_t)(epilogue.rows * epilogue.cols) * sizeof(float));
+    if (conv->wide)
+        conv->x_bytes = qv_aligned(qv_op_view(&kernel->op, 0).bytes * 2);
+    *scratch_bytes = conv->sums_bytes + conv->x_bytes + conv->primitive.scratch_bytes;
     dnnl_primitive_desc_destroy(pd);
     return qv_dnnl_check_cpu(s, "convolution", err);
+}
+
+static void
+widen(const struct qv_device_cpu *dev, const struct qv_op *op, const void *x, float *to)
+{
+    const struct qv_view view = qv_op_view(op, 0);
+#pragma omp parallel for num_threads(dev->threads) schedule(static)
+    for (int64_t row = 0; row < view.rows; row++)
+        qv_lanes_load_cpu(to + row * view.cols, at_cpu(x, view.dtype, row * view.cols), view.dtype,
+                          view.cols);
 }
 
 static qv_status
@@ -216,31 +260,45 @@ run_conv(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const 
          qv_error *err)
 {
     const struct qv_op_conv *op = &kernel->op.u.conv;
-    const struct qv_op_epilogue epilogue = epilogue_of(&kernel->op.u.conv);
-    size_t frame = (size_t)(op->h * op->w * op->c) * qv_dtype_bytes(op->x_dtype);
-    int64_t n = pieces(op);
-    size_t dst = qv_op_view(&kernel->op, 4).bytes / (size_t)(op->n * n);
-    qv_epilogue_residual_cpu(dev, &epilogue, op->sums == 2 ? p[4] : p[3], p[4]);
+    const struct conv_cpu *conv = &kernel->conv;
+    const struct qv_op_epilogue epilogue = epilogue_of(op);
+    void *const residual = op->sums == 2 ? p[4] : p[3], *const wide_x =
+                                                            (char *)scratch + conv->sums_bytes;
+    char *const x = conv->wide ? wide_x : p[0], *const y = conv->bare ? scratch : p[4];
+    const int64_t n = pieces(op);
+    const size_t frame = (size_t)(op->h * op->w * op->c) *
+                         (conv->wide ? sizeof(float) : qv_dtype_bytes(op->x_dtype));
+    const size_t dst = (size_t)(epilogue.rows / (op->n * n) * op->o) *
+                       (conv->bare ? sizeof(float) : qv_dtype_bytes(op->y_dtype));
+    if (conv->wide)
+        widen(dev, &kernel->op, p[0], wide_x);
+    if (!conv->bare)
+        qv_epilogue_residual_cpu(dev, &epilogue, residual, y);
     dnnl_status_t s = dnnl_success;
     for (int64_t i = 0; i < op->n * n && !s; i += batch(op)) {
         int64_t at = i / n * op->x_depth + i % n * op->sd;
-        s = qv_primitive_run_cpu(dev, &kernel->conv,
-                                 (void *[]){ (char *)p[0] + (size_t)at * frame, p[1], p[2],
-                                             (char *)p[4] + (size_t)i * dst, scratch });
+        s = qv_primitive_run_cpu(dev, &conv->primitive,
+                                 (void *[]){ x + (size_t)at * frame, p[1], p[2],
+                                             y + (size_t)i * dst, (char *)wide_x + conv->x_bytes });
     }
+    if (!s && conv->bare)
+        qv_epilogue_rows_cpu(dev->threads, &epilogue, scratch, (void *[]){ p[2], residual, p[4] });
     return qv_dnnl_check_cpu(s, "convolution", err);
 }
 
 static void
 release_conv(struct qv_kernel *kernel)
 {
-    qv_primitive_close_cpu(&kernel->conv);
+    qv_primitive_close_cpu(&kernel->conv.primitive);
 }
 
 static void
 describe_conv(const struct qv_kernel *kernel, char *text, size_t size)
 {
-    qv_primitive_describe_cpu("oneDNN ", &kernel->conv, text, size);
+    qv_primitive_describe_cpu(kernel->conv.wide ? "in f32 by oneDNN " : "oneDNN ",
+                              &kernel->conv.primitive, text, size);
+    if (kernel->conv.bare)
+        snprintf(text + strlen(text), size - strlen(text), ", then our epilogue");
 }
 
 const struct verbs_cpu qv_conv_verbs_cpu = {

@@ -23,7 +23,7 @@ enum { CPU_SRC, CPU_WEIGHTS, CPU_BIAS, CPU_DST, CPU_SCRATCH, CPU_OPERANDS };
 struct primitive_cpu {
     dnnl_primitive_t primitive;
     dnnl_memory_t memory[CPU_OPERANDS]; /* NULL if the primitive has no such operand */
-    int bias_arg;                       /* the oneDNN argument that the bias is */
+    dnnl_memory_t alpha;                /* NULL: 1 */
     size_t scratch_bytes;
 };
 
@@ -37,16 +37,9 @@ struct matmul_desc_cpu {
     const_dnnl_memory_desc_t weights;
     int64_t dst_stride;
     dnnl_data_type_t type, dst_type;
-    int bias_arg; /* 0: no bias; DNNL_ARG_BIAS, or the argument of a post-operation's [1,n] */
+    bool bias;
+    double alpha;               /* 0: 1 */
     dnnl_primitive_attr_t attr; /* may be NULL; not kept */
-};
-
-/* A gemm is one matmul on all threads, or one for the rows of each thread. */
-struct gemm_cpu {
-    struct primitive_cpu *matmuls;
-    int n_matmuls;
-    int64_t rows;        /* of a matmul; the last may have fewer */
-    size_t matmul_bytes; /* scratch bytes of one */
 };
 
 /* The layout that oneDNN wants for weights [k,n]: panels of `width` columns, with zeros beyond n.
@@ -55,6 +48,34 @@ struct gemm_cpu {
 struct panels_cpu {
     int64_t k, n, width, group, stride; /* from one panel to the next, in elements */
     size_t bytes;
+};
+
+/* How the weights [k,n] of a gemm lie. */
+struct gemm_weights_cpu {
+    dnnl_memory_desc_t md; /* as oneDNN's fastest matmul wants them; NULL: it has only a slow one */
+    struct panels_cpu panels;
+};
+
+/* A gemm in blocks of rows and panels of columns (cpu/blocks.c). A block's kind says whether it is
+ * the last of the rows, and of the columns, which may be fewer. */
+enum { BLOCK_KINDS = 4 };
+struct blocks_cpu {
+    struct primitive_cpu (*products)[BLOCK_KINDS]; /* one set per thread */
+    int threads;
+    int64_t last_rows;        /* rows of the last block, with those that fill it up */
+    struct panels_cpu panels; /* of the weights */
+    size_t x_bytes;           /* scratch bytes of the last block's rows of x; 0: they are whole */
+    size_t sums_bytes, product_bytes; /* scratch bytes of each thread */
+};
+
+/* A gemm is one matmul on all threads, or one for the rows of each thread, or blocks. */
+struct gemm_cpu {
+    struct primitive_cpu *matmuls; /* NULL: blocks */
+    int n_matmuls;
+    int64_t rows;        /* of a matmul; the last may have fewer */
+    size_t matmul_bytes; /* scratch bytes of one */
+    struct blocks_cpu blocks;
+    size_t scratch_bytes; /* of all */
 };
 
 /* The layout of a quantised matrix [n,k] on the CPU: panels of CODES_COLS of its rows, which are
@@ -150,6 +171,14 @@ struct attention_call_cpu {
     int64_t n_segments;
 };
 
+/* A convolution. If oneDNN would run its reference code, it computes bare sums in f32, in scratch,
+ * and our epilogue finishes them; or, if that is not enough, x and w are widened to f32 as well. */
+struct conv_cpu {
+    struct primitive_cpu primitive;
+    bool bare, wide;
+    size_t sums_bytes, x_bytes; /* scratch bytes; the primitive's follow */
+};
+
 struct qv_kernel {
     struct qv_op op;
     const struct verbs_cpu *verbs; /* the functions of the operation */
@@ -157,7 +186,7 @@ struct qv_kernel {
     struct few_cpu few;
     struct wide_cpu wide; /* cols 0: w is not quantised */
     struct attention_cpu attention;
-    struct primitive_cpu conv;
+    struct conv_cpu conv;
     size_t row_bytes; /* scratch bytes of each thread, for operations that work row by row */
 };
 
@@ -232,11 +261,16 @@ at_cpu(const void *p, int64_t dtype, int64_t i)
 /* cpu/primitive.c. The first turns a oneDNN status into QV_OK or an error "what: oneDNN says
  * ...". */
 qv_status qv_dnnl_check_cpu(dnnl_status_t status, const char *what, qv_error *err);
+/* alpha: if it is not 1, the primitive was created with qv_alpha_cpu(). */
 dnnl_status_t qv_primitive_open_cpu(struct qv_device_cpu *dev, dnnl_primitive_desc_t pd,
-                                    int bias_arg, struct primitive_cpu *out);
+                                    double alpha, struct primitive_cpu *out);
 void qv_primitive_close_cpu(struct primitive_cpu *primitive);
 dnnl_status_t qv_primitive_run_cpu(struct qv_device_cpu *dev, const struct primitive_cpu *primitive,
                                    void *const addresses[CPU_OPERANDS]);
+/* Returns oneDNN's name of the kernel, and whether that is its reference code, which is a thousand
+ * times slower than its other kernels. */
+const char *qv_primitive_name_cpu(const_dnnl_primitive_desc_t pd);
+bool qv_primitive_is_reference_cpu(const_dnnl_primitive_desc_t pd);
 /* Appends `what` and oneDNN's name of the kernel to text: "oneDNN brg_matmul:avx512_core_bf16". */
 void qv_primitive_describe_cpu(const char *what, const struct primitive_cpu *primitive, char *text,
                                size_t size);
@@ -246,15 +280,18 @@ qv_status qv_count_check_cpu(const struct qv_op *op, double most, qv_error *err)
 dnnl_status_t qv_reorder_cpu(struct qv_device_cpu *dev, const_dnnl_memory_desc_t from,
                              const void *src, const_dnnl_memory_desc_t to, void *dst);
 
-/* cpu/epilogue.c: what a gemm or conv does to its sums [rows, cols], as post-operations on a
- * destination of n_dims. The second returns which argument of the primitive the bias is (0: none).
- * The third must be called before a run: it copies the residual into y, where the post-operation
- * reads it. */
-dnnl_status_t qv_epilogue_cpu(const struct qv_op_epilogue *op, int n_dims,
-                              dnnl_primitive_attr_t attr);
-int qv_epilogue_bias_arg_cpu(const struct qv_op_epilogue *op);
+/* cpu/epilogue.c: what a gemm or conv does to its sums [rows, cols], by oneDNN. The bias is the
+ * primitive's argument. The second must be called before a run: it copies the residual into y,
+ * where oneDNN reads it. */
+dnnl_status_t qv_epilogue_cpu(const struct qv_op_epilogue *op, dnnl_primitive_attr_t attr);
 void qv_epilogue_residual_cpu(const struct qv_device_cpu *dev, const struct qv_op_epilogue *op,
                               const void *residual, void *y);
+/* The same by ourselves: for columns [col, col + n) of a row, whose sums are x[n], and for all rows
+ * of x[rows, cols]. p: bias, residual, y. */
+void qv_epilogue_part_cpu(const struct qv_op_epilogue *op, const float *x, int64_t row, int64_t col,
+                          int64_t n, void *const p[3]);
+void qv_epilogue_rows_cpu(int threads, const struct qv_op_epilogue *op, const float *x,
+                          void *const p[3]);
 
 /* cpu/matmul.c */
 qv_status qv_matmul_open_cpu(struct qv_device_cpu *dev, const struct matmul_desc_cpu *desc,
@@ -267,15 +304,26 @@ qv_status qv_gemm_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix 
                               int64_t row0, int64_t rows, const void *src, void *dst,
                               qv_error *err);
 
-/* A GEMM with weights in `layout`; NULL: plain rows. When it runs, p are the operands, and y
- * already has the residual. */
+/* The caller closes the weights. When a GEMM runs, p are the operands. */
 qv_status qv_gemm_weights_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
-                              dnnl_memory_desc_t *out, qv_error *err);
+                              struct gemm_weights_cpu *out, qv_error *err);
+void qv_gemm_weights_close_cpu(struct gemm_weights_cpu *weights);
 qv_status qv_gemm_open_cpu(struct qv_device_cpu *dev, const struct qv_op_gemm *op,
-                           const_dnnl_memory_desc_t layout, struct gemm_cpu *out, qv_error *err);
+                           const struct gemm_weights_cpu *weights, struct gemm_cpu *out,
+                           qv_error *err);
 qv_status qv_gemm_run_cpu(struct qv_device_cpu *dev, const struct qv_op_gemm *op,
                           const struct gemm_cpu *g, void *const *p, void *scratch, qv_error *err);
 void qv_gemm_close_cpu(struct gemm_cpu *g);
+
+/* cpu/blocks.c */
+struct panels_cpu qv_blocks_panels_cpu(const struct qv_matrix *matrix);
+qv_status qv_blocks_open_cpu(struct qv_device_cpu *dev, const struct qv_op_gemm *op,
+                             const struct panels_cpu *panels, struct blocks_cpu *out,
+                             size_t *scratch_bytes, qv_error *err);
+qv_status qv_blocks_run_cpu(struct qv_device_cpu *dev, const struct qv_op_gemm *op,
+                            const struct blocks_cpu *blocks, void *const *p, void *scratch,
+                            qv_error *err);
+void qv_blocks_close_cpu(struct blocks_cpu *blocks);
 
 /* cpu/codes.c: the layout of a quantised w. */
 struct qv_layout qv_codes_layout_cpu(const struct qv_matrix *matrix);

@@ -1,30 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* act(alpha * sum + bias) + residual after a GEMM or convolution, as oneDNN's post-operations. */
+/* act(alpha * sum + bias) + residual after a GEMM or convolution: by oneDNN, where its kernels take
+ * it, and by ourselves. */
 #include "cpu.h"
-
-/* oneDNN adds its bias argument before any post-operation, so with an alpha the bias must be a
- * post-operation itself. */
-int
-qv_epilogue_bias_arg_cpu(const struct qv_op_epilogue *op)
-{
-    return !op->bias        ? 0
-           : op->alpha == 1 ? DNNL_ARG_BIAS
-                            : DNNL_ARG_ATTR_MULTIPLE_POST_OP(1) | DNNL_ARG_SRC_1;
-}
-
-static dnnl_status_t
-append_bias(const struct qv_op_epilogue *op, int n_dims, dnnl_post_ops_t ops)
-{
-    dnnl_memory_desc_t md;
-    dnnl_dims_t dims = { 1, op->cols, 1, 1, 1 }, strides = { op->cols, 1, 1, 1, 1 };
-    dnnl_status_t s = dnnl_memory_desc_create_with_strides(&md, n_dims, dims,
-                                                           dnnl_type_cpu(op->bias_dtype), strides);
-    if (s)
-        return s;
-    s = dnnl_post_ops_append_binary(ops, dnnl_binary_add, md);
-    dnnl_memory_desc_destroy(md);
-    return s;
-}
 
 /* oneDNN's swish is x / (1 + exp(-alpha x)). */
 static dnnl_status_t
@@ -42,19 +19,17 @@ append_act(int64_t act, dnnl_post_ops_t ops)
     return dnnl_post_ops_append_eltwise(ops, acts[act].kind, acts[act].alpha, 0);
 }
 
-/* The residual is added last, by a sum with y, into which it was copied. */
+/* alpha is a scale of the source, which oneDNN applies before it adds the bias. The residual is
+ * added last, by a sum with y, into which it was copied. */
 dnnl_status_t
-qv_epilogue_cpu(const struct qv_op_epilogue *op, int n_dims, dnnl_primitive_attr_t attr)
+qv_epilogue_cpu(const struct qv_op_epilogue *op, dnnl_primitive_attr_t attr)
 {
     dnnl_post_ops_t ops;
     dnnl_status_t s = dnnl_post_ops_create(&ops);
     if (s)
         return s;
-    if (op->alpha != 1) {
-        s = dnnl_post_ops_append_eltwise(ops, dnnl_eltwise_linear, (float)op->alpha, 0);
-        if (!s && op->bias)
-            s = append_bias(op, n_dims, ops);
-    }
+    if (op->alpha != 1)
+        s = dnnl_primitive_attr_set_scales_mask(attr, DNNL_ARG_SRC, 0);
     if (!s && op->act != QV_ACT_NONE)
         s = append_act(op->act, ops);
     if (!s && op->residual_rows)
@@ -75,4 +50,45 @@ qv_epilogue_residual_cpu(const struct qv_device_cpu *dev, const struct qv_op_epi
 #pragma omp parallel for num_threads(dev->threads) schedule(static)
     for (int64_t i = 0; i < op->rows / op->residual_rows; i++)
         memcpy((char *)y + (size_t)i * bytes, residual, bytes);
+}
+
+/* ---- by ourselves ---------------------------------------------------------------------------- */
+
+enum { PIECE = 256 }; /* columns, for which buffers lie on the stack */
+
+/* Returns n values from i on in f32: themselves, or converted in `buffer`. */
+static const float *
+floats(const void *p, int64_t dtype, int64_t i, int64_t n, float *buffer)
+{
+    if (dtype == QV_F32)
+        return (const float *)p + i;
+    qv_lanes_load_cpu(buffer, at_cpu(p, dtype, i), dtype, n);
+    return buffer;
+}
+
+void
+qv_epilogue_part_cpu(const struct qv_op_epilogue *op, const float *x, int64_t row, int64_t col,
+                     int64_t n, void *const p[3])
+{
+    float v[PIECE], buffer[PIECE];
+    for (int64_t end = col + n; col < end; col += PIECE, x += PIECE) {
+        const int64_t some = end - col < PIECE ? end - col : PIECE;
+        qv_lanes_epilogue_cpu(v, x,
+                              op->bias ? floats(p[0], op->bias_dtype, col, some, buffer) : NULL,
+                              (float)op->alpha, op->act, some);
+        if (op->residual_rows)
+            qv_lanes_add_scaled_cpu(v,
+                                    floats(p[1], op->residual_dtype,
+                                           row % op->residual_rows * op->cols + col, some, buffer),
+                                    1, some);
+        qv_lanes_store_cpu(at_cpu(p[2], op->y_dtype, row * op->cols + col), v, op->y_dtype, some);
+    }
+}
+
+void
+qv_epilogue_rows_cpu(int threads, const struct qv_op_epilogue *op, const float *x, void *const p[3])
+{
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t row = 0; row < op->rows; row++)
+        qv_epilogue_part_cpu(op, x + row * op->cols, row, 0, op->cols, p);
 }

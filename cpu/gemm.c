@@ -238,29 +238,30 @@ columns_of_block(const struct qv_op_gemm *op)
     return cols < op->n ? cols : op->n;
 }
 
-/* Opens the matmul of a block. Its weights have oneDNN's layout if that is panels, else plain
- * rows. */
+/* Returns the gemm of a block, whose columns of y hold the residual already. */
+static struct qv_op_gemm
+block_of(const struct qv_op_gemm *op, int64_t cols)
+{
+    struct qv_op_gemm block = *op;
+    block.n = cols;
+    block.residual_rows = op->residual_rows ? op->m : 0;
+    return block;
+}
+
+/* Opens the gemm of a block. */
 static qv_status
 open_block(struct qv_device_cpu *dev, const struct qv_op_gemm *op, int64_t cols,
            struct gemm_cpu *gemm, struct panels_cpu *panels, qv_error *err)
 {
     const struct qv_matrix matrix = { .n = cols, .k = op->k, .dtype = (qv_dtype)op->x_dtype };
-    dnnl_memory_desc_t md = NULL;
-    bool known = false;
-    qv_status status = qv_gemm_weights_cpu(dev, &matrix, &md, err);
+    struct gemm_weights_cpu weights = { 0 };
+    qv_status status = qv_gemm_weights_cpu(dev, &matrix, &weights, err);
     if (status)
         return status;
-    *panels = (struct panels_cpu){ .k = op->k, .n = cols };
-    dnnl_status_t s = qv_panels_read_cpu(md, panels, &known);
-    if (!known)
-        *panels = (struct panels_cpu){
-            op->k, cols, cols, 1, op->k * cols, (size_t)(op->k * cols) * qv_dtype_bytes(op->x_dtype)
-        };
-    struct qv_op_gemm block = *op;
-    block.n = cols;
-    status = s ? qv_dnnl_check_cpu(s, "layout of a weight", err)
-               : qv_gemm_open_cpu(dev, &block, known ? md : NULL, gemm, err);
-    dnnl_memory_desc_destroy(md);
+    const struct qv_op_gemm block = block_of(op, cols);
+    *panels = weights.panels;
+    status = qv_gemm_open_cpu(dev, &block, &weights, gemm, err);
+    qv_gemm_weights_close_cpu(&weights);
     return status;
 }
 
@@ -279,8 +280,7 @@ prepare_wide(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratc
         status = open_block(dev, op, cols[i], g, &wide->panels[i], err);
         const size_t bytes = qv_aligned(wide->panels[i].bytes);
         wide->bytes = bytes > wide->bytes ? bytes : wide->bytes;
-        const size_t matmuls = g->matmul_bytes * (size_t)g->n_matmuls;
-        scratch = matmuls > scratch ? matmuls : scratch;
+        scratch = g->scratch_bytes > scratch ? g->scratch_bytes : scratch;
     }
     if (wide->cols < op->n)
         wide->y_bytes = qv_aligned((size_t)(op->m * wide->cols) * qv_dtype_bytes(op->y_dtype));
@@ -309,7 +309,7 @@ run_block(struct qv_device_cpu *dev, const struct qv_kernel *kernel, const struc
     char *const y = at_cpu(p[4], block->y_dtype, col), *const own = (char *)scratch + wide->bytes;
     void *const operands[QV_MAX_OPERANDS] = { p[0], scratch,
                                               p[2] ? at_cpu(p[2], block->bias_dtype, col) : NULL,
-                                              NULL, wide->y_bytes ? own : y };
+                                              wide->y_bytes ? own : y, wide->y_bytes ? own : y };
     if (wide->y_bytes && block->residual_rows)
         copy_rows(dev, block->m, bytes, y, row, own, bytes);
     const qv_status status = qv_gemm_run_cpu(dev, block, &wide->gemms[block->n < wide->cols],
@@ -325,11 +325,12 @@ run_wide(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const 
 {
     const struct qv_op_gemm *op = &kernel->op.u.gemm;
     const struct wide_cpu *wide = &kernel->wide;
+    const struct qv_op_epilogue epilogue = qv_op_gemm_epilogue(op);
     qv_status status = QV_OK;
+    qv_epilogue_residual_cpu(dev, &epilogue, p[3], p[4]);
     for (int64_t col = 0; col < op->n && !status; col += wide->cols) {
         const bool last = op->n - col < wide->cols;
-        struct qv_op_gemm block = *op;
-        block.n = last ? op->n - col : wide->cols;
+        const struct qv_op_gemm block = block_of(op, last ? op->n - col : wide->cols);
         widen_block(dev, op, &wide->panels[last], p[1], col, scratch);
         status = run_block(dev, kernel, &block, col, p, scratch, err);
     }
@@ -350,13 +351,13 @@ prepare_gemm(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratc
     if (op->w_bits)
         return prepare_wide(dev, kernel, scratch_bytes, err);
     struct qv_matrix matrix = { .n = op->n, .k = op->k, .dtype = (qv_dtype)op->w_dtype };
-    dnnl_memory_desc_t layout = NULL;
-    status = qv_gemm_weights_cpu(dev, &matrix, &layout, err);
+    struct gemm_weights_cpu weights = { 0 };
+    status = qv_gemm_weights_cpu(dev, &matrix, &weights, err);
     if (status)
         return status;
-    status = qv_gemm_open_cpu(dev, op, layout, &kernel->gemm, err);
-    dnnl_memory_desc_destroy(layout);
-    *scratch_bytes = kernel->gemm.matmul_bytes * (size_t)kernel->gemm.n_matmuls;
+    status = qv_gemm_open_cpu(dev, op, &weights, &kernel->gemm, err);
+    qv_gemm_weights_close_cpu(&weights);
+    *scratch_bytes = kernel->gemm.scratch_bytes;
     return status;
 }
 
@@ -365,8 +366,6 @@ run_gemm(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const 
          qv_error *err)
 {
     const struct qv_op_gemm *op = &kernel->op.u.gemm;
-    const struct qv_op_epilogue epilogue = qv_op_gemm_epilogue(op);
-    qv_epilogue_residual_cpu(dev, &epilogue, p[3], p[4]);
     return op->w_bits ? run_wide(dev, kernel, p, scratch, err)
                       : qv_gemm_run_cpu(dev, op, &kernel->gemm, p, scratch, err);
 }
@@ -386,6 +385,11 @@ describe_gemm(const struct qv_kernel *kernel, char *text, size_t size)
     const struct gemm_cpu *g = op->w_bits ? &kernel->wide.gemms[0] : &kernel->gemm;
     if (op->w_bits)
         snprintf(text, size, "%lld bits widened, then ", (long long)op->w_bits);
+    if (!g->matmuls) {
+        qv_primitive_describe_cpu("oneDNN ", &g->blocks.products[0][0], text, size);
+        snprintf(text + strlen(text), size - strlen(text), " in blocks of rows");
+        return;
+    }
     qv_primitive_describe_cpu("oneDNN ", &g->matmuls[0], text, size);
     if (g->n_matmuls > 1)
         snprintf(text + strlen(text), size - strlen(text), ", %lld rows per thread",

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * oneDNN's matmul: a single GEMM, and the gemm operation, which is one or several. Weights have the
- * layout that oneDNN chooses for LAYOUT_ROWS rows, whatever m is, because with 3 or more threads
- * its choice depends on m. The epilogue is post-operations.
+ * oneDNN's matmul: a single GEMM, and the gemm operation, which is one or several, or blocks
+ * (blocks.c). Weights have the layout that oneDNN chooses for LAYOUT_ROWS rows, whatever m is,
+ * because with 3 or more threads its choice depends on m. The epilogue is oneDNN's.
  */
 #include <omp.h>
 #include <stdlib.h>
@@ -50,14 +50,14 @@ qv_matmul_open_cpu(struct qv_device_cpu *dev, const struct matmul_desc_cpu *d,
         s = d->weights ? dnnl_memory_desc_clone(&md[CPU_WEIGHTS], d->weights)
                        : matrix_md(&md[CPU_WEIGHTS], d->k, d->n, d->weights_strides[0],
                                    d->weights_strides[1], d->type);
-    if (!s && d->bias_arg == DNNL_ARG_BIAS)
+    if (!s && d->bias)
         s = matrix_md(&md[CPU_BIAS], 1, d->n, d->n, 1, d->dst_type);
     if (!s)
         s = matrix_md(&md[CPU_DST], d->m, d->n, d->dst_stride, 1, d->dst_type);
     if (!s)
         s = create_pd(&pd, dev, d, md);
     if (!s)
-        s = qv_primitive_open_cpu(dev, pd, d->bias_arg, out);
+        s = qv_primitive_open_cpu(dev, pd, d->alpha ? d->alpha : 1, out);
     if (pd)
         dnnl_primitive_desc_destroy(pd);
     for (int i = 0; i < CPU_OPERANDS; i++)
@@ -80,10 +80,30 @@ enum { LAYOUT_ROWS = 1024 };
 /* oneDNN blocks n by at most 64, so slices that begin at multiples of 64 are whole blocks. */
 enum { SLICE_ROWS = 64 };
 
-/* Creates the layout's descriptor [k,n], which the caller destroys. */
+/* Keeps the layout that m wants for its weights if m is oneDNN's fast matmul. Its layouts are
+ * panels, which quantised weights are widened into. */
+static dnnl_status_t
+keep_layout(const struct primitive_cpu *m, struct gemm_weights_cpu *out)
+{
+    const_dnnl_primitive_desc_t pd;
+    const_dnnl_memory_desc_t md;
+    bool known = false;
+    dnnl_status_t s = dnnl_primitive_get_primitive_desc(m->primitive, &pd);
+    if (s || strncmp(qv_primitive_name_cpu(pd), "brg", 3) != 0)
+        return s;
+    struct panels_cpu panels = { .k = out->panels.k, .n = out->panels.n };
+    s = dnnl_memory_get_memory_desc(m->memory[CPU_WEIGHTS], &md);
+    if (!s)
+        s = qv_panels_read_cpu(md, &panels, &known);
+    if (s || !known)
+        return s;
+    out->panels = panels;
+    return dnnl_memory_desc_clone(&out->md, md);
+}
+
 qv_status
 qv_gemm_weights_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
-                    dnnl_memory_desc_t *out, qv_error *err)
+                    struct gemm_weights_cpu *out, qv_error *err)
 {
     struct matmul_desc_cpu desc = { .m = LAYOUT_ROWS,
                                     .n = matrix->n,
@@ -96,25 +116,47 @@ qv_gemm_weights_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
     qv_status status = qv_matmul_open_cpu(dev, &desc, &m, err);
     if (status)
         return status;
-    const_dnnl_memory_desc_t md;
-    dnnl_status_t s = dnnl_memory_get_memory_desc(m.memory[CPU_WEIGHTS], &md);
-    if (!s)
-        s = dnnl_memory_desc_clone(out, md);
+    *out = (struct gemm_weights_cpu){ .panels = qv_blocks_panels_cpu(matrix) };
+    const dnnl_status_t s = keep_layout(&m, out);
     qv_primitive_close_cpu(&m);
     return qv_dnnl_check_cpu(s, "layout of a weight", err);
+}
+
+void
+qv_gemm_weights_close_cpu(struct gemm_weights_cpu *weights)
+{
+    if (weights->md)
+        dnnl_memory_desc_destroy(weights->md);
 }
 
 qv_status
 qv_gemm_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, struct qv_layout *out,
                    qv_error *err)
 {
-    dnnl_memory_desc_t md = NULL;
-    qv_status status = qv_gemm_weights_cpu(dev, matrix, &md, err);
+    struct gemm_weights_cpu weights = { 0 };
+    qv_status status = qv_gemm_weights_cpu(dev, matrix, &weights, err);
     if (status)
         return status;
-    *out = (struct qv_layout){ dnnl_memory_desc_get_size(md), SLICE_ROWS };
-    dnnl_memory_desc_destroy(md);
+    *out =
+        (struct qv_layout){ weights.panels.bytes, weights.md ? SLICE_ROWS : weights.panels.width };
+    qv_gemm_weights_close_cpu(&weights);
     return QV_OK;
+}
+
+/* Lays out rows of a matrix, from row0 on, as columns of panels. Threads divide the panels. */
+static void
+lay_out_panels(const struct qv_device_cpu *dev, const struct panels_cpu *panels, int64_t row0,
+               int64_t rows, qv_dtype dtype, const void *src, void *dst)
+{
+#pragma omp parallel for num_threads(dev->threads) schedule(static)
+    for (int64_t first = 0; first < rows; first += panels->width) {
+        struct panels_cpu one = *panels;
+        one.n = panels->width;
+        qv_panels_transposed_cpu(&one, at_cpu(src, dtype, first * panels->k), panels->k,
+                                 rows - first, dtype,
+                                 at_cpu(dst, dtype,
+                                        (row0 + first) / panels->width * panels->stride));
+    }
 }
 
 /* Lays out a slice as if it were a matrix of its own. This is right because the layout has blocks
@@ -124,12 +166,15 @@ qv_status
 qv_gemm_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int64_t row0,
                     int64_t rows, const void *src, void *dst, qv_error *err)
 {
-    dnnl_memory_desc_t whole = NULL, slice = NULL, row_major = NULL;
+    dnnl_memory_desc_t slice = NULL, row_major = NULL;
+    struct gemm_weights_cpu whole = { 0 };
     qv_status status = qv_gemm_weights_cpu(dev, matrix, &whole, err);
-    if (status)
+    if (!status && !whole.md)
+        lay_out_panels(dev, &whole.panels, row0, rows, matrix->dtype, src, dst);
+    if (status || !whole.md)
         return status;
     dnnl_dims_t dims = { matrix->k, rows }, strides = { 1, matrix->k }, offsets = { 0, row0 };
-    dnnl_status_t s = dnnl_memory_desc_create_submemory(&slice, whole, dims, offsets);
+    dnnl_status_t s = dnnl_memory_desc_create_submemory(&slice, whole.md, dims, offsets);
     if (!s)
         s = dnnl_memory_desc_create_with_strides(&row_major, 2, dims, dnnl_type_cpu(matrix->dtype),
                                                  strides);
@@ -139,7 +184,7 @@ qv_gemm_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, i
         dnnl_memory_desc_destroy(row_major);
     if (slice)
         dnnl_memory_desc_destroy(slice);
-    dnnl_memory_desc_destroy(whole);
+    qv_gemm_weights_close_cpu(&whole);
     return qv_dnnl_check_cpu(s, "laying out a weight", err);
 }
 
@@ -186,27 +231,31 @@ open_matmuls(struct qv_device_cpu *dev, const struct qv_op_gemm *op, struct matm
         g->matmul_bytes = bytes > g->matmul_bytes ? bytes : g->matmul_bytes;
     }
     omp_set_num_threads(before);
+    g->scratch_bytes = g->matmul_bytes * (size_t)g->n_matmuls;
     return status;
 }
 
 qv_status
 qv_gemm_open_cpu(struct qv_device_cpu *dev, const struct qv_op_gemm *op,
-                 const_dnnl_memory_desc_t layout, struct gemm_cpu *out, qv_error *err)
+                 const struct gemm_weights_cpu *weights, struct gemm_cpu *out, qv_error *err)
 {
+    if (!weights->md)
+        return qv_blocks_open_cpu(dev, op, &weights->panels, &out->blocks, &out->scratch_bytes,
+                                  err);
     struct matmul_desc_cpu desc = { .n = op->n,
                                     .k = op->k,
                                     .src_stride = op->k,
-                                    .weights = layout,
-                                    .weights_strides = { op->n, 1 },
+                                    .weights = weights->md,
                                     .dst_stride = op->n,
                                     .type = dnnl_type_cpu(op->x_dtype),
-                                    .dst_type = dnnl_type_cpu(op->y_dtype) };
+                                    .dst_type = dnnl_type_cpu(op->y_dtype),
+                                    .bias = op->bias,
+                                    .alpha = op->alpha };
     const struct qv_op_epilogue epilogue = qv_op_gemm_epilogue(op);
-    desc.bias_arg = qv_epilogue_bias_arg_cpu(&epilogue);
     divide(dev, op->m, out);
     dnnl_status_t s = dnnl_primitive_attr_create(&desc.attr);
     if (!s)
-        s = qv_epilogue_cpu(&epilogue, 2, desc.attr);
+        s = qv_epilogue_cpu(&epilogue, desc.attr);
     qv_status status =
         s ? qv_dnnl_check_cpu(s, "gemm's epilogue", err) : open_matmuls(dev, op, &desc, out, err);
     if (desc.attr)
@@ -230,7 +279,11 @@ qv_status
 qv_gemm_run_cpu(struct qv_device_cpu *dev, const struct qv_op_gemm *op, const struct gemm_cpu *g,
                 void *const *p, void *scratch, qv_error *err)
 {
+    if (!g->matmuls)
+        return qv_blocks_run_cpu(dev, op, &g->blocks, p, scratch, err);
+    const struct qv_op_epilogue epilogue = qv_op_gemm_epilogue(op);
     int n = g->n_matmuls;
+    qv_epilogue_residual_cpu(dev, &epilogue, p[3], p[4]);
     if (n == 1)
         return run_one(dev, op, g, 0, p, scratch, err);
     qv_status status = QV_OK;
@@ -250,4 +303,5 @@ qv_gemm_close_cpu(struct gemm_cpu *g)
     for (int i = 0; i < g->n_matmuls && g->matmuls; i++)
         qv_primitive_close_cpu(&g->matmuls[i]);
     free(g->matmuls);
+    qv_blocks_close_cpu(&g->blocks);
 }

@@ -19,28 +19,43 @@ qv_dnnl_check_cpu(dnnl_status_t status, const char *what, qv_error *err)
                    status == dnnl_unimplemented ? " (on this CPU; bf16 needs AVX-512)" : "");
 }
 
-static int
-argument(const struct primitive_cpu *p, int i)
+static const int arguments[CPU_OPERANDS] = { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_BIAS,
+                                             DNNL_ARG_DST, DNNL_ARG_SCRATCHPAD };
+
+/* Creates a memory object of its own for one number. */
+static dnnl_status_t
+create_number(struct qv_device_cpu *dev, double number, dnnl_memory_t *out)
 {
-    const int args[CPU_OPERANDS] = { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, p->bias_arg, DNNL_ARG_DST,
-                                     DNNL_ARG_SCRATCHPAD };
-    return args[i];
+    const dnnl_dims_t one = { 1 };
+    dnnl_memory_desc_t md;
+    void *to;
+    dnnl_status_t s = dnnl_memory_desc_create_with_tag(&md, 1, one, dnnl_f32, dnnl_a);
+    if (s)
+        return s;
+    s = dnnl_memory_create(out, md, dev->engine, DNNL_MEMORY_ALLOCATE);
+    dnnl_memory_desc_destroy(md);
+    if (!s)
+        s = dnnl_memory_get_data_handle(*out, &to);
+    if (!s)
+        *(float *)to = (float)number;
+    return s;
 }
 
 dnnl_status_t
-qv_primitive_open_cpu(struct qv_device_cpu *dev, dnnl_primitive_desc_t pd, int bias_arg,
+qv_primitive_open_cpu(struct qv_device_cpu *dev, dnnl_primitive_desc_t pd, double alpha,
                       struct primitive_cpu *out)
 {
-    out->bias_arg = bias_arg;
     dnnl_status_t s = dnnl_primitive_create(&out->primitive, pd);
     for (int i = 0; i < CPU_OPERANDS && !s; i++) {
         const_dnnl_memory_desc_t md =
-            dnnl_primitive_desc_query_md(pd, dnnl_query_exec_arg_md, argument(out, i));
+            dnnl_primitive_desc_query_md(pd, dnnl_query_exec_arg_md, arguments[i]);
         if (i == CPU_SCRATCH)
             out->scratch_bytes = dnnl_memory_desc_get_size(md);
-        if (md && argument(out, i))
+        if (md && dnnl_memory_desc_get_size(md))
             s = dnnl_memory_create(&out->memory[i], md, dev->engine, DNNL_MEMORY_NONE);
     }
+    if (!s && alpha != 1)
+        s = create_number(dev, alpha, &out->alpha);
     if (s)
         qv_primitive_close_cpu(out);
     return s;
@@ -54,6 +69,8 @@ qv_primitive_close_cpu(struct primitive_cpu *p)
     for (int i = 0; i < CPU_OPERANDS; i++)
         if (p->memory[i])
             dnnl_memory_destroy(p->memory[i]);
+    if (p->alpha)
+        dnnl_memory_destroy(p->alpha);
     memset(p, 0, sizeof *p);
 }
 
@@ -61,29 +78,53 @@ dnnl_status_t
 qv_primitive_run_cpu(struct qv_device_cpu *dev, const struct primitive_cpu *p,
                      void *const addresses[CPU_OPERANDS])
 {
-    dnnl_exec_arg_t args[CPU_OPERANDS];
+    dnnl_exec_arg_t args[CPU_OPERANDS + 1];
     dnnl_status_t s = dnnl_success;
     int n = 0;
+    if (p->alpha)
+        args[n++] = (dnnl_exec_arg_t){ DNNL_ARG_ATTR_SCALES | DNNL_ARG_SRC, p->alpha };
     for (int i = 0; i < CPU_OPERANDS && !s; i++)
         if (p->memory[i]) {
             s = dnnl_memory_set_data_handle(p->memory[i], addresses[i]);
-            args[n++] = (dnnl_exec_arg_t){ argument(p, i), p->memory[i] };
+            args[n++] = (dnnl_exec_arg_t){ arguments[i], p->memory[i] };
         }
     return s ? s : dnnl_primitive_execute(p->primitive, dev->stream, n, args);
 }
 
-/* Describes the primitive, and warns if oneDNN runs its reference code for lack of vector code:
- * that is a thousand times slower. */
+const char *
+qv_primitive_name_cpu(const_dnnl_primitive_desc_t pd)
+{
+    const char *name = "of unknown name";
+    dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, (void *)&name);
+    return name;
+}
+
+/* Off x86-64, oneDNN's "gemm:jit:f32" is a loop in C++ as well. */
+bool
+qv_primitive_is_reference_cpu(const_dnnl_primitive_desc_t pd)
+{
+    static const char *const names[] = {
+        "ref",
+        "gemm:ref",
+#ifndef __x86_64__
+        "gemm:jit",
+#endif
+    };
+    const char *name = qv_primitive_name_cpu(pd);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strncmp(name, names[i], strlen(names[i])))
+            return true;
+    return false;
+}
+
 void
 qv_primitive_describe_cpu(const char *what, const struct primitive_cpu *p, char *text, size_t size)
 {
     const_dnnl_primitive_desc_t pd;
-    const char *name = "of unknown name";
     size_t used = strlen(text);
     if (!dnnl_primitive_get_primitive_desc(p->primitive, &pd))
-        dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, (void *)&name);
-    snprintf(text + used, size - used, "%s%s%s", what, name,
-             strncmp(name, "ref", 3) ? "" : " (slow reference code, the only one for this)");
+        snprintf(text + used, size - used, "%s%s%s", what, qv_primitive_name_cpu(pd),
+                 qv_primitive_is_reference_cpu(pd) ? " (slow reference code)" : "");
 }
 
 qv_status

@@ -217,26 +217,7 @@ im2col_cpu(const struct qv_op_im2col *op, void *const *p, const struct team *tea
 static void
 epilogue_cpu(const struct qv_op_epilogue *op, void *const *p, const struct team *team)
 {
-#pragma omp parallel num_threads(team->threads)
-    {
-        float *v = buffer_of_thread(team);
-        float *residual = v + op->cols, *bias = op->bias ? residual + op->cols : NULL;
-        if (bias)
-            qv_lanes_load_cpu(bias, p[1], op->bias_dtype, op->cols);
-#pragma omp for schedule(static)
-        for (int64_t i = 0; i < op->rows; i++) {
-            qv_lanes_epilogue_cpu(v, at_cpu(p[0], QV_F32, i * op->cols), bias, (float)op->alpha,
-                                  op->act, op->cols);
-            if (op->residual_rows) {
-                qv_lanes_load_cpu(residual,
-                                  at_cpu(p[2], op->residual_dtype,
-                                         i % op->residual_rows * op->cols),
-                                  op->residual_dtype, op->cols);
-                qv_lanes_add_scaled_cpu(v, residual, 1, op->cols);
-            }
-            qv_lanes_store_cpu(at_cpu(p[3], op->y_dtype, i * op->cols), v, op->y_dtype, op->cols);
-        }
-    }
+    qv_epilogue_rows_cpu(team->threads, op, p[0], p + 1);
 }
 
 /* ---- verbs ----------------------------------------------------------------------------------- */
@@ -288,4 +269,4 @@ ROW_OP(gate, true, 2 * op->cols)
 ROW_OP(gather, true, op->cols)
 ROW_OP(interpolate, true, 2 * op->cols)
 ROW_OP(im2col, false, 0)
-ROW_OP(epilogue, true, 3 * op->cols)
+ROW_OP(epilogue, true, 0)

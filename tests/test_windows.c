@@ -59,7 +59,7 @@ TEST(rows_are_in_window_order)
     for (int i = 0; i < N_GRIDS; i++)
         memcpy(items[i].grid_thw, grids[i], sizeof grids[i]);
     assert_ok(qv_tables_open(&capacity, &config, &t, ERR));
-    qv_tables_fill(&t, &capacity, &config, items, N_GRIDS);
+    qv_tables_fill(&t, &capacity, &config, QV_F32, items, N_GRIDS);
     int64_t cell = 0, window = 0, segment = 0;
     for (int i = 0; i < N_GRIDS; i++) {
         const int64_t *g = grids[i], down = g[1] / 2, across = g[2] / 2;

@@ -31,7 +31,7 @@ void qv_tables_close(struct qv_tables *tables);
 
 /* Fills the tables from n items, which must fit the capacity. */
 void qv_tables_fill(struct qv_tables *tables, const struct qv_capacity *capacity,
-                    const struct qv_config *c, const qv_item *items, size_t n);
+                    const struct qv_config *c, qv_dtype dtype, const qv_item *items, size_t n);
 
 /* ---- plan.c, stream.c ------------------------------------------------------------------------ */
 

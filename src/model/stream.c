@@ -187,7 +187,8 @@ qv_plan_push(qv_plan *plan, const qv_item *items, size_t n, qv_error *err)
     status = upload_input(plan, chunk, items, n, err);
     /* the tables are made while the copy is under way, on devices that copy asynchronously */
     if (!status) {
-        qv_tables_fill(&plan->tables, &plan->capacity, &plan->model->config, items, n);
+        qv_tables_fill(&plan->tables, &plan->capacity, &plan->model->config, plan->model->dtype,
+                       items, n);
         status = upload_tables(plan, chunk, err);
     }
     if (!status)

@@ -47,13 +47,13 @@ qv_tables_close(struct qv_tables *t)
 }
 
 /* With mean = std = 1/2 in all channels a normalised byte is (2u - 255) / 255. Then 2u - 255 is
- * exact in bf16, and 1/255 is left to the GEMM's alpha. With other values the byte is normalised
- * in f32 and rounded once. */
+ * exact in bf16, and 1/255 is left to the GEMM's alpha. With other values, and in f32, the byte is
+ * normalised in f32 and rounded once. */
 static struct qv_item_norm
-norm_of(const struct qv_config *c, const qv_preprocess *p)
+norm_of(const struct qv_config *c, const qv_preprocess *p, qv_dtype dtype)
 {
     struct qv_item_norm norm;
-    bool exact = qv_config_pixels_are_exact(c);
+    bool exact = qv_config_pixels_are_exact(c, dtype);
     for (int i = 0; i < 3; i++) {
         norm.scale[i] = (float)(exact ? 2 : 1 / (255 * p->std[i]));
         norm.shift[i] = (float)(exact ? -255 : -p->mean[i] / p->std[i]);
@@ -155,7 +155,7 @@ add_item(struct qv_tables *t, const struct qv_capacity *capacity, const struct q
 
 void
 qv_tables_fill(struct qv_tables *t, const struct qv_capacity *capacity, const struct qv_config *c,
-               const qv_item *items, size_t n)
+               qv_dtype dtype, const qv_item *items, size_t n)
 {
     /* used: patches of the input before this item */
     int64_t used = 0, side = qv_config_position_side(c);
@@ -166,7 +166,7 @@ qv_tables_fill(struct qv_tables *t, const struct qv_capacity *capacity, const st
         int64_t frame = item->is_image ? 0 : patches;
         t->places[i] = (struct qv_item_place){ (int32_t)used, (int32_t)(frame * c->temporal),
                                                (int32_t)frame, (int32_t)item->grid_thw[2] };
-        t->norms[i] = norm_of(c, item->is_image ? &c->image : &c->video);
+        t->norms[i] = norm_of(c, item->is_image ? &c->image : &c->video, dtype);
         add_item(t, capacity, c, item, side);
         t->n_items++;
         used += qv_item_pair_frames(c, item) * patches;

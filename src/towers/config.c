@@ -242,9 +242,9 @@ read_vision(const struct qv_json_object *top, struct qv_config *c, qv_error *err
 }
 
 bool
-qv_config_pixels_are_exact(const struct qv_config *c)
+qv_config_pixels_are_exact(const struct qv_config *c, qv_dtype dtype)
 {
-    bool exact = true;
+    bool exact = dtype == QV_BF16;
     for (int i = 0; i < 3; i++)
         exact = exact && c->image.mean[i] == 0.5 && c->image.std[i] == 0.5 &&
                 c->video.mean[i] == 0.5 && c->video.std[i] == 0.5;

@@ -61,9 +61,10 @@ qv_config_row_dim(const struct qv_config *c)
 /* The side of the square grid of learned positions. */
 int64_t qv_config_position_side(const struct qv_config *c);
 
-/* Returns whether all means and deviations, of images and clips, are 1/2. Then 255 times a
- * normalised byte is a whole number, which is exact in bf16. */
-bool qv_config_pixels_are_exact(const struct qv_config *c);
+/* Returns whether patch rows of this dtype hold 255 times a normalised byte, which the patch
+ * embedding's alpha divides by 255: in bf16, if all means and deviations, of images and clips, are
+ * 1/2. Then the rows are whole numbers, which are exact. */
+bool qv_config_pixels_are_exact(const struct qv_config *c, qv_dtype dtype);
 
 /*
  * Reads dir/config.json and the preprocessor files.

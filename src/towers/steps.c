@@ -427,7 +427,7 @@ merge(struct builder *b, int64_t merger)
 qv_conv3d_desc
 qv_steps_patch_embed(const struct qv_config *c, const struct qv_tower_shape *s)
 {
-    bool scaled = s->input == QV_INPUT_FRAMES && qv_config_pixels_are_exact(c);
+    bool scaled = s->input == QV_INPUT_FRAMES && qv_config_pixels_are_exact(c, s->dtype);
     return (qv_conv3d_desc){ .n = s->capacity.patches,
                              .d = c->temporal,
                              .h = c->patch,

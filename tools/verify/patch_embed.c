@@ -141,7 +141,7 @@ keep_pixels(struct definition *d, const struct qv_config *c, qv_error *err)
 {
     int64_t values = d->desc.d * d->desc.h * d->desc.w * d->desc.c;
     if (d->dtype != QV_BF16 || d->desc.layout != QV_LAYOUT_FRAMES_U8 ||
-        qv_config_pixels_are_exact(c))
+        qv_config_pixels_are_exact(c, QV_BF16))
         return QV_OK;
     d->kept = malloc((size_t)values * sizeof(qv_bf16));
     if (!d->kept)
@@ -356,7 +356,7 @@ describe(const struct qv_config *c, const struct verify_input *input, qv_dtype d
 {
     const int64_t *thw = input->thw[0];
     const qv_preprocess *p = input->still ? &c->image : &c->video;
-    bool frames = input->input == QV_INPUT_FRAMES, exact = qv_config_pixels_are_exact(c);
+    bool frames = input->input == QV_INPUT_FRAMES, exact = qv_config_pixels_are_exact(c, dtype);
     qv_conv3d_desc d = { .d = thw[0] * c->temporal,
                          .h = thw[1] * c->patch,
                          .w = thw[2] * c->patch,
