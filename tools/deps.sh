@@ -4,7 +4,7 @@
 # oneDNN comes from the distribution if that has 3.1 or newer, else from PyPI's wheels, or off x86-64
 # from its source, below build/deps. It can be run again, and prints nothing if nothing is missing.
 #   deps.sh onednn: also a newer oneDNN, where the distribution's is older than 3.7. It is built from
-#     its source, which takes about half an hour on two cores.
+#     its source, which takes tens of minutes on two cores.
 #   deps.sh python: also what Python's environments (venv) and extensions need.
 #   deps.sh tests: also what only tests need: clang with its OpenMP, GNU's Objective-C runtime (for
 #     the Metal emulator), a compiler for ARM, and what checks sources and makes packages.
@@ -112,7 +112,7 @@ if [ -n "$candidate" ] && [ "$candidate" != "(none)" ] && dpkg --compare-version
 fi
 
 if [ "$wanted" != 3.1 ] || [ "$(uname -m)" != x86_64 ]; then
-    say "building oneDNN from source into $deps/onednn: about half an hour on two cores"
+    say "building oneDNN from source into $deps/onednn: tens of minutes on two cores"
     need git ca-certificates dpkg-dev
     rm -rf "$deps/onednn.new"
     sh tools/sources.sh onednn "$PWD/$deps/onednn.new" > "$deps/onednn.log" 2>&1 || { tail "$deps/onednn.log" >&2; exit 4; }
