@@ -3,6 +3,8 @@
 # Installs what qwenvit needs on Debian 12, Ubuntu 24.04 and their kin, and only what is missing.
 # oneDNN comes from the distribution if that has 3.1 or newer, else from PyPI's wheels, or off x86-64
 # from its source, below build/deps. It can be run again, and prints nothing if nothing is missing.
+#   deps.sh onednn: also a newer oneDNN, where the distribution's is older than 3.7. It is built from
+#     its source, which takes tens of minutes on two cores.
 #   deps.sh python: also what Python's environments (venv) and extensions need.
 #   deps.sh tests: also what only tests need: clang with its OpenMP, GNU's Objective-C runtime (for
 #     the Metal emulator), a compiler for ARM, and what checks sources and makes packages.
@@ -90,26 +92,33 @@ if [ "${1:-}" = tests ] && [ ! -e "$deps/lint/done-1" ]; then
 fi
 
 # ---- oneDNN ----
+wanted=3.1
+[ "${1:-}" != onednn ] || wanted=3.7
+# onednn_ok FOLDER: do its headers have the wanted version? Reports it if a newer one was asked for.
 onednn_ok() {
     h=$1/oneapi/dnnl/dnnl_version.h
     [ -e "$h" ] || return 1
-    major=$(awk '/define DNNL_VERSION_MAJOR/{print $3}' "$h")
-    minor=$(awk '/define DNNL_VERSION_MINOR/{print $3}' "$h")
-    [ "$major" -gt 3 ] || { [ "$major" -eq 3 ] && [ "$minor" -ge 1 ]; }
+    version=$(awk '/define DNNL_VERSION_(MAJOR|MINOR|PATCH)/{printf "%s%s", dot, $3; dot = "."}' "$h")
+    dpkg --compare-versions "$version" ge "$wanted" || return 1
+    [ "$wanted" = 3.1 ] || say "oneDNN $version is in $1"
 }
 onednn_ok /usr/include && exit 0
-onednn_ok "$deps/onednn/include" && [ -e "$deps/onednn/lib/libdnnl.so" ] && exit 0
+[ -e "$deps/onednn/lib/libdnnl.so" ] && onednn_ok "$deps/onednn/include" && exit 0
 
 candidate=$(apt-cache policy libdnnl-dev 2>/dev/null | awk '/Candidate:/{print $2}')
-if [ -n "$candidate" ] && [ "$candidate" != "(none)" ] && dpkg --compare-versions "$candidate" ge 3.1; then
+if [ -n "$candidate" ] && [ "$candidate" != "(none)" ] && dpkg --compare-versions "$candidate" ge "$wanted"; then
     install libdnnl-dev
     exit 0
 fi
 
-if [ "$(uname -m)" != x86_64 ]; then
-    say "building oneDNN from source into $deps/onednn, as PyPI has it for x86_64 only: minutes"
-    need git ca-certificates
-    sh tools/sources.sh onednn "$PWD/$deps/onednn" > "$deps/onednn.log" 2>&1 || { tail "$deps/onednn.log" >&2; exit 4; }
+if [ "$wanted" != 3.1 ] || [ "$(uname -m)" != x86_64 ]; then
+    say "building oneDNN from source into $deps/onednn: tens of minutes on two cores"
+    need git ca-certificates dpkg-dev
+    rm -rf "$deps/onednn.new"
+    sh tools/sources.sh onednn "$PWD/$deps/onednn.new" > "$deps/onednn.log" 2>&1 || { tail "$deps/onednn.log" >&2; exit 4; }
+    rm -rf "$deps/onednn"
+    mv "$deps/onednn.new" "$deps/onednn"
+    onednn_ok "$deps/onednn/include"
     exit 0
 fi
 tools=

@@ -1,8 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Builds from source what a system lacks or has too old a version of: for wheels, and oneDNN off x86-64.
+# Builds from source what a system lacks or has too old a version of: for wheels, and for deps.sh.
 # Usage: sources.sh onednn|nvcodec|ffmpeg-5|ffmpeg-6|ffmpeg-7|ffmpeg-8 PREFIX
-# Each source is pinned: a commit of its repository, or the SHA-256 of its archive.
+# Each source is pinned: a commit of its repository, or the SHA-256 of its archive. Only oneDNN, where its repository
+# cannot be reached, is whatever version Debian's unstable has, verified by Debian's signature.
 set -eu
 what=${1:?usage: sources.sh NAME PREFIX} prefix=${2:?usage: sources.sh NAME PREFIX}
 work=$(mktemp -d)
@@ -10,9 +11,26 @@ trap 'rm -rf "$work"' EXIT
 
 # commit URL SHA checks out that commit in $work/source
 commit() {
-    git init -q "$work/source"
-    git -C "$work/source" fetch -q --depth 1 "$1" "$2"
-    git -C "$work/source" checkout -q FETCH_HEAD
+    git init -q "$work/source" && git -C "$work/source" fetch -q --depth 1 "$1" "$2" &&
+        git -C "$work/source" checkout -q FETCH_HEAD
+}
+# sid PACKAGE VERSION unpacks unstable's source of PACKAGE, VERSION or newer, in $work/source: without Debian's patches,
+# which give the library another soname. apt's own lists stay as they are.
+sid() {
+    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Label: Debian' | sed q)
+    [ -n "$mirror" ] || { echo "sources.sh: apt has no mirror of Debian for $1" >&2; return 1; }
+    mkdir -p "$work/lists/partial" "$work/unpacked"
+    echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror sid main" > "$work/sid.list"
+    cat > "$work/apt.conf" << END
+Dir { Etc { sourcelist "$work/sid.list"; sourceparts "/dev/null"; }; State::lists "$work/lists"; };
+Dir::Cache { pkgcache ""; srcpkgcache ""; };
+END
+    (cd "$work/unpacked" && export APT_CONFIG="$work/apt.conf" && apt-get -q --error-on=any update &&
+        apt-get -q --only-source --download-only source "$1" &&
+        dpkg-source --skip-patches -x ./*.dsc "$work/source") || return
+    version=$(dpkg-parsechangelog -l "$work/source/debian/changelog" -S Version)
+    dpkg --compare-versions "$version" ge "$2" ||
+        { echo "sources.sh: unstable has $1 $version; $2 or newer is needed" >&2; return 1; }
 }
 # LGPL: no option that changes FFmpeg's license, and no library that configure finds by itself. The source stays
 # next to what was built from it.
@@ -27,12 +45,14 @@ ffmpeg() { # VERSION SHA-256
 
 case $what in
 onednn) # 3.12.4; only the primitives that cpu/ calls
-    commit https://github.com/uxlfoundation/oneDNN 3695f3309a7c9a3c9c19810048df2f5c3693c1b7
+    commit https://github.com/uxlfoundation/oneDNN 3695f3309a7c9a3c9c19810048df2f5c3693c1b7 ||
+        { rm -rf "$work/source" && sid onednn 3.12; }
     cmake -S "$work/source" -B "$work/build" -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX="$prefix" \
         -DCMAKE_INSTALL_LIBDIR=lib -DONEDNN_BUILD_TESTS=OFF -DONEDNN_BUILD_EXAMPLES=OFF -DONEDNN_BUILD_GRAPH=OFF \
         -DONEDNN_ENABLE_WORKLOAD=INFERENCE "-DONEDNN_ENABLE_PRIMITIVE=CONVOLUTION;MATMUL;REORDER"
     cmake --build "$work/build" -j"$(nproc)" --target install
-    ln -sfn dnnl "$prefix/share/doc/onednn" # where the wheel looks for its license
+    rm -rf "$prefix/share/doc/onednn"
+    mv "$prefix/share/doc/dnnl" "$prefix/share/doc/onednn" # where installing and the wheel look for its license
     ;;
 nvcodec) # n13.0.19.0: headers alone
     commit https://github.com/FFmpeg/nv-codec-headers e844e5b26f46bb77479f063029595293aa8f812d

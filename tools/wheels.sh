@@ -14,7 +14,7 @@ before-all)
     mkdir -p /opt/ffmpeg
     for f in ffmpeg/*.tar; do tar -C /opt/ffmpeg -xf "$f"; done
     sh tools/sources.sh nvcodec /opt/nvcodec
-    [ "$(uname -m)" = x86_64 ] || sh tools/sources.sh onednn "$PWD/build/deps/onednn"
+    sh tools/sources.sh onednn "$PWD/build/deps/onednn"
     ;;
 repair)
     auditwheel repair --exclude 'libav*' --exclude 'libsw*' --exclude 'libcu*' --exclude 'libqwenvit*' -w "$3" "$2"
