@@ -107,8 +107,6 @@ caps_cpu(const struct qv_device *device, struct qv_caps *out)
     for (size_t i = sizeof isas / sizeof *isas; i-- > 0;)
         if ((isa & isas[i].bits) == isas[i].bits)
             name = isas[i].name;
-    /* without AVX-512, oneDNN 3.2's f32 GEMMs use other kernels for the last rows of a block */
-    bool avx512 = (isa & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
     bool bf16 = (isa & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
     bool amx = (isa & dnnl_cpu_isa_avx512_core_amx) == dnnl_cpu_isa_avx512_core_amx;
     const dnnl_version_t *v = dnnl_version();
@@ -121,10 +119,9 @@ caps_cpu(const struct qv_device *device, struct qv_caps *out)
                              .free_segments = true, /* empty segments are skipped */
                              .quick_plans = true,
                              .chunks = 1,
-                             .bits_by_place = !avx512,
                              .attention_of_gemms = true,
-                             .same_f32.gemm_rows = avx512 ? 0 : QV_NOT_SEEN,
-                             .same_bf16.gemm_rows = bf16 && !amx ? 0 : QV_NOT_SEEN,
+                             .same_f32.gemm_rows = 0,
+                             .same_bf16.gemm_rows = amx ? QV_NOT_SEEN : 0,
                              .wrong_sparse_bf16 =
                                  ((const struct qv_device_cpu *)device)->wrong_sparse_bf16,
                              .conv3d = thresholds(amx) };

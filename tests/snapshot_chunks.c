@@ -32,7 +32,6 @@ static const struct device {
     struct qv_caps caps;
 } devices[] = {
     { "CPU", "qwen3_vl", QV_BF16, { CPU } },
-    { "CPU whose bits differ by place", "qwen3_vl", QV_F32, { CPU, .bits_by_place = true } },
     { "CPU, windows", "qwen2_5_vl", QV_BF16, { CPU, .same_bf16 = { .gemm_rows = QV_NOT_SEEN } } },
     { "GPU", "qwen3_vl", QV_BF16, { GPU } },
     { "GPU, dense unlike ragged", "qwen3_vl", QV_BF16, { GPU, .same_bf16 = { .head_dim = 64 } } },

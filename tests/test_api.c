@@ -202,7 +202,7 @@ TEST(chunks_do_not_depend_on_length)
             clip.grid_thw[0] = cuts[i][1] < per_chunk ? cuts[i][1] : per_chunk;
             float *cut = tiny_chunk(&t, plan, &clip, 1, QV_F32, &m);
             for (int64_t j = 0; j < outputs; j++)
-                assert_true(tiny_same(&t, whole + (j * pairs + cuts[i][0]) * per_pair,
+                assert_true(tiny_same(whole + (j * pairs + cuts[i][0]) * per_pair,
                                       cut + j * clip.grid_thw[0] * per_pair,
                                       (size_t)(clip.grid_thw[0] * per_pair), QV_F32));
         }
@@ -265,7 +265,7 @@ TEST_ON_EACH(one_frame_is_two_equal_ones)
         b = tiny_encode(&t, QV_INPUT_FRAMES, &two, 1, &(qv_plan_options){ .capacity.patches = 64 },
                         &m);
         for (int j = 0; j < 1 + t.info.n_deepstack; j++)
-            assert_true(tiny_same(&t, a + (16 * j + 8 + 4 * i) * t.info.out_hidden,
+            assert_true(tiny_same(a + (16 * j + 8 + 4 * i) * t.info.out_hidden,
                                   b + 4 * j * t.info.out_hidden, (size_t)(4 * t.info.out_hidden),
                                   QV_F32));
     }

@@ -133,9 +133,6 @@ TEST(capacities_that_agree_are_known)
     caps.same_bf16.gemm_rows = 128; /* the smallest bucket has that many rows */
     bits = qv_capacity_bits(&caps, QV_BF16, 2, 64);
     assert_true(!bits.rows && qv_capacity_same_bits(&bits, &small, &pack));
-    caps.bits_by_place = true;
-    bits = qv_capacity_bits(&caps, QV_BF16, 2, 64);
-    assert_false(qv_capacity_same_bits(&bits, &pack, &pack));
 }
 
 TEST(sizes_are_compared_and_counted)

@@ -215,7 +215,7 @@ expect_alone(const struct tiny *t, struct collector *c, const struct mixed *m, i
     assert_int_equal(g->n, g->n_tokens);
     assert_int_equal(g->n, rows_of(&m->sources[i].item) / 4);
     const size_t values = m->bytes[i] / qv_dtype_bytes(output);
-    if (!tiny_same(t, g->tokens, m->alone[i], values, output))
+    if (!tiny_same(g->tokens, m->alone[i], values, output))
         fail_msg("%s has other bits than alone", g->key);
 }
 
@@ -313,8 +313,8 @@ TEST(several_devices_share_the_work)
             assert_int_equal(g->n, g->n_tokens);
             const size_t values = m[0]->bytes[i] / 4;
             /* of one device whole, or of the other */
-            if (!tiny_same(&t[0], g->tokens, m[0]->alone[i], values, QV_F32) &&
-                !tiny_same(&t[1], g->tokens, m[1]->alone[i], values, QV_F32))
+            if (!tiny_same(g->tokens, m[0]->alone[i], values, QV_F32) &&
+                !tiny_same(g->tokens, m[1]->alone[i], values, QV_F32))
                 fail_msg("%s is of neither device", g->key);
         }
     }
@@ -524,7 +524,7 @@ expect_begin(const struct tiny *t, const struct got *g, const char *alone)
     const size_t row = (size_t)t->info.out_hidden * sizeof(float);
     for (int i = 0; i < 1 + t->info.n_deepstack && g->n; i++) {
         const size_t at = (size_t)(i * g->n_tokens) * row;
-        if (!tiny_same(t, g->tokens + at, alone + at, (size_t)(g->n * t->info.out_hidden), QV_F32))
+        if (!tiny_same(g->tokens + at, alone + at, (size_t)(g->n * t->info.out_hidden), QV_F32))
             fail_msg("%s: its tokens are not those of its pairs", g->key);
     }
 }
@@ -639,7 +639,7 @@ TEST(thin_items_have_many_windows)
         char *alone = tiny_encode(&t, QV_INPUT_FRAMES, &items[i], 1, NULL, &bytes);
         assert_int_equal(g->lasts, 1);
         assert_int_equal(g->n, g->n_tokens);
-        assert_true(tiny_same(&t, g->tokens, alone, bytes / sizeof(float), QV_F32));
+        assert_true(tiny_same(g->tokens, alone, bytes / sizeof(float), QV_F32));
     }
 }
 
@@ -672,8 +672,7 @@ TEST(few_pay_for_few)
             const int64_t left = n % fit;
             const struct qv_capacity used = { .patches = left * rows, .segments = left };
             const struct qv_capacity fill =
-                qv_capacity_for_chunk(caps, config, bits.by_place ? NULL : &bits, &pack, &used,
-                                      false, 0);
+                qv_capacity_for_chunk(caps, config, &bits, &pack, &used, false, 0);
             if (caps->free_segments)
                 assert_int_equal(fit, pack.patches / rows);
             /* a device that is quick may take what there is before all are added */
@@ -1115,7 +1114,7 @@ expect_same(const struct tiny *t, struct collector *got, struct collector *wante
     assert_int_equal(g->n, w->n);
     assert_true(g->last_time_s == w->last_time_s);
     const size_t values = (size_t)(w->n_tokens * t->info.out_hidden * (1 + t->info.n_deepstack));
-    if (!tiny_same(t, g->tokens, w->tokens, values, QV_F32))
+    if (!tiny_same(g->tokens, w->tokens, values, QV_F32))
         fail_msg("%s has other bits than alone", key);
 }
 

@@ -110,7 +110,7 @@ check_chunk(struct pack *p, const int *order, size_t n, const char *what)
     for (size_t i = 0; i < n; i++) {
         int64_t tokens = rows_of(&items[i]) / 4;
         for (int64_t j = 0; j < outputs && order[i] < N; j++)
-            if (!tiny_same(&p->t, all + (size_t)(j * total + at) * row,
+            if (!tiny_same(all + (size_t)(j * total + at) * row,
                            p->alone[order[i]] + (size_t)(j * tokens) * row,
                            (size_t)(tokens * p->t.info.out_hidden), p->output))
                 fail_msg("%s: item %d has other bits as number %zu of %zu, output %d", what,
@@ -205,7 +205,7 @@ TEST(several_are_each_alone)
         for (int i = 0; i < MANY; i++) {
             int64_t tokens = rows_of(&items[i]) / 4;
             for (int64_t j = 0; j < 1 + p.t.info.n_deepstack; j++)
-                assert_true(tiny_same(&p.t, all + (size_t)(j * total + at) * row,
+                assert_true(tiny_same(all + (size_t)(j * total + at) * row,
                                       p.alone[i * 7 % N] + (size_t)(j * tokens) * row,
                                       (size_t)(tokens * p.t.info.out_hidden), QV_F32));
             at += tokens;
@@ -266,14 +266,12 @@ check_few(struct pack *p, const struct qv_capacity_bits *bits, bool is_ref)
     assert_true(bucket.patches < full.patches && segments <= bucket.segments);
     const bool small = qv_capacity_same_bits(bits, &bucket, &full);
     char *few = tiny_encode(&p->t, QV_INPUT_FRAMES, p->items, FEW, NULL, &n);
-    assert_int_equal(p->t.model->idle[0]->capacity.patches,
-                     small || bits->by_place ? bucket.patches : full.patches);
+    assert_int_equal(p->t.model->idle[0]->capacity.patches, small ? bucket.patches : full.patches);
     char *in_full = tiny_encode(&p->t, QV_INPUT_FRAMES, p->items, FEW,
                                 &(qv_plan_options){ .capacity.patches = full.patches }, &n_full);
     assert_int_equal(p->t.model->idle[0]->capacity.patches, full.patches);
     assert_int_equal(n, n_full);
-    if (!bits->by_place) /* if bits differ only by place, any bucket serves */
-        assert_memory_equal(few, in_full, n);
+    assert_memory_equal(few, in_full, n);
     assert_true(small || !is_ref);
 }
 

@@ -109,21 +109,10 @@ tiny_tokens(const struct tiny *t, const qv_item *items, size_t n, qv_dtype outpu
     return out;
 }
 
-/* Tells whether n values have the same bits at another place. On a device whose products differ by
- * place (caps.bits_by_place), it allows differences that rounding explains, but no NaN and no
- * values of another row. */
 static inline bool
-tiny_same(const struct tiny *t, const void *a, const void *b, size_t n, qv_dtype dtype)
+tiny_same(const void *a, const void *b, size_t n, qv_dtype dtype)
 {
-    bool same = !memcmp(a, b, n * qv_dtype_bytes(dtype));
-    if (same || !t->model->ctx->caps.bits_by_place)
-        return same;
-    for (size_t i = 0; i < n; i++) {
-        double x = qv_load(a, dtype, (int64_t)i), y = qv_load(b, dtype, (int64_t)i);
-        if (!(fabs(x - y) <= (dtype == QV_F32 ? 1e-4 : 1e-2) * (1 + fabs(y))))
-            return false;
-    }
-    return true;
+    return !memcmp(a, b, n * qv_dtype_bytes(dtype));
 }
 
 /* Encodes items with one call; *bytes is the result's size. */

@@ -59,7 +59,6 @@ struct qv_caps {
     int64_t least_rows;  /* no capacity has fewer rows */
     bool free_segments;  /* a capacity with more segments and windows costs no time */
     bool quick_plans;    /* making a smaller plan takes less time than it saves */
-    bool bits_by_place;  /* a row of a GEMM may get other bits at another place */
     /* when plans of different capacities give the same bits */
     struct qv_same_bits same_f32, same_bf16;
     bool wrong_sparse_bf16; /* bf16 convolutions are wrong if qv_op_conv_is_sparse() */

@@ -129,7 +129,7 @@ qv_capacity_for_pairs(const struct qv_caps *caps, const struct qv_config *c,
     const struct qv_capacity room = qv_capacity_pack(&costly, c, rows);
     const bool fits = qv_capacity_fits(&room, pair) > 0;
     /* a smaller bucket may then take them with the same bits */
-    const bool others = bits->by_place || bits->rows != QV_NOT_SEEN;
+    const bool others = bits->rows != QV_NOT_SEEN;
     if (fits && (others || is_nearly_full(&pack, pack.patches / pair->patches * pair->patches)))
         return pack;
     rows = fits ? best_bucket(caps, c->merge, pack.patches, pair->patches) : pair->patches;
@@ -154,8 +154,7 @@ struct qv_capacity_bits
 qv_capacity_bits(const struct qv_caps *caps, qv_dtype dtype, int64_t merge, int64_t head_dim)
 {
     const struct qv_same_bits *same = dtype == QV_BF16 ? &caps->same_bf16 : &caps->same_f32;
-    struct qv_capacity_bits bits = { .by_place = caps->bits_by_place,
-                                     .gemm_rows = same->gemm_rows,
+    struct qv_capacity_bits bits = { .gemm_rows = same->gemm_rows,
                                      .rows = same->gemm_rows,
                                      .dense = same->head_dim && same->head_dim != head_dim };
     if (bits.rows > 0) /* a merger's GEMMs have one row for merge * merge patches */
@@ -169,8 +168,6 @@ bool
 qv_capacity_same_bits(const struct qv_capacity_bits *bits, const struct qv_capacity *a,
                       const struct qv_capacity *b)
 {
-    if (bits->by_place)
-        return false;
     struct qv_capacity same_windows = *a; /* room for windows changes no bits */
     same_windows.windows = b->windows;
     if (qv_capacity_equal(&same_windows, b))

@@ -87,7 +87,6 @@ struct qv_capacity qv_capacity_pack(const struct qv_caps *caps, const struct qv_
 
 /* Which capacities give a tower's tokens the same bits, derived from the device's caps. */
 struct qv_capacity_bits {
-    bool by_place;     /* an item's bits may depend on its place in a chunk */
     int64_t gemm_rows; /* GEMMs with fewer rows may round differently; 0: none does */
     /* capacities with fewer rows may round differently; 0: none does; QV_NOT_SEEN: any may */
     int64_t rows;

@@ -31,8 +31,8 @@ qv_chunk_capacity(const qv_model *model, const qv_capacity *chunk, const qv_capa
                   bool more, int64_t repeats)
 {
     const struct qv_capacity_bits bits = qv_model_bits(model);
-    return qv_capacity_for_chunk(&model->ctx->caps, &model->config, bits.by_place ? NULL : &bits,
-                                 chunk, used, more, repeats);
+    return qv_capacity_for_chunk(&model->ctx->caps, &model->config, &bits, chunk, used, more,
+                                 repeats);
 }
 
 qv_packing

@@ -203,17 +203,13 @@ bits_of(const struct scene *s)
                             s->info.head_dim);
 }
 
-/* Returns texts that say when tokens may have other bits in another capacity or at another
- * place. */
+/* Returns texts that say when tokens may have other bits in another capacity. */
 static json_t *
 differences_json(const struct scene *s)
 {
     const struct qv_capacity_bits bits = bits_of(s);
     const char *dtype = qv_dtype_name(s->info.dtype);
     json_t *texts = json_array();
-    if (bits.by_place)
-        json_array_append_new(texts,
-                              json_sprintf("%s GEMMs may round otherwise at other places", dtype));
     if (bits.rows == QV_NOT_SEEN)
         json_array_append_new(texts,
                               json_sprintf("%s GEMMs may round otherwise in any other capacity",
