@@ -85,7 +85,7 @@ verify_read_tensor(const char *dir, const struct qv_config *config, const char *
     if (!status && id == tower.n)
         status = qv_fail(err, QV_ESTATE, "%s: the tower has no tensor %s", dir, name);
     if (!status)
-        status = qv_stored_tower_open(dir, &tower.tensors[tower.patch_embed.weight], &in, err);
+        status = qv_stored_tower_open(dir, config, &tower, &in, err);
     if (!status)
         status = qv_stored_find(&in, config, &tower.tensors[id], 0, &stored, err);
     if (!status)
