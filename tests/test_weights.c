@@ -360,7 +360,7 @@ TEST(a_model_says_that_adapters_are_not_used)
         const char *extra, *prefix, *words;
     } cases[] = {
         { "model.visual.blocks.0.attn.qkv.lora_A.weight", NULL,
-          "1 tensors such as model.visual.b" },
+          "lora_A.weight is not used (tensors of adapters: 1)" },
         { "base_model.model.model.visual.merger.linear_fc1.lora_B.default.weight", NULL,
           "adapters are not merged" },
         { "merger.modules_to_save.default.norm.weight", "", "adapters are not merged" },

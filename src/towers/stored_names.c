@@ -479,8 +479,9 @@ qv_stored_remark(const struct qv_stored_tower *in, char *text, size_t size)
     free(l.scratch.at);
     if (l.n_adapters)
         snprintf(text, size,
-                 "%s: adapters are not merged: %zu tensors such as %.140s are not used, so tokens "
-                 "are the base model's; merge them (PEFT's merge_and_unload) and save the model",
-                 qv_path_tail(in->dir), l.n_adapters, l.name);
+                 "%s: adapters are not merged, so tokens are the base model's: %.140s is not used "
+                 "(tensors of adapters: %zu); merge them (PEFT's merge_and_unload) and save the "
+                 "model",
+                 qv_path_tail(in->dir), l.name, l.n_adapters);
     qv_make_printable(text);
 }
