@@ -237,7 +237,8 @@ typedef struct qv_model_info {
     int64_t deepstack_layers[QV_MAX_DEEPSTACK];
     int64_t n_parameters;
     size_t weight_bytes; /* bytes on the device, packed */
-    /* XXH3-128 of the tower's weights in canonical order; "" if they are not loaded */
+    /* XXH3-128 of the tower's weights in canonical order, widened to f32: for each tensor, its
+     * name below the tower's prefix with a zero byte, and its values; "" if they are not loaded */
     char digest[40];
     qv_preprocess image, video;
     /* how every plan runs the patch embedding's Conv3d on this device, and why. The reason names
@@ -250,7 +251,8 @@ typedef struct qv_model_info {
      * missing (preprocessor_config.json, video_preprocessor_config.json, or processor_config.json
      * with their contents), and which sizes, means and deviations were assumed; transformers
      * refuses such a folder. For a GGUF file it says that means and deviations look wrong, and
-     * which would be right. Both are printable UTF-8; "": nothing to report. */
+     * which would be right. For a checkpoint with adapters for the tower's tensors, which are not
+     * used, it names one. Both are printable UTF-8; "": nothing to report. */
     const char *note, *warning;
     int64_t stored_matrices; /* how many stay quantised (qv_model_options.weights) */
     int device;              /* of the model's context: qv_context_options.device */
@@ -261,7 +263,7 @@ typedef struct qv_model_info {
  * Loads the vision tower of a checkpoint. `dir` is one of
  * - a Hugging Face checkpoint folder: config.json, preprocessor files, and model.safetensors or an
  *   index with shards. Other parts of the model are ignored. Tensors are f32, f16 or bf16, or
- *   quantised by MLX, and have names with or without "model.". The patch embedding may be 5D
+ *   quantised by MLX, and have names with any prefix. The patch embedding may be 5D
  *   [O,C,T,P,P], 2D [O,C*T*P*P] (also named linear_proj) or channels-last [O,T,P,P,C], which all
  *   give the same bits.
  * - a GGUF file as llama.cpp's converter writes it ("mmproj"), or a folder with one and no

@@ -293,6 +293,23 @@ def test_preprocessor_files_that_are_missing_are_told_once():
     run("info bare --json", '"warning":"bare: missing: preprocessor_config.json')
 
 
+def test_adapters_that_are_not_used_are_told_once():
+    shutil.rmtree("adapted", ignore_errors=True)
+    shutil.copytree(MODEL, "adapted")
+    with open("adapted/model.safetensors", "rb") as f:
+        data = f.read()
+    n = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:8 + n])
+    header["model.visual.blocks.0.attn.qkv.lora_A.weight"] = {"dtype": "F32", "shape": [0], "data_offsets": [len(data) - 8 - n] * 2}
+    text = json.dumps(header).encode()
+    with open("adapted/model.safetensors", "wb") as f:
+        f.write(len(text).to_bytes(8, "little") + text + data[8 + n:])
+    write("adapted.txt", "grey.ppm")
+    for use in ("encode grey.ppm -o adapted.safetensors", "cache fill --list adapted.txt -o adapted.cache", "info"):
+        ran = run(f"{use} --model adapted", "qwenvit: adapted: adapters are not merged, so tokens are the base model's: model.visual.blocks.0")
+        assert ran.err.count("not merged") == 1, ran
+
+
 def test_synth_replaces_only_what_it_is_told_to():
     shutil.rmtree("named", ignore_errors=True)
     os.mkdir("named")

@@ -231,7 +231,7 @@ TEST(what_mlx_has_is_loaded_and_nothing_else)
 TEST(a_room_that_is_too_small_is_refused)
 {
     static const struct form form = { 8, 32, QV_F32 };
-    struct qv_stored_tower stored = { .dir = tempdir, .prefix = "vision_tower." };
+    struct qv_stored_tower stored;
     struct qv_config config;
     struct qv_tower tower;
     struct qv_stored_tensor tensor;
@@ -240,7 +240,7 @@ TEST(a_room_that_is_too_small_is_refused)
     write_config();
     write_checkpoint(&form, true);
     assert_ok(qv_config_read(tempdir, &config, ERR) || qv_tower_open(&config, &tower, ERR) ||
-              qv_checkpoint_open(tempdir, &stored.checkpoint, ERR));
+              qv_stored_tower_open(tempdir, &config, &tower, &stored, ERR));
     const struct qv_tensor_spec *spec = &tower.tensors[tower.blocks[0].fc1.weight];
     assert_ok(qv_stored_find(&stored, &config, spec, 0, &tensor, ERR));
     for (int64_t group = 1; group <= 32; group *= 32) { /* 1 stands for a tensor that nobody has
@@ -258,7 +258,7 @@ TEST(a_room_that_is_too_small_is_refused)
         for (int64_t i = 0; group == 32 && i < 3 * spec->k; i++)
             assert_true(((const float *)values)[i] == value_at(&form, 5 * spec->k + i));
     }
-    qv_checkpoint_close(&stored.checkpoint);
+    qv_stored_tower_close(&stored);
     qv_tower_close(&tower);
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Tests loading: however a checkpoint stores the same weights (patch embedding 5D, 2D,
- * channels-last or as linear_proj; names with and without "model."; bf16 or f32; one file or
- * shards; symbolic links), the model has the same bits. A tensor that does not fit is refused by
- * name.
+ * channels-last or as linear_proj; whatever stands in front of names and between their words; bf16
+ * or f32; one file or shards; symbolic links), the model has the same bits and the same digest. A
+ * tensor that does not fit is refused by name, and so are two towers.
  */
 
 #include "test.h"
@@ -23,8 +23,11 @@ struct variant {
     const char *what;
     enum patch_form patch;
     const char *prefix; /* instead of "model.visual." */
+    const char *inside; /* this stands before the last two words of each name */
+    const char *twin;   /* all tensors are there again, below this prefix */
     bool f32, links;
     const char *extra;        /* an additional tensor of this name */
+    const char *quantiser;    /* config.json has it in quantization_config */
     const char *drop, *widen; /* drop: this tensor is left out; widen: this one has a row more */
     const char *retype, *as;  /* this tensor has the dtype `as`, and is zero */
     const char *spoil;        /* this tensor has the given value at the given place */
@@ -77,12 +80,19 @@ rewrite(const struct variant *v, const struct qv_safetensors *file,
 }
 
 static void
-rename_tensor(const struct variant *v, const char *from, char *to, size_t size)
+rename_tensor(const struct variant *v, const char *prefix, const char *from, char *to, size_t size)
 {
-    static const char prefix[] = "model.visual.";
-    bool ours = !strncmp(from, prefix, sizeof prefix - 1);
-    snprintf(to, size, "%s%s", ours && v->prefix ? v->prefix : "",
-             ours && v->prefix ? from + sizeof prefix - 1 : from);
+    static const char published[] = "model.visual.";
+    const bool ours = !strncmp(from, published, sizeof published - 1);
+    const char *own = ours ? from + sizeof published - 1 : from, *at = strrchr(own, '.');
+    while (at > own && *--at != '.')
+        ;
+    at += at > own;
+    snprintf(to, size, "%s%.*s%s%s",
+             !ours    ? ""
+             : prefix ? prefix
+                      : published,
+             (int)(at - own), own, ours && v->inside ? v->inside : "", at);
     char *proj = strstr(to, "patch_embed.proj.");
     if (proj && v->patch == AS_LINEAR_PROJ) {
         char rest[32];
@@ -92,25 +102,44 @@ rename_tensor(const struct variant *v, const char *from, char *to, size_t size)
 }
 
 static void
+write_config(const struct variant *v)
+{
+    temp_copy("qwen3_vl/config.json", "config.json");
+    temp_copy("qwen3_vl/preprocessor_config.json", "preprocessor_config.json");
+    temp_copy("qwen3_vl/video_preprocessor_config.json", "video_preprocessor_config.json");
+    if (v->quantiser) {
+        const char *rest = strchr(file_text(temp_path("config.json")), '{') + 1;
+        char *text = test_alloc(strlen(rest) + 200);
+        sprintf(text, "{\"quantization_config\":{\"quant_method\":\"%s\"},%s", v->quantiser, rest);
+        temp_text("config.json", text);
+    }
+}
+
+static void
 write_variant(const struct variant *v)
 {
-    enum { MOST = 128 };
+    enum { MOST = 256 };
     static struct qv_safetensor tensors[MOST];
-    static char names[MOST][128];
+    static char names[MOST][192];
     void *data[MOST];
     size_t n = 0;
     struct qv_safetensors *file = NULL;
     struct qv_safetensors_writer *w = NULL;
     assert_ok(qv_safetensors_open(QV_GOLDEN "/qwen3_vl/model.safetensors", &file, ERR));
-    for (size_t i = 0; i < qv_safetensors_count(file); i++) {
-        const struct qv_safetensor *t = qv_safetensors_at(file, i);
-        assert_true(n < MOST);
-        if (v->drop && strstr(t->name, v->drop))
+    const size_t in_file = qv_safetensors_count(file);
+    for (size_t i = 0; i < in_file * (v->twin ? 2 : 1); i++) {
+        const struct qv_safetensor *t = qv_safetensors_at(file, i % in_file);
+        const bool is_twin = i >= in_file;
+        struct variant own = *v;
+        assert_true(n + 1 < MOST);
+        if ((v->drop && strstr(t->name, v->drop)) || (is_twin && !strstr(t->name, "visual")))
             continue;
+        if (v->twin && !is_twin) /* only the twin is spoiled, and has another form */
+            own.spoil = own.retype = own.widen = NULL, own.f32 = false, own.patch = AS_5D;
         tensors[n] = *t;
-        rename_tensor(v, t->name, names[n], sizeof names[n]);
+        rename_tensor(&own, is_twin ? v->twin : v->prefix, t->name, names[n], sizeof names[n]);
         tensors[n].name = names[n];
-        data[n] = rewrite(v, file, t, &tensors[n]);
+        data[n] = rewrite(&own, file, t, &tensors[n]);
         n++;
     }
     if (v->extra) {
@@ -119,9 +148,7 @@ write_variant(const struct variant *v)
         data[n++] = test_ends(calloc(3, 8), free);
     }
     assert_true(!tempdir_remove() && !tempdir_make()); /* without an earlier variant's files */
-    temp_copy("qwen3_vl/config.json", "config.json");
-    temp_copy("qwen3_vl/preprocessor_config.json", "preprocessor_config.json");
-    temp_copy("qwen3_vl/video_preprocessor_config.json", "video_preprocessor_config.json");
+    write_config(v);
     const char *path = temp_path(v->links ? "blob" : "model.safetensors");
     assert_ok(qv_safetensors_writer_open(path, tensors, n, NULL, 0, &w, ERR));
     for (size_t i = 0; i < n; i++) {
@@ -160,6 +187,38 @@ TEST(the_same_model_however_it_is_stored)
         { .what = "f32", .f32 = true },
         { .what = "links", .links = true },
         { .what = "with tensors of others", .extra = "model.visual.blocks.99.extra" },
+        { .what = "by Lightning", .prefix = "model.model.visual." },
+        { .what = "by Lightning, all of it", .prefix = "state_dict.model.visual." },
+        { .what = "in a language model", .prefix = "model.language_model.visual." },
+        { .what = "there twice", .prefix = "model.language_model.language_model.visual." },
+        { .what = "by PEFT", .prefix = "base_model.model.model.visual." },
+        { .what = "by PEFT, old names", .prefix = "base_model.model.visual." },
+        { .what = "by DistributedDataParallel", .prefix = "module.model.visual." },
+        { .what = "by DeepSpeed", .prefix = "module.visual." },
+        { .what = "compiled", .prefix = "_orig_mod.model.visual." },
+        { .what = "a compiled tower", .prefix = "model.visual._orig_mod." },
+        { .what = "compiled blocks", .inside = "_orig_mod." },
+        { .what = "by FSDP", .prefix = "_fsdp_wrapped_module.model.visual." },
+        { .what = "a tower of FSDP", .prefix = "model.visual._fsdp_wrapped_module." },
+        { .what = "layers of FSDP", .inside = "_fsdp_wrapped_module._fpw_module." },
+        { .what = "checkpointed", .prefix = "model.visual._checkpoint_wrapped_module." },
+        { .what = "checkpointed layers", .inside = "_checkpoint_wrapped_module.module." },
+        { .what = "a policy", .prefix = "policy.model.visual." },
+        { .what = "an actor", .prefix = "actor.module.model.visual." },
+        { .what = "a vlm", .prefix = "vlm.model.visual." },
+        { .what = "EMA", .prefix = "ema.model.visual." },
+        { .what = "vision_model", .prefix = "vision_model." },
+        { .what = "MLX in model", .prefix = "model.vision_tower." },
+        { .what = "visual.model", .prefix = "visual.model." },
+        { .what = "everything at once",
+          .prefix = "_orig_mod.actor.module.Model.visual.",
+          .inside = "_fsdp_wrapped_module.",
+          .patch = AS_LINEAR_PROJ,
+          .f32 = true },
+        { .what = "the same twice", .twin = "model.language_model.visual." },
+        { .what = "twice in other forms", .twin = "ema.", .f32 = true, .patch = AS_CHANNELS_LAST },
+        { .what = "twice below one prefix", .twin = "module.model.visual._orig_mod." },
+        { .what = "beside another encoder", .extra = "dino.patch_embed.proj.weight" },
     };
     static const qv_dtype dtypes[] = { QV_F32, QV_BF16 };
     for (size_t d = 0; d < 2; d++) {
@@ -172,8 +231,8 @@ TEST(the_same_model_however_it_is_stored)
             if (n != m || memcmp(tokens, expected, n))
                 fail_msg("stored %s: other tokens in %s", variants[i].what,
                          qv_dtype_name(dtypes[d]));
-            if (!variants[i].f32) /* the digest covers the stored values and their dtype */
-                assert_string_equal(digest, other);
+            if (strcmp(digest, other))
+                fail_msg("stored %s: another digest", variants[i].what);
         }
     }
 }
@@ -215,9 +274,55 @@ TEST(what_does_not_fit_is_refused_by_name)
         { QV_BF16, QV_EFORMAT, "no tensor|patch_embed.proj.weight|vision tower",
           .variant.drop = "patch_embed.proj.weight" },
         { QV_BF16, QV_EFORMAT,
-          "there are two vision towers, model.visual.patch_embed.proj.weight|"
-          "and visual.patch_embed.proj.weight|which one is meant",
-          .variant.extra = "visual.patch_embed.proj.weight" },
+          "two vision towers with different values|model.visual.merger.norm.weight|"
+          "ema.model.visual.merger.norm.weight|which one is meant",
+          .variant.twin = "ema.model.visual.", .variant.spoil = "merger.norm.weight",
+          .variant.value = 0.25f, .variant.at = 31 },
+        { QV_BF16, QV_EFORMAT,
+          "two vision towers|model.visual.pos_embed.weight|module.model.visual.pos_embed.weight",
+          .variant.twin = "module.model.visual.", .variant.spoil = "pos_embed.weight",
+          .variant.value = 0.25f },
+        { QV_F32, QV_EFORMAT, "two vision towers|visual.blocks.2.attn.proj.bias",
+          .variant.twin = "visual.", .variant.widen = "blocks.2.attn.proj.bias" },
+        { QV_F32, QV_EFORMAT, "two vision towers|teacher.blocks.0.norm1.weight",
+          .variant.twin = "teacher.", .variant.retype = "blocks.0.norm1.weight",
+          .variant.as = "I64" },
+        /* what stands in a missing tensor's place */
+        { QV_F32, QV_EFORMAT,
+          "no tensor model.visual.blocks.1.attn.qkv.weight|similar name is|attn.qkv_proj.weight",
+          .variant.drop = "blocks.1.attn.qkv.weight",
+          .variant.extra = "model.visual.blocks.1.attn.qkv_proj.weight" },
+        { QV_F32, QV_EFORMAT,
+          "no tensor model.visual.blocks.1.norm1.bias, but x.blocks.1.norm1.bias: |same prefix",
+          .variant.drop = "blocks.1.norm1.bias", .variant.extra = "x.blocks.1.norm1.bias" },
+        { QV_F32, QV_EUNSUPPORTED,
+          "blocks.1.attn.qkv.qweight: quantised by AWQ (quantization_config|config.json|made from",
+          .variant.drop = "blocks.1.attn.qkv.weight", .variant.quantiser = "awq",
+          .variant.extra = "model.visual.blocks.1.attn.qkv.qweight" },
+        { QV_F32, QV_EUNSUPPORTED, "quantised by AWQ or GPTQ (config.json has no quantization_conf",
+          .variant.drop = "blocks.1.attn.qkv.weight",
+          .variant.extra = "model.visual.blocks.1.attn.qkv.qweight" },
+        { QV_F32, QV_EUNSUPPORTED, "qkv.W_q: quantised by HQQ (quantization_config",
+          .variant.drop = "blocks.1.attn.qkv.weight", .variant.quantiser = "hqq",
+          .variant.extra = "model.visual.blocks.1.attn.qkv.W_q" },
+        { QV_F32, QV_EUNSUPPORTED, "weight_packed: quantised by compressed-tensors (quantization_c",
+          .variant.drop = "blocks.1.attn.qkv.weight", .variant.quantiser = "compressed-tensors",
+          .variant.extra = "model.visual.blocks.1.attn.qkv.weight_packed" },
+        { QV_F32, QV_EUNSUPPORTED, "qkv.weight._data: quantised by quanto (config.json",
+          .variant.drop = "blocks.1.attn.qkv.weight",
+          .variant.extra = "model.visual.blocks.1.attn.qkv.weight._data" },
+        { QV_F32, QV_EUNSUPPORTED, "no tensor|blocks.1.attn.qkv.weight|quantised by aqlm (quantiz",
+          .variant.drop = "blocks.1.attn.qkv.weight", .variant.quantiser = "aqlm" },
+        { QV_F32, QV_EFORMAT,
+          "blocks.1.attn.qkv.base_layer.weight: adapters are not merged|merge_and_unload",
+          .variant.drop = "blocks.1.attn.qkv.weight",
+          .variant.extra = "model.visual.blocks.1.attn.qkv.base_layer.weight" },
+        { QV_F32, QV_EFORMAT, "no tensor model.visual.merger.norm.weight|adapters are not merged",
+          .variant.drop = "visual.merger.norm.weight",
+          .variant.extra = "model.visual.merger.modules_to_save.default.norm.weight" },
+        { QV_F32, QV_EFORMAT, "no Qwen-VL vision tower|lora_A.weight: adapters are not merged",
+          .variant.drop = "patch_embed.proj.weight",
+          .variant.extra = "base_model.model.visual.blocks.0.attn.qkv.lora_A.weight" },
         { QV_BF16, QV_EFORMAT, "shape|blocks.2.attn.proj.bias|config.json",
           .variant.widen = "blocks.2.attn.proj.bias" },
         { QV_BF16, QV_EUNSUPPORTED, "blocks.0.norm1.weight is I64|BF16|model.safetensors",
@@ -245,6 +350,140 @@ TEST(what_does_not_fit_is_refused_by_name)
         expect_load_failure(cases[i].words, tempdir, backend_for(cases[i].dtype), &options,
                             cases[i].status, cases[i].words);
     }
+}
+
+/* Adapters beside whole weights are not used, and the model says so; adapters of the language model
+ * do not matter. */
+TEST(a_model_says_that_adapters_are_not_used)
+{
+    static const struct {
+        const char *extra, *prefix, *words;
+    } cases[] = {
+        { "model.visual.blocks.0.attn.qkv.lora_A.weight", NULL,
+          "lora_A.weight is not used (tensors of adapters: 1)" },
+        { "base_model.model.model.visual.merger.linear_fc1.lora_B.default.weight", NULL,
+          "adapters are not merged" },
+        { "merger.modules_to_save.default.norm.weight", "", "adapters are not merged" },
+        { "model.language_model.layers.0.self_attn.q_proj.lora_A.weight", NULL, "" },
+        { "model.language_model.layers.0.self_attn.q_proj.lora_A.weight", "", "" },
+        { "model.visual.lora_A", NULL, "" },
+        { "dino.blocks.0.attn.qkv.lora_A.weight", NULL, "" },
+    };
+    char digest[40];
+    size_t n;
+    tokens_of(QV_GOLDEN "/qwen3_vl", QV_F32, &n, digest);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        write_variant(&(struct variant){ .extra = cases[i].extra, .prefix = cases[i].prefix });
+        for (int describe = 0; describe <= 1; describe++) {
+            const qv_model_options o = { .dtype = QV_F32, .describe = describe };
+            struct tiny t = tiny_open_model(tempdir, "ref", &o, 1);
+            if (*cases[i].words ? !strstr(t.info.warning, cases[i].words) : *t.info.warning != 0)
+                fail_msg("%s: \"%s\"", cases[i].extra, t.info.warning);
+            assert_string_equal(t.info.digest, describe ? "" : digest);
+            tiny_close(&t);
+        }
+    }
+}
+
+/* A folder without safetensors says what it has. */
+TEST(another_form_of_checkpoint_is_called_by_its_name)
+{
+    static const struct {
+        const char *files[3], *words;
+    } cases[] = {
+        { { "pytorch_model.bin" }, "but pytorch_model.bin: |save_pretrained" },
+        { { "x.pth", "adapter_model.bin" }, "but adapter_model.bin: an adapter|merge_and_unload" },
+        { { "b.safetensors", "a.safetensors", "c.bin" },
+          "but a.safetensors: a single file must be called model.safetensors|index" },
+        { { "consolidated.safetensors", "params.json" }, "but consolidated.safetensors: " },
+        { { "__0_0.distcp" }, "but __0_0.distcp: a distributed checkpoint|merge-weights" },
+        { { "pytorch_model_fsdp_0" }, "but pytorch_model_fsdp_0: a distributed checkpoint" },
+        { { "evil\033[2Jname\n.bin" }, "but evil?[2Jname?.bin: " },
+        { { "README.md" }, "has neither model.safetensors nor model.safetensors.index.json" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_true(!tempdir_remove() && !tempdir_make());
+        write_config(&(struct variant){ 0 });
+        for (int f = 0; f < 3 && cases[i].files[f]; f++)
+            temp_text(cases[i].files[f], "");
+        expect_load_failure(cases[i].words, tempdir, "ref", NULL, QV_EIO, cases[i].words);
+    }
+}
+
+static void
+add_name(struct qv_text *header, size_t *n, const char *name)
+{
+    qv_text_say(header, "%s\"", (*n)++ ? "," : "{");
+    qv_text_add(header, name, strlen(name));
+    qv_text_say(header, "\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}");
+}
+
+static void
+write_header(struct qv_text *header)
+{
+    qv_text_say(header, "}");
+    assert_false(header->lost);
+    char *file = test_alloc(header->n + 8);
+    for (int i = 0; i < 8; i++)
+        file[i] = (char)(header->n >> 8 * i);
+    memcpy(file + 8, header->at, header->n);
+    write_config(&(struct variant){ 0 });
+    temp_file("model.safetensors", file, header->n + 8);
+    free(header->at);
+    *header = (struct qv_text){ 0 };
+}
+
+/* Names that are many, long or empty end in an error, soon. */
+TEST(hostile_names_are_refused)
+{
+    enum { LONG = 4 << 20 };
+    static const char *const odd[] = { "",
+                                       ".",
+                                       "..",
+                                       "module",
+                                       "module.module",
+                                       ".module.",
+                                       "patch_embed.linear_proj.",
+                                       "patch_embed.linear_proj.weight",
+                                       "merger..lora_A",
+                                       "blocks.0.attn.qkv.",
+                                       ".lora_A" };
+    struct qv_text header = { 0 };
+    size_t n = 0;
+    char *name = test_alloc(LONG + 64);
+    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++)
+        add_name(&header, &n, odd[i]);
+    write_header(&header);
+    expect_load_failure("odd", tempdir, "ref", NULL, QV_EFORMAT,
+                        "patch_embed.linear_proj.weight has shape [0]");
+    for (int embeds = 0; embeds <= 1; embeds++) {
+        n = 0;
+        for (int i = 0; i < 100000; i++) {
+            sprintf(name, "%06d.%s", i, embeds ? "patch_embed.proj.weight" : "blocks.0.norm1.bias");
+            add_name(&header, &n, name);
+            sprintf(name, "%06d.blocks.%d.attn.qkv.lora_A", i, i % 3);
+            add_name(&header, &n, name);
+        }
+        write_header(&header);
+        expect_load_failure("many", tempdir, "ref", NULL, QV_EFORMAT,
+                            embeds ? "tensor 000000.patch_embed.proj.weight has shape [0]"
+                                   : "no Qwen-VL vision tower|adapters are not merged");
+    }
+    n = 0;
+    for (int i = 0; i < LONG; i++)
+        name[i] = "module."[i % 7];
+    strcpy(name + LONG, ".patch_embed.proj.weight");
+    add_name(&header, &n, name);
+    memset(name, '.', LONG);
+    add_name(&header, &n, name);
+    strcpy(name + LONG, ".patch_embed.proj.lora_A");
+    add_name(&header, &n, name);
+    write_header(&header);
+    expect_load_failure("long", tempdir, "ref", NULL, QV_EFORMAT, "patch_embed.proj.weight has sh");
+    n = 0;
+    add_name(&header, &n, "visual\\u0000.patch_embed.proj.weight");
+    write_header(&header);
+    expect_load_failure("NUL", tempdir, "ref", NULL, QV_EFORMAT, "model.safetensors|NUL byte");
 }
 
 static struct qv_op warmed[4];

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 
+#include <dirent.h>
+#include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -66,6 +68,49 @@ open_index(struct qv_checkpoint *c, qv_error *err)
     return QV_OK;
 }
 
+/* Other forms of checkpoints by the names of their files, and what to do with them. The first row
+ * that fits counts. */
+#define SAVE_AGAIN "load it with transformers and save it with save_pretrained"
+#define ONE_MODEL "a distributed checkpoint; make one model of it (accelerate merge-weights)"
+static const struct {
+    const char *pattern, *advice;
+} others[] = {
+    { "adapter_model*",
+      "an adapter; merge it into its base model (PEFT's merge_and_unload) and save the result" },
+    { "*.distcp", ONE_MODEL },
+    { "pytorch_model_fsdp*", ONE_MODEL },
+    { "*.safetensors", "a single file must be called " SINGLE ", several need an index; "
+                       "transformers' save_pretrained writes both" },
+    { "*.bin", SAVE_AGAIN },
+    { "*.pt", SAVE_AGAIN },
+    { "*.pth", SAVE_AGAIN },
+    { "*.ckpt", SAVE_AGAIN },
+};
+enum { N_OTHERS = sizeof others / sizeof *others };
+
+/* Fails because a folder has no checkpoint that can be read, and says what it has instead. */
+static qv_status
+fail_without_files(const char *path, qv_error *err)
+{
+    char name[sizeof((struct dirent *)NULL)->d_name] = "";
+    size_t best = N_OTHERS;
+    DIR *dir = opendir(path);
+    for (const struct dirent *e; dir && (e = readdir(dir)) != NULL;) {
+        size_t i = 0;
+        while (i < N_OTHERS && fnmatch(others[i].pattern, e->d_name, 0) != 0)
+            i++;
+        if (i < best || (i < N_OTHERS && i == best && strcmp(e->d_name, name) < 0)) {
+            best = i;
+            snprintf(name, sizeof name, "%s", e->d_name);
+        }
+    }
+    if (dir)
+        closedir(dir);
+    return qv_fail(err, QV_EIO, "%s: has neither " SINGLE " nor " INDEX "%s%.100s%s%s",
+                   qv_path_tail(path), *name ? ", but " : "", name, *name ? ": " : "",
+                   *name ? others[best].advice : "");
+}
+
 static qv_status
 open_files(struct qv_checkpoint *c, qv_error *err)
 {
@@ -82,7 +127,7 @@ open_files(struct qv_checkpoint *c, qv_error *err)
     else if (!qv_path_exists(c->dir))
         s = qv_fail(err, QV_EIO, "%s: no such folder", qv_path_tail(c->dir));
     else
-        s = qv_fail(err, QV_EIO, "%s: has neither " SINGLE " nor " INDEX, qv_path_tail(c->dir));
+        s = fail_without_files(c->dir, err);
     free(single);
     return s;
 }

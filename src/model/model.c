@@ -102,6 +102,8 @@ qv_model_load(qv_context *ctx, const char *dir, const qv_model_options *options,
                             &(struct qv_weights_loading){ model->dtype, ctx->threads, o->describe,
                                                           o->weights == QV_WEIGHTS_STORED },
                             &model->weights, err);
+    if (!status && *model->weights.remark)
+        qv_config_warn(&model->config, model->weights.remark);
     if (status) {
         qv_tower_close(&model->tower);
         free(model->folder);

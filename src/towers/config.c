@@ -328,3 +328,10 @@ qv_config_overrule(struct qv_config *c, const double *mean, const double *std)
     if (mean && std && c->doubts_means)
         c->warning[0] = 0;
 }
+
+void
+qv_config_warn(struct qv_config *c, const char *text)
+{
+    const size_t n = strlen(c->warning);
+    snprintf(c->warning + n, sizeof c->warning - n, "%s%s", n ? "; " : "", text);
+}

@@ -6,7 +6,7 @@
 #include "files/json.h"
 #include "qwenvit.h"
 
-enum { QV_MOST_DEPTH = 512, QV_CONFIG_NOTE = 640, QV_CONFIG_WARNING = 1024 };
+enum { QV_MOST_DEPTH = 512, QV_CONFIG_NOTE = 640, QV_CONFIG_WARNING = 1536 };
 
 struct qv_config {
     const struct qv_family *family;
@@ -97,6 +97,9 @@ qv_status qv_config_read_norm(const struct qv_json_object *vision, const char *k
 /* Puts a caller's means and deviations in place of the checkpoint's; NULL leaves these. A caller
  * who gives both has settled a warning about means, so it is dropped. */
 void qv_config_overrule(struct qv_config *c, const double *mean, const double *std);
+
+/* Adds to a warning. */
+void qv_config_warn(struct qv_config *c, const char *text);
 
 /* ---- mmproj.c: a tower in a GGUF file, as llama.cpp's converter writes it -------------------- */
 

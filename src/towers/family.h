@@ -64,8 +64,8 @@ struct qv_family_sizes {
 struct qv_family {
     /* model_type of the whole model (the tower's has "_vision" after it); the last is NULL */
     const char *model_types[4];
-    /* the prefix of the tower's names in published checkpoints; other prefixes are accepted too
-     * (stored_tensor.c) */
+    /* the prefix of the tower's names in published checkpoints; any other is accepted too
+     * (stored_names.c) */
     const char *prefix;
     const struct qv_tensor_names *names;
     const struct qv_family_sizes *sizes;

@@ -8,75 +8,47 @@
 #include "error.h"
 #include "stored_tensor.h"
 
-/* The names that the tower reads, without its prefix, sorted. */
-struct used {
-    const char **names;
-    size_t n;
+struct looking {
+    const struct qv_stored_tower *in;
+    struct qv_text scratch, other;
     struct qv_leftover *out;
 };
 
-static int
-by_name(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
-static qv_status
-list_names(const struct qv_tower *tower, struct used *used, qv_error *err)
-{
-    used->names = calloc(tower->n * QV_MOST_STORED, sizeof *used->names);
-    if (!used->names)
-        return qv_fail(err, QV_ENOMEM, "no memory for %zu names", tower->n * QV_MOST_STORED);
-    for (size_t i = 0; i < tower->n; i++)
-        for (int stored = 0; stored < tower->tensors[i].n_stored; stored++)
-            used->names[used->n++] = tower->tensors[i].names[stored];
-    qsort(used->names, used->n, sizeof *used->names, by_name);
-    return QV_OK;
-}
-
+/* Returns whether the tower reads the tensor `name`, whose name below the prefix is `own`. It may
+ * have the scales or biases of a quantised matrix. */
 static bool
-has(const struct used *used, const char *name)
+is_used(struct looking *l, const char *name, const char *own)
 {
-    return bsearch(&name, used->names, used->n, sizeof *used->names, by_name) != NULL;
-}
-
-/* Returns whether the tower reads a tensor of that name. The name may also be the patch embedding's
- * other name, or the name of a quantised matrix's scales or biases. */
-static bool
-is_used(const struct used *used, const char *name)
-{
-    static const struct {
-        const char *from, *to;
-    } others[] = { { "linear_proj", "proj" }, { "scales", "weight" }, { "biases", "weight" } };
-    if (has(used, name))
-        return true;
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        const char *at = strstr(name, others[i].from);
-        char as[160];
-        if (!at)
+    static const char *const others[] = { "scales", "biases" };
+    const struct qv_stored_name *found = qv_stored_own(l->in, own);
+    const size_t n = strlen(own);
+    for (size_t i = 0; i < 2 && !found; i++) {
+        const size_t m = strlen(others[i]);
+        if (n <= m || strcmp(own + n - m, others[i]) != 0)
             continue;
-        snprintf(as, sizeof as, "%.*s%s%s", (int)(at - name), name, others[i].to,
-                 at + strlen(others[i].from));
-        if (has(used, as))
-            return true;
+        l->other.n = 0;
+        qv_text_add(&l->other, own, n - m);
+        qv_text_add(&l->other, "weight", sizeof "weight");
+        found = l->other.lost ? NULL : qv_stored_own(l->in, l->other.at);
+        return found != NULL;
     }
-    return false;
+    return found && found->in_file == name;
 }
 
 static void
 see(void *user, const char *name)
 {
-    const struct used *used = user;
-    struct qv_leftover *out = used->out;
-    const size_t prefix = strlen(out->prefix);
-    if (strncmp(name, out->prefix, prefix) != 0) {
+    struct looking *l = user;
+    struct qv_leftover *out = l->out;
+    const char *own = qv_stored_below(l->in, name, &l->scratch);
+    if (!own) {
         out->of_others++;
         return;
     }
-    if (is_used(used, name + prefix))
+    if (is_used(l, name, own))
         return;
     if (out->of_tower < QV_LEFTOVER_NAMES)
-        snprintf(out->names[out->of_tower], sizeof out->names[0], "%s", name + prefix);
+        snprintf(out->names[out->of_tower], sizeof out->names[0], "%.95s", own);
     out->of_tower++;
 }
 
@@ -130,16 +102,17 @@ qv_leftover_find(const char *dir, const struct qv_config *config, const struct q
                  struct qv_leftover *out, qv_error *err)
 {
     struct qv_stored_tower in;
-    struct used used = { .out = out };
+    struct looking l = { .in = &in, .out = out };
     *out = (struct qv_leftover){ 0 };
-    qv_status status =
-        qv_stored_tower_open(dir, &tower->tensors[tower->patch_embed.weight], &in, err);
-    out->prefix = in.prefix;
+    qv_status status = qv_stored_tower_open(dir, config, tower, &in, err);
     if (!status && in.gguf)
         status = look_through(&in, config, tower, out, err);
-    else if (!status && !(status = list_names(tower, &used, err)))
-        qv_checkpoint_visit(in.checkpoint, see, &used);
-    free(used.names);
+    else if (!status)
+        qv_checkpoint_visit(in.checkpoint, see, &l);
+    if (l.scratch.lost || l.other.lost)
+        status = qv_no_memory(dir, err);
+    free(l.scratch.at);
+    free(l.other.at);
     qv_stored_tower_close(&in);
     return status;
 }

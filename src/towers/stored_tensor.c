@@ -5,67 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clones.h"
 #include "conv3d/lower.h"
 #include "dtype.h"
 #include "error.h"
 #include "config.h"
 
-const char *const qv_tower_prefixes[] = { "model.visual.", "visual.", "thinker.visual.",
-                                          "vision_tower.", "",        NULL };
-
-/* ---- names ----------------------------------------------------------------------------------- */
-
-static qv_status
-find(const struct qv_stored_tower *in, const char *name, struct qv_found *out, qv_error *err)
-{
-    char full[160];
-    snprintf(full, sizeof full, "%s%s", in->prefix, name);
-    return qv_checkpoint_find(in->checkpoint, full, &out->tensor, &out->file, err);
-}
-
-/* Finds a tensor, where "patch_embed.linear_proj.weight" counts as "patch_embed.proj.weight". */
-static qv_status
-find_either_name(const struct qv_stored_tower *in, const char *name, struct qv_found *out,
-                 qv_error *err)
-{
-    static const char proj[] = "patch_embed.proj.";
-    qv_status status = find(in, name, out, err);
-    if (!status && !out->tensor && !strncmp(name, proj, sizeof proj - 1)) {
-        char other[96];
-        snprintf(other, sizeof other, "patch_embed.linear_proj.%s", name + sizeof proj - 1);
-        status = find(in, other, out, err);
-    }
-    return status;
-}
-
 qv_status
-qv_stored_find_prefix(struct qv_stored_tower *in, const struct qv_tensor_spec *patch_embed,
-                      qv_error *err)
-{
-    in->prefix = NULL;
-    for (const char *const *p = qv_tower_prefixes; *p; p++) {
-        const struct qv_stored_tower below = { in->checkpoint, NULL, in->dir, *p };
-        struct qv_found found = { 0 };
-        qv_status status = find_either_name(&below, patch_embed->names[0], &found, err);
-        if (status)
-            return status;
-        if (found.tensor && in->prefix)
-            return qv_fail(err, QV_EFORMAT,
-                           "%s: there are two vision towers, %s%s and %s%s: which one is meant?",
-                           in->dir, in->prefix, patch_embed->names[0], *p, patch_embed->names[0]);
-        if (found.tensor)
-            in->prefix = *p;
-    }
-    if (in->prefix)
-        return QV_OK;
-    return qv_fail(err, QV_EFORMAT,
-                   "%s: no tensor %s%s (nor with another known prefix): this checkpoint holds no "
-                   "Qwen-VL vision tower",
-                   in->dir, qv_tower_prefixes[0], patch_embed->names[0]);
-}
-
-qv_status
-qv_stored_tower_open(const char *path, const struct qv_tensor_spec *patch_embed,
+qv_stored_tower_open(const char *path, const struct qv_config *config, const struct qv_tower *tower,
                      struct qv_stored_tower *out, qv_error *err)
 {
     char *file = NULL;
@@ -76,7 +23,7 @@ qv_stored_tower_open(const char *path, const struct qv_tensor_spec *patch_embed,
     else if (!status)
         status = qv_checkpoint_open(path, &out->checkpoint, err);
     if (!status && out->checkpoint)
-        status = qv_stored_find_prefix(out, patch_embed, err);
+        status = qv_stored_find_names(out, config, tower, err);
     free(file);
     return status;
 }
@@ -86,6 +33,8 @@ qv_stored_tower_close(struct qv_stored_tower *in)
 {
     qv_checkpoint_close(&in->checkpoint);
     qv_gguf_close(&in->gguf);
+    free(in->names);
+    free(in->prefixes.at);
 }
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
@@ -185,21 +134,28 @@ check_quantised(const struct qv_tensor_spec *spec, struct qv_stored_tensor *stor
 
 static qv_status
 find_quantised(const struct qv_stored_tower *in, const struct qv_tensor_spec *spec,
-               const char *name, struct qv_stored_tensor *stored, qv_error *err)
+               struct qv_stored_tensor *stored, qv_error *err)
 {
     static const char *const suffixes[2] = { "scales", "biases" };
     struct qv_found *const to[2] = { &stored->scales, &stored->biases };
-    for (int i = 0; i < 2; i++) {
-        char full[112];
-        int stem = (int)(strlen(name) - strlen("weight"));
-        snprintf(full, sizeof full, "%.*s%s", stem, name, suffixes[i]);
-        qv_status status = find(in, full, to[i], err);
-        if (status)
-            return status;
-        if (!to[i]->tensor)
-            return qv_fail(err, QV_EFORMAT, "%s: no tensor %s%s, but %s is quantised (U32)",
-                           in->dir, in->prefix, full, stored->weight.tensor->name);
+    const char *weight = stored->weight.tensor->name;
+    const size_t stem = strlen(weight) - strlen("weight");
+    qv_status status = QV_OK;
+    for (int i = 0; i < 2 && !status; i++) {
+        struct qv_text full = { 0 };
+        qv_text_add(&full, weight, stem);
+        qv_text_add(&full, suffixes[i], strlen(suffixes[i]) + 1);
+        if (full.lost)
+            status = qv_no_memory(in->dir, err);
+        else
+            status = qv_checkpoint_find(in->checkpoint, full.at, &to[i]->tensor, &to[i]->file, err);
+        if (!status && !to[i]->tensor)
+            status = qv_fail(err, QV_EFORMAT, "%s: no tensor %.200s, but %.200s is quantised (U32)",
+                             in->dir, full.at, weight);
+        free(full.at);
     }
+    if (status)
+        return status;
     return check_quantised(spec, stored, err);
 }
 
@@ -292,24 +248,25 @@ qv_stored_find(const struct qv_stored_tower *in, const struct qv_config *config,
                const struct qv_tensor_spec *spec, int i, struct qv_stored_tensor *out,
                qv_error *err)
 {
-    const char *name = spec->names[i];
     if (in->gguf)
         return qv_stored_gguf_find(in->gguf, config, spec, i, out, err);
+    const struct qv_stored_name *own = qv_stored_own(in, spec->names[i]);
+    if (!own || !own->in_file)
+        return qv_stored_missing(in, in->prefix, spec->names[i], err);
     *out = (struct qv_stored_tensor){
         .k = spec->k, .single = spec->single, .run = spec->run, .copies = spec->copies
     };
-    qv_status status = find_either_name(in, name, &out->weight, err);
+    const qv_status status = qv_checkpoint_find(in->checkpoint, own->in_file, &out->weight.tensor,
+                                                &out->weight.file, err);
     const struct qv_safetensor *t = out->weight.tensor;
     if (status)
         return status;
-    if (!t)
-        return qv_fail(err, QV_EFORMAT, "%s: no tensor %s%s", in->dir, in->prefix, name);
     out->path = qv_safetensors_path(out->weight.file);
     out->name = t->name;
     out->dtype_name = t->dtype_name;
     out->dtype = t->dtype;
     if (is_quantised(t, spec))
-        return find_quantised(in, spec, name, out, err);
+        return find_quantised(in, spec, out, err);
     if (!can_be_loaded(t))
         return qv_fail(err, QV_EUNSUPPORTED, "%s: tensor %s is %s; F32, F16 and BF16 can be loaded",
                        qv_safetensors_path(out->weight.file), t->name, t->dtype_name);
@@ -385,4 +342,30 @@ qv_stored_read(const struct qv_stored_tensor *stored, int64_t row, int64_t rows,
         *values = at ? *values : read;
     }
     return status;
+}
+
+QV_CLONES void
+qv_convert(const void *src, qv_dtype from, void *dst, qv_dtype to, int64_t n)
+{
+    const uint16_t *h = src; /* both bf16 and f16 */
+    const float *f = src;
+    float *y = dst;
+    qv_bf16 *z = dst;
+    if (from == to)
+        memcpy(dst, src, (size_t)n * qv_dtype_bytes(from));
+    else if (from == QV_BF16 && to == QV_F32)
+        for (int64_t i = 0; i < n; i++)
+            y[i] = qv_bf16_to_f32(h[i]);
+    else if (from == QV_F32 && to == QV_BF16)
+        for (int64_t i = 0; i < n; i++)
+            z[i] = qv_f32_to_bf16(f[i]);
+    else if (from == QV_F16 && to == QV_F32)
+        for (int64_t i = 0; i < n; i++)
+            y[i] = qv_f16_to_f32(h[i]);
+    else if (from == QV_F16 && to == QV_BF16)
+        for (int64_t i = 0; i < n; i++)
+            z[i] = qv_f32_to_bf16(qv_f16_to_f32(h[i]));
+    else
+        for (int64_t i = 0; i < n; i++)
+            qv_store(dst, to, i, qv_load(src, from, i));
 }

@@ -13,21 +13,29 @@
 #include "tower.h"
 #include "config.h"
 
-/* Prefixes that checkpoints put before the names of a tower's tensors; NULL is the last. */
-extern const char *const qv_tower_prefixes[];
+/* A name of the tower's, and the name that its tensor has in the checkpoint. */
+struct qv_stored_name {
+    const char *name, *in_file;        /* in_file: NULL if there is no such tensor */
+    const struct qv_tensor_spec *spec; /* name is spec->names[i] */
+    int i;
+};
 
-/* A tower as a checkpoint holds it. Either its names stand below a prefix, or it is in a GGUF
- * file. */
+/* A tower as a checkpoint holds it. Either its names stand below a prefix, perhaps with wrappers'
+ * words among them, or it is in a GGUF file. */
 struct qv_stored_tower {
     struct qv_checkpoint *checkpoint;
     struct qv_gguf *gguf; /* NULL unless it is a GGUF file */
     const char *dir, *prefix;
+    struct qv_stored_name *names; /* [n_names], sorted by name */
+    size_t n_names;
+    struct qv_text prefixes; /* has the text of `prefix` */
 };
 
-/* Opens what a path means (qv_mmproj_find): a folder, whose prefix is found from the patch
- * embedding's name, or a GGUF file. It must be closed even after a failure. */
-qv_status qv_stored_tower_open(const char *path, const struct qv_tensor_spec *patch_embed,
-                               struct qv_stored_tower *out, qv_error *err);
+/* Opens what a path means (qv_mmproj_find): a folder, whose names are found (qv_stored_find_names),
+ * or a GGUF file. The tower must outlive it. It must be closed even after a failure. */
+qv_status qv_stored_tower_open(const char *path, const struct qv_config *config,
+                               const struct qv_tower *tower, struct qv_stored_tower *out,
+                               qv_error *err);
 void qv_stored_tower_close(struct qv_stored_tower *in);
 
 struct qv_found {
@@ -67,11 +75,6 @@ struct qv_stored_tensor {
     bool widens;                          /* some piece has another dtype than `dtype` */
 };
 
-/* Sets the prefix by looking for the patch embedding under each one. QV_EFORMAT if it is found
- * under none, or under several. */
-qv_status qv_stored_find_prefix(struct qv_stored_tower *in,
-                                const struct qv_tensor_spec *patch_embed, qv_error *err);
-
 /* Finds the i-th stored tensor of a tower's tensor. Returns QV_EFORMAT if it is missing, or has
  * another shape (the text names both), and QV_EUNSUPPORTED for its dtype. */
 qv_status qv_stored_find(const struct qv_stored_tower *in, const struct qv_config *config,
@@ -102,6 +105,34 @@ size_t qv_stored_row_bytes(const struct qv_stored_tensor *stored);
  * QV_EFORMAT if the room is too small. */
 qv_status qv_stored_read(const struct qv_stored_tensor *stored, int64_t row, int64_t rows,
                          const struct qv_stored_room *room, void **values, qv_error *err);
+
+/* Converts n values: f32, f16 and bf16 to f32 and bf16 quickly. */
+void qv_convert(const void *src, qv_dtype from, void *dst, qv_dtype to, int64_t n);
+
+/* ---- stored_names.c -------------------------------------------------------------------------- */
+
+/* Sets the prefix and the names. A tower is all names that, without the words which wrappers such
+ * as torch.compile add, end in the family's names and begin with the same prefix, which may be
+ * any. If there are several complete ones, they must have the same values. Of incomplete ones the
+ * most complete is chosen. QV_EFORMAT if there is none, or several of different values. */
+qv_status qv_stored_find_names(struct qv_stored_tower *in, const struct qv_config *config,
+                               const struct qv_tower *tower, qv_error *err);
+
+/* Returns the entry of a name of the family's, or NULL. */
+struct qv_stored_name *qv_stored_own(const struct qv_stored_tower *in, const char *name);
+
+/* Returns a name of the checkpoint's without wrappers' words and the tower's prefix, in `scratch`;
+ * NULL if it is not below that prefix, or memory ran out. */
+const char *qv_stored_below(const struct qv_stored_tower *in, const char *name,
+                            struct qv_text *scratch);
+
+/* Fails because a tensor is missing (prefix NULL: there is no tower at all), and says what the
+ * checkpoint has instead: quantised matrices, adapters, or a similar name. */
+qv_status qv_stored_missing(const struct qv_stored_tower *in, const char *prefix, const char *name,
+                            qv_error *err);
+
+/* Says that the checkpoint has adapters for the tower's tensors, which are not used; "" if not. */
+void qv_stored_remark(const struct qv_stored_tower *in, char *text, size_t size);
 
 /* ---- stored_gguf.c --------------------------------------------------------------------------- */
 

@@ -4,7 +4,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "clones.h"
 #include "dtype.h"
 #include "error.h"
 #include "geometry.h"
@@ -49,8 +48,9 @@ struct piece {
 /* Rows of a stored tensor as the file has them, which the digest takes. */
 struct stored {
     const void *values;
-    size_t bytes;
-    const char *name, *dtype; /* set for its first rows only, else NULL */
+    qv_dtype dtype;
+    int64_t n;        /* values */
+    const char *name; /* set for its first rows only, else NULL */
 };
 
 /* The memory that a slice is read and converted in. */
@@ -185,32 +185,6 @@ measure(struct loader *l, struct qv_weights *w, qv_error *err)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-QV_CLONES static void
-convert(const void *src, qv_dtype from, void *dst, qv_dtype to, int64_t n)
-{
-    const uint16_t *h = src; /* both bf16 and f16 */
-    const float *f = src;
-    float *y = dst;
-    qv_bf16 *z = dst;
-    if (from == to)
-        memcpy(dst, src, (size_t)n * qv_dtype_bytes(from));
-    else if (from == QV_BF16 && to == QV_F32)
-        for (int64_t i = 0; i < n; i++)
-            y[i] = qv_bf16_to_f32(h[i]);
-    else if (from == QV_F32 && to == QV_BF16)
-        for (int64_t i = 0; i < n; i++)
-            z[i] = qv_f32_to_bf16(f[i]);
-    else if (from == QV_F16 && to == QV_F32)
-        for (int64_t i = 0; i < n; i++)
-            y[i] = qv_f16_to_f32(h[i]);
-    else if (from == QV_F16 && to == QV_BF16)
-        for (int64_t i = 0; i < n; i++)
-            z[i] = qv_f32_to_bf16(qv_f16_to_f32(h[i]));
-    else
-        for (int64_t i = 0; i < n; i++)
-            qv_store(dst, to, i, qv_load(src, from, i));
-}
-
 /* Returns the index of the first value that is not finite, or n. The loops over all values have
  * no branch and one width, so that compilers vectorise them. */
 static int64_t
@@ -253,11 +227,9 @@ read_piece(const struct source *s, const struct piece *piece, qv_dtype dtype, st
     if (status)
         return status;
     place->stored[place->n_stored++] =
-        (struct stored){ values, (size_t)n * qv_dtype_bytes(from->dtype),
-                         piece->row ? NULL : s->spec.names[piece->stored],
-                         piece->row ? NULL : from->dtype_name };
+        (struct stored){ values, from->dtype, n, piece->row ? NULL : s->spec.names[piece->stored] };
     if (values != to)
-        convert(values, from->dtype, to, dtype, n);
+        qv_convert(values, from->dtype, to, dtype, n);
     int64_t bad = first_not_finite(to, dtype, n);
     if (bad < n)
         return qv_fail(err, QV_EFORMAT, "%s: tensor %s: value %lld is not finite in %s", from->path,
@@ -320,19 +292,33 @@ read_slice(void *loader, size_t i, qv_error *err)
     return status;
 }
 
+/* Adds rows of a tensor to the digest, which is that of each tensor's name with its zero byte, and
+ * its values in f32: the same for a copy of the checkpoint in any dtype that holds its values. */
+static void
+digest(XXH3_state_t *hash, const struct stored *s)
+{
+    const size_t element = qv_dtype_bytes(s->dtype);
+    float widened[2048]; /* small enough to stay in the first cache */
+    if (s->name)
+        XXH3_128bits_update(hash, s->name, strlen(s->name) + 1);
+    for (int64_t i = 0, n; i < s->n; i += n) {
+        const char *values = (const char *)s->values + (size_t)i * element;
+        n = s->dtype == QV_F32 || s->n - i < 2048 ? s->n - i : 2048;
+        if (s->dtype != QV_F32)
+            qv_convert(values, s->dtype, widened, QV_F32, n);
+        XXH3_128bits_update(hash, s->dtype == QV_F32 ? values : (const char *)widened,
+                            (size_t)n * sizeof(float));
+    }
+}
+
 /* Adds a slice to the digest. It is called in the slices' order. */
 static void
 digest_slice(void *loader, size_t i)
 {
     const struct loader *l = loader;
     const struct place *place = &l->places[i % (size_t)l->n_places];
-    for (const struct stored *s = place->stored; s < place->stored + place->n_stored; s++) {
-        if (s->name) {
-            XXH3_128bits_update(l->hash, s->name, strlen(s->name) + 1);
-            XXH3_128bits_update(l->hash, s->dtype, strlen(s->dtype) + 1);
-        }
-        XXH3_128bits_update(l->hash, s->values, s->bytes);
-    }
+    for (int s = 0; s < place->n_stored; s++)
+        digest(l->hash, &place->stored[s]);
 }
 
 /* ---- slices ---------------------------------------------------------------------------------- */
@@ -475,12 +461,13 @@ qv_weights_load(struct qv_device *dev, const struct qv_config *config, const str
     l.sources = calloc(w.n, sizeof *l.sources);
     w.buffers = calloc(w.n + 2, sizeof *w.buffers);
     w.groups = calloc(w.n + 1, sizeof *w.groups);
-    qv_status status =
-        l.sources && w.buffers && w.groups
-            ? qv_stored_tower_open(dir, &tower->tensors[tower->patch_embed.weight], &l.stored, err)
-            : qv_fail(err, QV_ENOMEM, "no memory for %zu tensors", w.n);
+    qv_status status = l.sources && w.buffers && w.groups
+                           ? qv_stored_tower_open(dir, config, tower, &l.stored, err)
+                           : qv_fail(err, QV_ENOMEM, "no memory for %zu tensors", w.n);
     if (!status)
         status = find_all(&l, w.n, err);
+    if (!status)
+        qv_stored_remark(&l.stored, w.remark, sizeof w.remark);
     if (!status)
         status = measure(&l, &w, err);
     if (!status && !how->describe) {

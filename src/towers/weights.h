@@ -7,6 +7,8 @@
 #include "tower.h"
 #include "qwenvit.h"
 
+enum { QV_WEIGHTS_REMARK = 512 };
+
 struct qv_weights {
     /* one allocation for all tensors; NULL if the model is only described */
     struct qv_memory *memory;
@@ -17,6 +19,7 @@ struct qv_weights {
     size_t n, bytes;
     int64_t n_parameters, n_stored; /* n_stored: how many tensors are quantised on the device */
     char digest[40];
+    char remark[QV_WEIGHTS_REMARK]; /* tensors that should have been used; "": nothing to say */
 };
 
 /* The bytes of a slice, if not 0; a slice has at least as many rows as the device lays out at once.
@@ -81,7 +84,6 @@ struct qv_leftover {
     int64_t of_others; /* tensors of the rest, such as the language model */
     /* some of their names; those of the tower come first and lack its prefix */
     char names[QV_LEFTOVER_NAMES][96];
-    const char *prefix; /* the tower's prefix, such as "model.visual." */
 };
 
 /* Looks through the names of a checkpoint that has been loaded before. Returns QV_EIO,

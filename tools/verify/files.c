@@ -59,7 +59,9 @@ read_all(const struct qv_stored_tensor *stored, const struct qv_tensor_spec *spe
                                    .stored = stored->stored_cols             ? VERIFY_CHANNELS_LAST
                                              : tensor && tensor->n_dims == 2 ? VERIFY_2D
                                                                              : VERIFY_5D };
-    snprintf(out->name, sizeof out->name, "%s", stored->name);
+    if (snprintf(out->name, sizeof out->name, "%s", stored->name) >= (int)sizeof out->name)
+        return qv_fail(err, QV_EUNSUPPORTED, "tensor %.200s: its name has more than %zu bytes",
+                       stored->name, sizeof out->name - 1);
     room.raw = malloc(room.bytes);
     room.canonical = malloc(room.bytes);
     qv_status status = room.raw && room.canonical
@@ -85,7 +87,7 @@ verify_read_tensor(const char *dir, const struct qv_config *config, const char *
     if (!status && id == tower.n)
         status = qv_fail(err, QV_ESTATE, "%s: the tower has no tensor %s", dir, name);
     if (!status)
-        status = qv_stored_tower_open(dir, &tower.tensors[tower.patch_embed.weight], &in, err);
+        status = qv_stored_tower_open(dir, config, &tower, &in, err);
     if (!status)
         status = qv_stored_find(&in, config, &tower.tensors[id], 0, &stored, err);
     if (!status)

@@ -200,7 +200,7 @@ const char *verify_layout_name(enum verify_layout layout);
 
 /* A tensor of the tower in memory. The patch weight is [o, c, kd, kh, kw], however it is stored. */
 struct verify_tensor {
-    char name[160]; /* name in the checkpoint */
+    char name[512]; /* name in the checkpoint */
     qv_dtype dtype;
     int64_t values;
     enum verify_layout stored; /* how the patch weight is stored */
