@@ -135,6 +135,7 @@ write_planes(const char *name, const char *words, const void *samples, size_t by
 /* torchcodec does not look at the fields of interlaced frames. */
 TEST(an_interlaced_frame_is_converted_whole)
 {
+    static const char *const orders[] = { "C420jpeg It", "C420jpeg Ib" };
     enum { BYTES = SIDE * SIDE * 3 };
     qv_outcome info;
     uint8_t samples[SIDE * SIDE * 3 / 2];
@@ -144,7 +145,7 @@ TEST(an_interlaced_frame_is_converted_whole)
     const uint8_t *whole =
         first_frame(write_planes("whole.y4m", "C420jpeg Ip", samples, sizeof samples),
                     (qv_clip_options){ 0 }, &info);
-    EACH (order, ((const char *const[]){ "C420jpeg It", "C420jpeg Ib" })) {
+    EACH (order, orders) {
         const uint8_t *fields =
             first_frame(write_planes("fields.y4m", *order, samples, sizeof samples),
                         (qv_clip_options){ 0 }, &info);
