@@ -71,8 +71,9 @@ bool
 qvm_is_full_range(const AVFrame *frame)
 {
     const AVPixFmtDescriptor *format = av_pix_fmt_desc_get(frame->format);
-    return !strncmp(format->name, "yuvj", 4) || frame->color_range == AVCOL_RANGE_JPEG ||
-           format->nb_components < 3; /* gray */
+    return frame->color_range != AVCOL_RANGE_UNSPECIFIED
+               ? frame->color_range == AVCOL_RANGE_JPEG
+               : !strncmp(format->name, "yuvj", 4) || format->nb_components < 3; /* gray */
 }
 
 /* The numbers are the ones that swscale's yuv2rgb.c computes. */
@@ -92,28 +93,27 @@ qvm_find_colours(int space, bool full_range, qvm_colours *out)
 }
 
 static void
-drop_contexts(qvm_converter *c)
+drop_context(qvm_converter *c)
 {
-    for (int i = 0; i < 2; i++) {
-        sws_freeContext(c->sws[i]);
-        c->sws[i] = NULL;
-    }
+    sws_freeContext(c->sws);
+    c->sws = NULL;
     av_frame_free(&c->rgb);
 }
 
-/* Clips are converted with swscale's default flags, like PyAV's to_ndarray(format="rgb24"). With
- * the accurate flags, pixels differ by up to 183 levels. */
+/* Clips are converted with swscale's default flags, as by torchcodec and plain ffmpeg. With the
+ * accurate flags, pixels differ by up to 183 levels. */
 static struct SwsContext *
-new_context(const qvm_converter *c, const AVFrame *frame, int height)
+new_context(const qvm_converter *c, const AVFrame *frame)
 {
     const int flags =
-        c->colour == QVM_CLIP ? SWS_BILINEAR : SWS_BILINEAR | SWS_ACCURATE_RND | SWS_FULL_CHR_H_INT;
-    struct SwsContext *sws = sws_getContext(frame->width, height, frame->format, frame->width,
-                                            height, AV_PIX_FMT_RGB24, flags, NULL, NULL, NULL);
+        c->colour == QVM_CLIP ? 0 : SWS_BILINEAR | SWS_ACCURATE_RND | SWS_FULL_CHR_H_INT;
+    const int *matrix = sws_getCoefficients(frame->colorspace);
+    struct SwsContext *sws =
+        sws_getContext(frame->width, frame->height, frame->format, frame->width, frame->height,
+                       AV_PIX_FMT_RGB24, flags, NULL, NULL, NULL);
     if (sws)
-        sws_setColorspaceDetails(sws, sws_getCoefficients(frame->colorspace),
-                                 qvm_is_full_range(frame), sws_getCoefficients(SWS_CS_DEFAULT), 1,
-                                 0, 1 << 16, 1 << 16);
+        sws_setColorspaceDetails(sws, matrix, qvm_is_full_range(frame), matrix, 1, 0, 1 << 16,
+                                 1 << 16);
     return sws;
 }
 
@@ -122,20 +122,18 @@ static qv_status
 prepare(qvm_converter *c, const AVFrame *frame, qv_error *err)
 {
     const AVPixFmtDescriptor *format = av_pix_fmt_desc_get(frame->format);
-    const bool fields = c->colour == QVM_CLIP && qvm_is_interlaced(frame) && frame->height > 1;
     if (!format || format->flags & AV_PIX_FMT_FLAG_HWACCEL)
         return qv_fail(err, QV_EFORMAT, "frames of pixel format %d cannot be converted",
                        frame->format);
-    const int kind[] = { frame->width,       frame->height,     frame->format,
-                         frame->color_range, frame->colorspace, fields };
+    const int kind[] = { frame->width, frame->height, frame->format, frame->color_range,
+                         frame->colorspace };
     _Static_assert(sizeof kind == sizeof c->kind, "a member for each");
     if (c->rgb && !memcmp(c->kind, kind, sizeof kind))
         return QV_OK;
 
-    drop_contexts(c);
-    c->sws[0] = new_context(c, frame, fields ? (frame->height + 1) / 2 : frame->height);
-    c->sws[1] = fields ? new_context(c, frame, frame->height / 2) : NULL;
-    if (!c->sws[0] || (fields && !c->sws[1]))
+    drop_context(c);
+    c->sws = new_context(c, frame);
+    if (!c->sws)
         return qv_fail(err, QV_EFORMAT,
                        "%dx%d frames of pixel format '%s' cannot be converted to RGB", frame->width,
                        frame->height, format->name);
@@ -145,35 +143,14 @@ prepare(qvm_converter *c, const AVFrame *frame, qv_error *err)
     c->rgb->format = AV_PIX_FMT_RGB24;
     c->rgb->width = frame->width;
     c->rgb->height = frame->height;
-    /* The alignment must be PyAV's 16: swscale's vector and plain code round differently, and the
-     * padding after a row decides which of them makes its last pixels. */
-    if (av_frame_get_buffer(c->rgb, 16) < 0) {
+    /* Rows must be padded as FFmpeg pads its own: swscale's vector and plain code round differently,
+     * and the padding after a row decides which of them makes its last pixels. */
+    if (av_frame_get_buffer(c->rgb, 0) < 0) {
         av_frame_free(&c->rgb);
         return qv_fail(err, QV_ENOMEM, "no memory for %dx%d RGB", frame->width, frame->height);
     }
     memcpy(c->kind, kind, sizeof kind);
     return QV_OK;
-}
-
-/* Newer versions of swscale keep the two fields apart; older ones need each converted alone. */
-static bool
-scale_fields(const qvm_converter *c, const AVFrame *frame)
-{
-    for (int field = 0; field < 2; field++) {
-        const uint8_t *from[4] = { NULL };
-        int from_step[4] = { 0 };
-        for (int p = 0; p < 4 && frame->data[p]; p++) {
-            const bool palette = p == 1 && frame->format == AV_PIX_FMT_PAL8;
-            from[p] = frame->data[p] + (palette ? 0 : field * frame->linesize[p]);
-            from_step[p] = 2 * frame->linesize[p];
-        }
-        uint8_t *to[4] = { c->rgb->data[0] + field * c->rgb->linesize[0] };
-        const int to_step[4] = { 2 * c->rgb->linesize[0] };
-        const int height = field ? frame->height / 2 : (frame->height + 1) / 2;
-        if (sws_scale(c->sws[field], from, from_step, 0, height, to, to_step) < 0)
-            return false;
-    }
-    return true;
 }
 
 static qv_status
@@ -189,11 +166,10 @@ scale(const qvm_converter *c, const AVFrame *frame, qv_error *err)
         qvm_wide_rgb(frame, c->colour == QVM_NETPBM, c->rgb->data[0], c->rgb->linesize[0]);
         return QV_OK;
     }
-    const bool scaled =
-        c->sws[1] ? scale_fields(c, frame)
-                  : sws_scale(c->sws[0], (const uint8_t *const *)frame->data, frame->linesize, 0,
-                              frame->height, c->rgb->data, c->rgb->linesize) >= 0;
-    return scaled ? QV_OK : qv_fail(err, QV_EFORMAT, "a frame cannot be converted to RGB");
+    return sws_scale(c->sws, (const uint8_t *const *)frame->data, frame->linesize, 0, frame->height,
+                     c->rgb->data, c->rgb->linesize) >= 0
+               ? QV_OK
+               : qv_fail(err, QV_EFORMAT, "a frame cannot be converted to RGB");
 }
 
 /* Returns the alpha channel. PIL treats palettes, and gray of fewer than 16 bits, differently. */
@@ -270,6 +246,6 @@ qvm_convert(qvm_converter *c, const AVFrame *frame, qvm_turn turn, qvm_image *ou
 void
 qvm_converter_close(qvm_converter *c)
 {
-    drop_contexts(c);
+    drop_context(c);
     free(c->turned);
 }

@@ -270,7 +270,7 @@ typedef struct qvm_image {
     int width, height;
 } qvm_image;
 
-/* Names the library whose RGB is wanted: PyAV for clips, the one that Pillow uses for images. */
+/* Names the library whose RGB is wanted: torchcodec for clips, the one that Pillow uses for images. */
 typedef enum qvm_colour {
     QVM_CLIP,
     QVM_IMAGE,
@@ -283,10 +283,10 @@ typedef enum qvm_colour {
 
 typedef struct qvm_converter {
     qvm_colour colour;
-    bool on_white;             /* transparent pixels are put on white; false: alpha is ignored */
-    float levels[6];           /* TIFF: black and white of Y, of Cb and of Cr */
-    struct SwsContext *sws[2]; /* for whole frames (then the second is NULL), or for their fields */
-    int kind[6];     /* all that `sws` and `rgb` depend on, of the frames that they are for */
+    bool on_white;   /* transparent pixels are put on white; false: alpha is ignored */
+    float levels[6]; /* TIFF: black and white of Y, of Cb and of Cr */
+    struct SwsContext *sws;
+    int kind[5];     /* all that `sws` and `rgb` depend on, of the frames that they are for */
     AVFrame *rgb;    /* the converted frame */
     uint8_t *turned; /* [turned_bytes] the converted and turned frame */
     size_t turned_bytes;

@@ -135,7 +135,7 @@ is_animation(const char *format)
     return !strcmp(format, "gif") || !strcmp(format, "apng");
 }
 
-/* Returns whose RGB the pixels must equal: PyAV's for clips and their first frames. */
+/* Returns whose RGB the pixels must equal: torchcodec's for clips and their first frames. */
 static qvm_colour
 find_colour(const qvm_reader *r, bool is_image)
 {

@@ -20,23 +20,19 @@
 
 /* ---- FFmpeg's frames ------------------------------------------------------------------------- */
 
-/* What FFmpeg alone decodes. Of RGB the conversion is ours, which other tests compare with others';
- * which frame it is made of is FFmpeg's. */
+/* What FFmpeg alone decodes and converts. */
 struct judged {
     int64_t n;
     bool sound;
     uint64_t planes[COMPARE_MOST_FRAMES], rgb[COMPARE_MOST_FRAMES]; /* rgb 0: of another size */
     int width, height;
     bool planes_alone; /* RGB is not compared */
-    qvm_converter converter;
 };
 
 static void
 take_frame(void *user, int64_t number, const AVFrame *frame)
 {
     struct judged *j = user;
-    qvm_image image;
-    qv_error err;
     if (number == COMPARE_MOST_FRAMES)
         fail_msg("more than %d frames", COMPARE_MOST_FRAMES);
     if (!number) {
@@ -45,10 +41,13 @@ take_frame(void *user, int64_t number, const AVFrame *frame)
     }
     j->planes[number] = judge_hash(frame);
     j->rgb[number] = 0;
-    if (!j->planes_alone && frame->width == j->width && frame->height == j->height &&
-        !qvm_convert(&j->converter, frame, (qvm_turn){ .transpose = false }, &image, &err))
+    AVFrame *rgb = !j->planes_alone && frame->width == j->width && frame->height == j->height
+                       ? judge_rgb(frame)
+                       : NULL;
+    if (rgb)
         j->rgb[number] =
-            judge_hash_rows(image.rgb, image.stride, 3 * (size_t)image.width, image.height);
+            judge_hash_rows(rgb->data[0], rgb->linesize[0], 3 * (size_t)rgb->width, rgb->height);
+    av_frame_free(&rgb);
 }
 
 static void
@@ -57,7 +56,6 @@ judge_file(const char *name, bool planes_alone, struct judged *j)
     memset(j, 0, sizeof *j);
     j->planes_alone = planes_alone;
     j->n = judge_decode(name, take_frame, j, &j->sound);
-    qvm_converter_close(&j->converter);
 }
 
 static uint64_t

@@ -3,6 +3,7 @@
 
 #include <libavutil/imgutils.h>
 #include <libavutil/pixdesc.h>
+#include <libswscale/swscale.h>
 #include <string.h>
 
 /* Hashes eight bytes at once, and then those that are left. */
@@ -50,6 +51,43 @@ judge_hash(const AVFrame *frame)
                               (size_t)row);
     }
     return hash;
+}
+
+/* Sets the matrix and the range; all else stays as swscale has it. */
+static bool
+set_colours(struct SwsContext *sws, const AVFrame *frame)
+{
+    const int *matrix = sws_getCoefficients(frame->colorspace);
+    int *inverse, *table, from_full, to_full, brightness, contrast, saturation;
+    if (sws_getColorspaceDetails(sws, &inverse, &from_full, &table, &to_full, &brightness,
+                                 &contrast, &saturation) < 0)
+        return true; /* it needs none */
+    if (frame->color_range != AVCOL_RANGE_UNSPECIFIED)
+        from_full = frame->color_range == AVCOL_RANGE_JPEG;
+    return sws_setColorspaceDetails(sws, matrix, from_full, matrix, to_full, brightness, contrast,
+                                    saturation) >= 0;
+}
+
+AVFrame *
+judge_rgb(const AVFrame *frame)
+{
+    struct SwsContext *sws =
+        sws_getContext(frame->width, frame->height, frame->format, frame->width, frame->height,
+                       AV_PIX_FMT_RGB24, 0, NULL, NULL, NULL);
+    AVFrame *rgb = av_frame_alloc();
+    bool done = sws && rgb && set_colours(sws, frame);
+    if (done) {
+        rgb->format = AV_PIX_FMT_RGB24;
+        rgb->width = frame->width;
+        rgb->height = frame->height;
+        done = av_frame_get_buffer(rgb, 0) >= 0 &&
+               sws_scale(sws, (const uint8_t *const *)frame->data, frame->linesize, 0,
+                         frame->height, rgb->data, rgb->linesize) == frame->height;
+    }
+    sws_freeContext(sws);
+    if (!done)
+        av_frame_free(&rgb);
+    return rgb;
 }
 
 struct judge {

@@ -21,5 +21,9 @@ int64_t judge_decode(const char *path, judge_sink *sink, void *user, bool *sound
 
 /* Hashes what a frame shows: its planes' visible samples, its palette, size, format and colours. */
 uint64_t judge_hash(const AVFrame *frame);
+/* Converts a frame to RGB as torchcodec and plain ffmpeg do: swscale with its default flags, the
+ * frame's matrix, and the frame's range, or the format's own where the frame names none. Returns
+ * NULL if swscale cannot, else RGB24, which the caller frees. */
+AVFrame *judge_rgb(const AVFrame *frame);
 /* Hashes rows of so many bytes, which are `stride` bytes apart. */
 uint64_t judge_hash_rows(const uint8_t *at, int64_t stride, size_t bytes, int rows);

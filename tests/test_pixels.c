@@ -118,6 +118,66 @@ TEST(a_clips_range_is_what_it_says)
     }
 }
 
+/* Writes a clip of one frame with planes of 4:2:0. */
+static const char *
+write_planes(const char *name, const char *words, const void *samples, size_t bytes)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s", temp_path(name));
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    fprintf(f, "YUV4MPEG2 W%d H%d F4:1 A1:1 %s\nFRAME\n", SIDE, SIDE, words);
+    assert_int_equal(fwrite(samples, 1, bytes, f), bytes);
+    assert_int_equal(fclose(f), 0);
+    return temp_path(name);
+}
+
+/* torchcodec does not look at the fields of interlaced frames. */
+TEST(an_interlaced_frame_is_converted_whole)
+{
+    static const char *const orders[] = { "C420jpeg It", "C420jpeg Ib" };
+    enum { BYTES = SIDE * SIDE * 3 };
+    qv_outcome info;
+    uint8_t samples[SIDE * SIDE * 3 / 2];
+    uint32_t seed = 9;
+    for (size_t i = 0; i < sizeof samples; i++)
+        samples[i] = (uint8_t)(test_random(&seed) >> 24);
+    const uint8_t *whole =
+        first_frame(write_planes("whole.y4m", "C420jpeg Ip", samples, sizeof samples),
+                    (qv_clip_options){ 0 }, &info);
+    EACH (order, orders) {
+        const uint8_t *fields =
+            first_frame(write_planes("fields.y4m", *order, samples, sizeof samples),
+                        (qv_clip_options){ 0 }, &info);
+        assert_memory_equal(fields, whole, BYTES);
+    }
+}
+
+/* Chroma of 10 bits is interpolated with a bicubic filter, which overshoots on both sides of an
+ * edge. A bilinear one does not. */
+TEST(chroma_of_10_bits_is_bicubic)
+{
+    enum { LUMA = SIDE * SIDE, CHROMA = LUMA / 4 };
+    qv_outcome info;
+    uint16_t samples[LUMA + 2 * CHROMA];
+    for (int i = 0; i < LUMA + CHROMA; i++)
+        samples[i] = 512;
+    for (int i = 0; i < CHROMA; i++) /* V of the upper half, and of the lower one */
+        samples[LUMA + CHROMA + i] = i < CHROMA / 2 ? 400 : 624;
+    const uint8_t *rgb =
+        first_frame(write_planes("deep.y4m", "C420p10 XYSCSS=420P10", samples, sizeof samples),
+                    (qv_clip_options){ 0 }, &info);
+    int least = 255, most = 0;
+    for (int y = 0; y < SIDE; y++) {
+        const int red = rgb[3 * y * SIDE];
+        least = red < least ? red : least;
+        most = red > most ? red : most;
+    }
+    const int above = rgb[0], below = rgb[3 * (SIDE - 1) * SIDE];
+    if (least >= above || most <= below)
+        fail_msg("red is %d and %d, and between them %d to %d", above, below, least, most);
+}
+
 /* The container does not give a length. What stands behind the clip, as in a tar file, is not part
  * of it. */
 TEST(a_clip_inside_of_a_file_ends_where_it_is_said)
