@@ -92,6 +92,25 @@ colour_tiff(row r, uint8_t *rgb)
     }
 }
 
+/* Returns the 64ths of a level that Pillow adds for a code of chroma; the factor is given in
+ * hundred-thousandths. It rounds by adding a half and cutting off towards zero. */
+static int
+sixty_fourths(int factor, int code)
+{
+    return (factor * 64 * (code - 128) + 50000) / 100000;
+}
+
+static void
+colour_raw_tiff(row r, uint8_t *rgb)
+{
+    for (int x = 0; x < r.width; x++) {
+        const int y = r.y[x], cb = r.u[x], cr = r.v[x];
+        *rgb++ = clip(y + (sixty_fourths(140200, cr) >> 6));
+        *rgb++ = clip(y + ((sixty_fourths(-34414, cb) + sixty_fourths(-71414, cr)) >> 6));
+        *rgb++ = clip(y + (sixty_fourths(177200, cb) >> 6));
+    }
+}
+
 static void
 colour_webp(row r, uint8_t *rgb)
 {
@@ -154,6 +173,7 @@ qvm_image_rgb(const AVFrame *frame, qvm_colour colour, const float levels[6], ui
 {
     static void (*const colours[])(row, uint8_t *) = { [QVM_JPEG] = colour_jpeg,
                                                        [QVM_TIFF] = colour_tiff,
+                                                       [QVM_RAW_TIFF] = colour_raw_tiff,
                                                        [QVM_WEBP] = colour_webp,
                                                        [QVM_AVIF] = colour_avif };
     const AVPixFmtDescriptor *format = av_pix_fmt_desc_get(frame->format);
@@ -175,7 +195,7 @@ qvm_image_rgb(const AVFrame *frame, qvm_colour colour, const float levels[6], ui
             const uint8_t *plane = frame->data[c];
             const int64_t step = frame->linesize[c];
             uint8_t *line = lines + (c - 1) * (size_t)width;
-            if (colour == QVM_TIFF)
+            if (colour == QVM_TIFF || colour == QVM_RAW_TIFF)
                 repeat(plane + i * step, half_width, width, line);
             else
                 widen(plane + i * step, half_height ? plane + j * step : NULL, half_width, colour,

@@ -157,7 +157,7 @@ static qv_status
 scale(const qvm_converter *c, const AVFrame *frame, qv_error *err)
 {
     const AVPixFmtDescriptor *format = av_pix_fmt_desc_get(frame->format);
-    const bool of_library = c->colour >= QVM_JPEG && c->colour <= QVM_TIFF;
+    const bool of_library = c->colour >= QVM_JPEG && c->colour <= QVM_RAW_TIFF;
     if (of_library && qvm_is_plain_yuv(format))
         return qvm_image_rgb(frame, c->colour, c->levels, c->rgb->data[0], c->rgb->linesize[0])
                    ? QV_OK

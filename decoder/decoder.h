@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 
 #include "clock.h"
+#include "image_kind.h"
 #include "ipc/messages.h"
 #include "pixels/pixels.h"
 #include "scale.h"
@@ -152,8 +153,10 @@ typedef struct qvm_source {
     int64_t at; /* the byte of the clip that FFmpeg reads next */
     int io_errno; /* why the file could not be read; 0: it could */
     const qvm_watch *watch;
+    const qv_image_kind *kind; /* what the first bytes say; NULL: they are no image's */
     /* an image that jpeg.c reads; of the members below, only `errors` and n_given then count */
     bool is_jpeg;
+    bool more_jpegs; /* after this image another one of its size follows directly */
     AVIOContext *io;
     AVFormatContext *format;
     AVStream *stream;
@@ -185,11 +188,16 @@ typedef struct qvm_source {
 /* Returns why nothing of the file can be decoded, in static text; NULL if its bytes do not tell
  * (unread.c). */
 const char *qvm_why_unread(const qvm_source *source);
+/* Returns whether a TIFF's pixels are compressed (unread.c). */
+bool qvm_tiff_is_packed(const qvm_source *source);
 /* Finds a TIFF's codes of black and white for Y, Cb and Cr, in this order (unread.c). */
 void qvm_find_levels(const qvm_source *source, float levels[6]);
 
 /* Reads n bytes of the clip from `at`, fewer only at its end. Returns how many; -1 with errno. */
 int64_t qvm_source_read(const qvm_source *source, int64_t at, void *to, size_t n);
+
+/* Sets source->kind by the file's first bytes. Returns false, with errno, if they cannot be read. */
+bool qvm_source_find_kind(qvm_source *source);
 
 /* Reads as qvm_source_read does, but a page at a time, so that a walk over parts of a few bytes
  * costs few calls (pages.c). All but `source` begins as zeros. */
@@ -232,7 +240,7 @@ qv_status qvm_source_packet(qvm_source *source, bool *got, qv_error *err);
 /* Returns whether qvm_jpeg_read decodes the JPEG file: also true if the file cannot be read, since
  * qvm_jpeg_read says why; never true in a build without libjpeg-turbo. */
 bool qvm_jpeg_is_readable(const qvm_source *source);
-/* Decodes the image into an empty frame, as RGB24 and not turned. */
+/* Decodes the image into an empty frame, as RGB24 and not turned. Sets source->more_jpegs. */
 qv_status qvm_jpeg_read(qvm_source *source, AVFrame *frame, qv_error *err);
 
 /* ---- orientation.c: which way up an image is ------------------------------------------------- */
@@ -278,6 +286,7 @@ typedef enum qvm_colour {
     QVM_WEBP,
     QVM_AVIF,
     QVM_TIFF,
+    QVM_RAW_TIFF, /* whose pixels Pillow converts itself */
     QVM_NETPBM
 } qvm_colour;
 

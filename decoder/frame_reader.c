@@ -146,7 +146,7 @@ find_colour(const qvm_reader *r, bool is_image)
     case AV_CODEC_ID_MJPEG: return QVM_JPEG;
     case AV_CODEC_ID_WEBP: return QVM_WEBP;
     case AV_CODEC_ID_AV1: return QVM_AVIF;
-    case AV_CODEC_ID_TIFF: return QVM_TIFF;
+    case AV_CODEC_ID_TIFF: return qvm_tiff_is_packed(&r->source) ? QVM_TIFF : QVM_RAW_TIFF;
     case AV_CODEC_ID_PPM:
     case AV_CODEC_ID_PAM: return QVM_NETPBM;
     default: return QVM_IMAGE;
@@ -160,6 +160,8 @@ find_remark(const qvm_reader *r)
     const AVPixFmtDescriptor *format = av_pix_fmt_desc_get(r->last->format);
     if (r->converter.colour == QVM_CLIP || !format)
         return QV_REMARK_NONE;
+    if (r->source.more_jpegs)
+        return QV_REMARK_MORE_JPEGS;
     if (format->nb_components == 1 && qvm_is_wide(format))
         return QV_REMARK_GRAY16;
     if (r->converter.colour == QVM_JPEG && !r->source.is_jpeg)

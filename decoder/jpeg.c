@@ -143,6 +143,53 @@ watch_progress(j_common_ptr d)
         leave_since(j, "it has more than 100 scans");
 }
 
+/* ---- what follows the image ------------------------------------------------------------------ */
+
+static bool
+is_size(int marker)
+{
+    return marker >= 0xc0 && marker <= 0xcf && marker != 0xc4 && marker != 0xc8 && marker != 0xcc;
+}
+
+/* Returns the place of the next marker in a scan, other than restart markers; -1: there is none. */
+static int64_t
+find_marker(qvm_pages *pages, int64_t at)
+{
+    uint8_t b[4096];
+    int64_t n;
+    while ((n = qvm_pages_read(pages, at, b, sizeof b)) > 1) {
+        for (int64_t i = 0; i + 1 < n; i++)
+            if (b[i] == 0xff && b[i + 1] && b[i + 1] != 0xff && (b[i + 1] & 0xf8) != JPEG_RST0)
+                return at + i;
+        at += n - 1;
+    }
+    return -1;
+}
+
+/* Returns whether a whole JPEG of this size begins at a place of the file. */
+static bool
+is_jpeg_at(const qvm_source *source, int64_t at, unsigned width, unsigned height)
+{
+    qvm_pages pages = { .source = source };
+    uint8_t m[9] = { 0 };
+    bool same = false;
+    if (qvm_pages_read(&pages, at, m, 3) < 3 || memcmp(m, "\xff\xd8\xff", 3) != 0)
+        return false;
+    at += 2;
+    while (at > 0 && qvm_pages_read(&pages, at, m, sizeof m) >= 2 && m[0] == 0xff) {
+        if (m[1] == JPEG_EOI)
+            return same;
+        if (is_size(m[1]))
+            same = qvm_number(m + 5, 2, true) == height && qvm_number(m + 7, 2, true) == width;
+        if (is_size(m[1]) && !same)
+            return false;
+        at += m[1] == 0xff ? 1 : 2 + (int64_t)qvm_number(m + 2, 2, true);
+        if (m[1] == 0xda)
+            at = find_marker(&pages, at);
+    }
+    return false;
+}
+
 /* ---- decoding -------------------------------------------------------------------------------- */
 
 static void
@@ -222,6 +269,9 @@ decode(struct jpeg *j)
     /* if only the end marker is missing, a file with a single scan is whole */
     j->damaged |= j->at_end && jpeg_has_multiple_scans(&j->d);
     jpeg_finish_decompress(&j->d);
+    j->source->more_jpegs =
+        !j->at_end && is_jpeg_at(j->source, j->at - (int64_t)j->input.bytes_in_buffer,
+                                 j->d.image_width, j->d.image_height);
     return true;
 }
 
@@ -271,7 +321,7 @@ qvm_jpeg_is_readable(const qvm_source *source)
     int64_t at = 2, n;
     while ((n = qvm_pages_read(&pages, at, m, sizeof m)) == sizeof m && m[0] == 0xff) {
         const int type = m[1], colours = m[9];
-        if (type >= 0xc0 && type <= 0xcf && type != 0xc4 && type != 0xc8 && type != 0xcc)
+        if (is_size(type))
             return (type <= 0xc2 || type == 0xc9 || type == 0xca) && m[4] == 8 &&
                    (colours == 1 || colours == 3 || colours == 4);
         at += type == 0xff ? 1 : 2 + (m[2] << 8 | m[3]); /* skips a byte of padding, or a segment */

@@ -127,11 +127,89 @@ walk_tiff(qvm_pages *pages, struct places *p)
 
 /* ---- what they say: 0 for nothing, -1 for a file that cannot be read ------------------------- */
 
+/* Types of values in EXIF, by their numbers. Pillow takes bytes and texts for no orientation. */
+enum value { ABSENT, OPAQUE, UNSIGNED, SIGNED, RATIO, SIGNED_RATIO, REAL };
+static const struct {
+    int bytes;
+    enum value value;
+} types[] = {
+    [1] = { 1, OPAQUE },        [2] = { 1, OPAQUE },    [3] = { 2, UNSIGNED },
+    [4] = { 4, UNSIGNED },      [5] = { 8, RATIO },     [6] = { 1, SIGNED },
+    [7] = { 1, OPAQUE },        [8] = { 2, SIGNED },    [9] = { 4, SIGNED },
+    [10] = { 8, SIGNED_RATIO }, [11] = { 4, REAL },     [12] = { 8, REAL },
+    [13] = { 4, UNSIGNED },     [16] = { 8, UNSIGNED },
+};
+
+static int64_t
+read_signed(const uint8_t *at, int bytes, bool big)
+{
+    const int64_t value = qvm_number(at, bytes, big), beyond = (int64_t)1 << (8 * bytes);
+    return value < beyond / 2 ? value : value - beyond;
+}
+
+static double
+read_real(const uint8_t *at, int bytes, bool big)
+{
+    const uint32_t low = qvm_number(at + (bytes == 8 && big ? 4 : 0), 4, big);
+    const uint32_t high = bytes == 8 ? qvm_number(at + (big ? 0 : 4), 4, big) : 0;
+    const uint64_t both = (uint64_t)high << 32 | low;
+    float single;
+    double real;
+    memcpy(&single, &low, sizeof single);
+    memcpy(&real, &both, sizeof real);
+    return bytes == 8 ? real : (double)single;
+}
+
+/* Returns a value if it is a whole number from 1 to 8, else 1: upright. */
+static int
+read_value(const uint8_t *at, int bytes, enum value value, bool big)
+{
+    const bool ratio = value == RATIO || value == SIGNED_RATIO, sign = value == SIGNED_RATIO;
+    double number = 0;
+    if (ratio) {
+        const int64_t over = sign ? read_signed(at, 4, big) : qvm_number(at, 4, big);
+        const int64_t under = sign ? read_signed(at + 4, 4, big) : qvm_number(at + 4, 4, big);
+        number = under ? (double)over / (double)under : 0;
+    } else if (value == UNSIGNED && bytes == 8) {
+        number =
+            qvm_number(at + (big ? 0 : 4), 4, big) ? 0 : qvm_number(at + (big ? 4 : 0), 4, big);
+    } else if (value == UNSIGNED) {
+        number = qvm_number(at, bytes, big);
+    } else if (value == SIGNED) {
+        number = (double)read_signed(at, bytes, big);
+    } else if (value == REAL) {
+        number = read_real(at, bytes, big);
+    }
+    return number >= 1 && number <= 8 && number == (int)number ? (int)number : 1;
+}
+
+/* Reads the first of an entry's values, which stand in the entry if they fit. Returns 0 for an
+ * entry that Pillow skips: of an unknown type, without values, or cut short. */
+static int
+read_entry(qvm_pages *pages, struct place exif, const uint8_t entry[12], bool big)
+{
+    const uint32_t type = qvm_number(entry + 2, 2, big);
+    const bool known = type < sizeof types / sizeof *types && types[type].value;
+    const int bytes = known ? types[type].bytes : 0;
+    const int64_t all = (int64_t)qvm_number(entry + 4, 4, big) * bytes;
+    const int64_t at = qvm_number(entry + 8, 4, big);
+    uint8_t value[8], last;
+    memcpy(value, entry + 8, 4);
+    if (!all || (all > 4 && at + all > exif.n))
+        return 0;
+    if (all > 4) {
+        const int64_t n = qvm_pages_read(pages, exif.at + at + all - 1, &last, 1);
+        const int64_t m = qvm_pages_read(pages, exif.at + at, value, (size_t)bytes);
+        if (n < 1 || m < bytes)
+            return n < 0 || m < 0 ? -1 : 0;
+    }
+    return read_value(value, bytes, types[type].value, big);
+}
+
 /* Reads the orientation from EXIF: entries of a tag, a type, a count, and the values. */
 static int
 read_exif(qvm_pages *pages, struct place exif)
 {
-    static const int bytes_of_type[5] = { [1] = 1, [3] = 2, [4] = 4 };
     uint8_t b[12] = { 0 };
     int64_t n = qvm_pages_read(pages, exif.at, b, 8);
     if (n == 8 && !memcmp(b, "Exif\0\0", 6)) {
@@ -148,12 +226,9 @@ read_exif(qvm_pages *pages, struct place exif)
         n = qvm_pages_read(pages, exif.at + at + 2 + 12 * i, b, sizeof b);
         if (n < (int64_t)sizeof b)
             break;
-        const uint32_t type = qvm_number(b + 2, 2, big);
-        const int bytes = type < 5 ? bytes_of_type[type] : 0;
-        if (qvm_number(b, 2, big) == TAG && bytes && qvm_number(b + 4, 4, big) == 1) {
-            const uint32_t value = qvm_number(b + 8, bytes, big);
-            return value < 9 ? (int)value : 0;
-        }
+        const int found = qvm_number(b, 2, big) == TAG ? read_entry(pages, exif, b, big) : 0;
+        if (found)
+            return found;
     }
     return n < 0 ? -1 : 0;
 }
@@ -193,26 +268,18 @@ read_xmp(qvm_pages *pages, struct place xmp)
     return 0;
 }
 
-static const struct {
-    int at, n;
-    const char *magic;
-    bool (*walk)(qvm_pages *pages, struct places *places);
-} formats[] = {
-    { 0, 3, "\xff\xd8\xff", walk_jpeg }, { 0, 8, "\x89PNG\r\n\x1a\n", walk_png },
-    { 8, 4, "WEBP", walk_webp },         { 0, 4, "II*\0", walk_tiff },
-    { 0, 4, "MM\0*", walk_tiff },        { 4, 8, "ftypavif", walk_avif },
+static bool (*const walks[QV_IMAGE_FORMATS])(qvm_pages *pages, struct places *places) = {
+    [QV_IMAGE_JPEG] = walk_jpeg, [QV_IMAGE_PNG] = walk_png,   [QV_IMAGE_WEBP] = walk_webp,
+    [QV_IMAGE_TIFF] = walk_tiff, [QV_IMAGE_AVIF] = walk_avif,
 };
 
 int
 qvm_find_orientation(const qvm_source *source)
 {
     qvm_pages pages = { .source = source };
-    uint8_t head[16] = { 0 };
     struct places p = { .found = 0 };
-    bool read = qvm_pages_read(&pages, 0, head, sizeof head) >= 0;
-    for (size_t i = 0; read && i < sizeof formats / sizeof *formats; i++)
-        if (!memcmp(head + formats[i].at, formats[i].magic, (size_t)formats[i].n))
-            read = formats[i].walk(&pages, &p);
+    const bool walked = source->kind && walks[source->kind->format];
+    const bool read = !walked || walks[source->kind->format](&pages, &p);
     int found = !read ? -1 : p.exif.n ? read_exif(&pages, p.exif) : p.found;
     if (!found && p.xmp.n)
         found = read_xmp(&pages, p.xmp);

@@ -27,6 +27,15 @@ qvm_source_read(const qvm_source *source, int64_t at, void *to, size_t n)
     return (int64_t)done;
 }
 
+bool
+qvm_source_find_kind(qvm_source *source)
+{
+    uint8_t head[QV_HEAD];
+    const int64_t n = qvm_source_read(source, 0, head, sizeof head);
+    source->kind = n < 0 ? NULL : qv_find_image_kind(head, (size_t)n);
+    return n >= 0;
+}
+
 int64_t
 qvm_pages_read(qvm_pages *pages, int64_t at, void *to, size_t n)
 {

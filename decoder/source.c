@@ -17,10 +17,13 @@
 #define MAX_STREAMS 100     /* probing a stream may open a decoder, so there is a limit */
 #define FAR_PACKETS 48      /* a keyframe this far ahead is sought; a closer one is read up to */
 #define MAX_BAD_FRAMES 1024 /* errors in a row, after which a decoder counts as drained */
+#define GUESS AVPROBE_SCORE_RETRY /* the highest of the scores that FFmpeg itself doubts */
+#define M4V_GUESS 5               /* the score of a few start codes, which many files have */
 
-/* The formats that are read. None is a playlist or a text, and none names other files. */
+/* The formats that are read. None is a playlist or a text, and none names other files. Raw Motion
+ * JPEG is absent: FFmpeg finds it in any file with a JPEG inside, such as a PDF. */
 static const char allowed_formats[] =
-    "mov,mp4,matroska,webm,avi,mpegts,mpeg,mpegvideo,m4v,flv,ogg,asf,gif,apng,mjpeg,h264,hevc,"
+    "mov,mp4,matroska,webm,avi,mpegts,mpeg,mpegvideo,m4v,flv,ogg,asf,gif,apng,h264,hevc,"
     "ivf,obu,nut,mxf,dv,yuv4mpegpipe,png_pipe,jpeg_pipe,webp_pipe,bmp_pipe,tiff_pipe,"
     "jpegxl_pipe,j2k_pipe,ppm_pipe,pgm_pipe,pbm_pipe,pam_pipe,qoi_pipe";
 
@@ -106,23 +109,86 @@ fail_av(const qvm_source *source, int code, const char *what, qv_error *err)
 
 /* ---- demuxer --------------------------------------------------------------------------------- */
 
-/* FFmpeg gets no name, since it would guess from it: the content decides. */
+/* Has FFmpeg guess. It gets no name, since it would guess from it: the content decides. *found is
+ * NULL if it has no idea. */
+static qv_status
+probe(qvm_source *source, const AVInputFormat **found, int *score, qv_error *err)
+{
+    *score = av_probe_input_buffer2(source->io, found, "", NULL, 0, 0);
+    if ((*score < 0 && source->io_errno) || *score == AVERROR(ENOMEM))
+        return fail_av(source, *score, "reading", err);
+    if (*score < 0)
+        *found = NULL;
+    return QV_OK;
+}
+
+/* Returns whether the file has a frame of raw DV: 80-byte blocks, of which the first is a header,
+ * two are subcode and three are auxiliary. FFmpeg is content with headers alone. */
+static bool
+has_dv_frame(const qvm_source *source)
+{
+    enum { BLOCK = 80, AUXILIARY = 3 * BLOCK, MOST = 1 << 20 };
+    qvm_pages pages = { .source = source };
+    uint8_t b[AUXILIARY + 1];
+    for (int64_t at = 0; at < MOST && qvm_pages_read(&pages, at, b, 4) == 4; at++)
+        if (!memcmp(b, "\x1f\x07\0", 3) && (b[3] & 0x7f) == 0x3f)
+            return qvm_pages_read(&pages, at, b, sizeof b) == sizeof b && b[BLOCK] >> 5 == 1 &&
+                   b[AUXILIARY] >> 5 == 2;
+    return false;
+}
+
+static qv_status
+find_clip_format(qvm_source *source, const AVInputFormat **found, qv_error *err)
+{
+    int score;
+    const qv_status status = probe(source, found, &score, err);
+    if (status)
+        return status;
+    const bool allowed = *found && av_match_list((*found)->name, allowed_formats, ',') > 0;
+    if (!*found || (!allowed && score <= GUESS) ||
+        (score <= M4V_GUESS && !strcmp((*found)->name, "m4v")) ||
+        (!strcmp((*found)->name, "dv") && !has_dv_frame(source)))
+        return qv_fail(err, QV_EFORMAT, "not a clip or image of a known format");
+    return allowed ? QV_OK
+                   : qv_fail(err, QV_EFORMAT,
+                             "the content is '%s', which is not read; an ordinary clip or image "
+                             "file is expected",
+                             (*found)->name);
+}
+
+/* Finds the format of an image whose kind is known. Only formats that hold animations are probed,
+ * and then nothing but the image's own formats counts: anything may stand in its metadata. */
+static qv_status
+find_image_format(qvm_source *source, const AVInputFormat **found, qv_error *err)
+{
+    const char *opens = source->kind->opens;
+    if (!opens)
+        return qv_fail(err, QV_EFORMAT, "%s images are not read; convert it to PNG or JPEG",
+                       source->kind->name);
+    const size_t usual = strcspn(opens, ",");
+    int score;
+    const qv_status status = opens[usual] ? probe(source, found, &score, err) : QV_OK;
+    if (status)
+        return status;
+    if (!*found || av_match_list((*found)->name, opens, ',') <= 0) {
+        char name[16];
+        snprintf(name, sizeof name, "%.*s", (int)usual, opens);
+        *found = av_find_input_format(name);
+    }
+    source->is_jpeg = source->kind->format == QV_IMAGE_JPEG && qvm_jpeg_is_readable(source);
+    return *found
+               ? QV_OK
+               : qv_fail(err, QV_EFORMAT, "this FFmpeg cannot read %s images", source->kind->name);
+}
+
 static qv_status
 find_format(qvm_source *source, const AVInputFormat **found, qv_error *err)
 {
     *found = NULL;
-    const int code = av_probe_input_buffer2(source->io, found, "", NULL, 0, 0);
-    if ((code < 0 && source->io_errno) || code == AVERROR(ENOMEM))
-        return fail_av(source, code, "reading", err);
-    if (code < 0 || !*found)
-        return qv_fail(err, QV_EFORMAT, "not a clip or image of a known format");
-    if (av_match_list((*found)->name, allowed_formats, ',') <= 0)
-        return qv_fail(err, QV_EFORMAT,
-                       "the content is '%s', which is not read; an ordinary clip or image "
-                       "file is expected",
-                       (*found)->name);
-    source->is_jpeg = !strcmp((*found)->name, "jpeg_pipe") && qvm_jpeg_is_readable(source);
-    return QV_OK;
+    if (!qvm_source_find_kind(source))
+        return qv_fail(err, QV_EIO, "reading failed: %s", strerror(errno));
+    return source->kind ? find_image_format(source, found, err)
+                        : find_clip_format(source, found, err);
 }
 
 static qv_status
@@ -281,14 +347,9 @@ qvm_source_codec(const qvm_source *source)
 bool
 qvm_source_is_image(const qvm_source *source)
 {
-    if (source->is_jpeg)
-        return true;
-    const char *name = source->format->iformat->name;
+    const char *name = qvm_source_format(source);
     const size_t n = strlen(name);
-    const AVDictionaryEntry *brand = av_dict_get(source->format->metadata, "major_brand", NULL, 0);
-    if (brand && !strcmp(brand->value, "avif"))
-        return true;
-    return n > 5 && !strcmp(name + n - 5, "_pipe");
+    return (source->kind && !source->kind->may_move) || (n > 5 && !strcmp(name + n - 5, "_pipe"));
 }
 
 /* ---- packets and frames ---------------------------------------------------------------------- */

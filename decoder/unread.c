@@ -6,7 +6,7 @@
 #include "ffmpeg_compat.h"
 #include "decoder.h"
 
-enum { HEAD = 32 };
+enum { HEAD = 32, PACKED = 259 /* a TIFF's tag: how pixels are packed */ };
 
 /* A file's first bytes, with zeros after its end, and the offset to read on from. */
 struct view {
@@ -99,7 +99,7 @@ find_tag(struct view *v, uint16_t tag, uint8_t entry[12], bool *cut)
 static enum reason
 look_at_tiff(struct view *v)
 {
-    enum { PACKED = 259, AS_JPEG = 7, FORMAT = 339, IS_FLOAT = 3 };
+    enum { AS_JPEG = 7, FORMAT = 339, IS_FLOAT = 3 };
     const bool big = *v->head == 'M';
     uint8_t b[12];
     bool cut;
@@ -112,32 +112,16 @@ look_at_tiff(struct view *v)
     return qvm_number(b + 8, 2, big) == IS_FLOAT ? FLOATS : NOT_SEEN;
 }
 
-/* Looks at images in the container of MP4. FFmpeg has read AVIF for longer than HEIF. */
 static enum reason
 look_at_heif(struct view *v)
 {
-    static const char brands[][5] = {
-        "heic", "heix", "heim", "heis", "hevc", "hevx", "mif1", "msf1"
-    };
-    const bool avif = !memcmp(v->head + 16, "avif", 4) || !memcmp(v->head + 20, "avif", 4);
-    for (size_t i = 0; i < sizeof brands / sizeof *brands && !avif; i++)
-        if (!memcmp(v->head + 8, brands[i], 4))
-            return HEIF;
-    return NOT_SEEN;
+    (void)v;
+    return HEIF;
 }
 
-static const struct {
-    int at, n;
-    const char *magic;
-    enum reason (*look)(struct view *v);
-} formats[] = {
-    { 0, 8, "\x89PNG\r\n\x1a\n", look_at_png },
-    { 8, 4, "WEBP", look_at_webp },
-    { 0, 4, "II*\0", look_at_tiff },
-    { 0, 4, "MM\0*", look_at_tiff },
-    { 0, 2, "BM", look_at_bmp },
-    { 0, 4, "GIF8", look_at_gif },
-    { 4, 4, "ftyp", look_at_heif },
+static enum reason (*const looks[QV_IMAGE_FORMATS])(struct view *v) = {
+    [QV_IMAGE_PNG] = look_at_png, [QV_IMAGE_WEBP] = look_at_webp, [QV_IMAGE_TIFF] = look_at_tiff,
+    [QV_IMAGE_BMP] = look_at_bmp, [QV_IMAGE_GIF] = look_at_gif,   [QV_IMAGE_HEIF] = look_at_heif,
 };
 
 static bool
@@ -151,6 +135,17 @@ open_view(struct view *v, const qvm_source *source)
     v->size = w->asked.length ? w->asked.length : (int64_t)end - w->asked.offset;
     read_at(v, 0, v->head, sizeof v->head);
     return true;
+}
+
+bool
+qvm_tiff_is_packed(const qvm_source *source)
+{
+    enum { NONE = 1 };
+    uint8_t b[12];
+    struct view v;
+    bool cut;
+    return open_view(&v, source) && find_tag(&v, PACKED, b, &cut) &&
+           qvm_number(b + 8, 2, *v.head == 'M') != NONE;
 }
 
 /* Codes that an int does not hold, which libtiff refuses, leave the usual ones. */
@@ -183,10 +178,7 @@ const char *
 qvm_why_unread(const qvm_source *source)
 {
     struct view v;
-    if (!open_view(&v, source))
+    if (!source->kind || !looks[source->kind->format] || !open_view(&v, source))
         return NULL;
-    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
-        if (!memcmp(v.head + formats[i].at, formats[i].magic, (size_t)formats[i].n))
-            return words[formats[i].look(&v)];
-    return NULL;
+    return words[looks[source->kind->format](&v)];
 }

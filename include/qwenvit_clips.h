@@ -123,6 +123,7 @@ typedef enum qv_remark {
     QV_REMARK_JPEG,
     /* an AVIF: colours may be some levels away from Pillow's, which are libavif's */
     QV_REMARK_AVIF,
+    QV_REMARK_MORE_JPEGS, /* only the first of several JPEGs of the same size was read */
     QV_REMARK_MAX = 0x7fff
 } qv_remark;
 /* Returns a sentence that begins with "its"; "" for none; never NULL. */

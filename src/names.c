@@ -44,6 +44,8 @@ qv_remark_text(qv_remark remark)
                "read it";
     case QV_REMARK_AVIF:
         return "its colours are some levels away from Pillow's: it has more than 8 bits";
+    case QV_REMARK_MORE_JPEGS:
+        return "its first JPEG alone is read, as by transformers; others of the same size follow";
     default: return "";
     }
 }

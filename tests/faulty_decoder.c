@@ -342,7 +342,7 @@ lie_about(qv_outcome *info)
         info->like = (qv_like)0x55555555;
     }
     if (is("remark"))
-        info->remark = QV_REMARK_AVIF + 1;
+        info->remark = QV_REMARK_MORE_JPEGS + 1;
     if (is("remark back"))
         info->remark = (qv_remark)-1;
 }

@@ -60,10 +60,30 @@ def of(mode, *size):
     return lambda: scene(*size, mode=mode)
 
 
-def exif_of(orientation, order=">"):
+def exif_with(kind, count, values, order=">"):
+    """Returns EXIF whose only entry is an orientation of a type and a count, with the bytes of its values."""
     mark = b"MM\0*" if order == ">" else b"II*\0"
-    entry = struct.pack(order + "HHI", 274, 3, 1) + struct.pack(order + "HH", orientation, 0)
-    return b"Exif\0\0" + mark + struct.pack(order + "IH", 8, 1) + entry + bytes(4)
+    place, values = (values.ljust(4, b"\0"), b"") if len(values) <= 4 else (struct.pack(order + "I", 26), values)
+    entry = struct.pack(order + "HHI", 274, kind, count) + place
+    return b"Exif\0\0" + mark + struct.pack(order + "IH", 8, 1) + entry + bytes(4) + values
+
+
+def exif_of(orientation, order=">"):
+    return exif_with(3, 1, struct.pack(order + "H", orientation), order)
+
+
+# Orientations of many types and counts: the type's number, the count, and how struct packs the values.
+ORIENTATIONS = {
+    "byte": (1, 1, "B", 6), "byte-2": (1, 2, "BB", 6, 6), "ascii": (2, 2, "cB", b"6", 0), "short": (3, 1, "H", 5),
+    "short-2": (3, 2, "HH", 8, 1), "short-3": (3, 3, "HHH", 6, 1, 1), "short-0": (3, 0, "H", 6),
+    "short-262": (3, 1, "H", 262), "long": (4, 1, "I", 8), "long-2": (4, 2, "II", 6, 3), "ratio": (5, 1, "II", 6, 1),
+    "ratio-12": (5, 2, "IIII", 12, 2, 1, 1), "ratio-half": (5, 1, "II", 13, 2), "ratio-nan": (5, 1, "II", 6, 0),
+    "sbyte": (6, 1, "b", 7), "undefined": (7, 1, "B", 6), "sshort": (8, 1, "h", 6), "sshort-minus": (8, 1, "h", -6),
+    "slong": (9, 1, "i", 2), "slong-2": (9, 2, "ii", 4, 9), "sratio": (10, 1, "ii", -6, -1), "float": (11, 1, "f", 6.0),
+    "float-part": (11, 1, "f", 6.5), "double": (12, 1, "d", 3.0), "double-nan": (12, 1, "d", float("nan")),
+    "ifd": (13, 1, "I", 6), "long8": (16, 1, "Q", 6), "long8-large": (16, 1, "Q", (6 << 32) + 6), "type-0": (0, 1, "H", 6),
+    "type-17": (17, 1, "H", 6), "cut": (3, 40, "HHH", 6, 6, 6),
+}
 
 
 def xmp_of(orientation):
@@ -123,6 +143,15 @@ for width, height in ((1, 1), (2, 3), (7, 5), (16, 16), (17, 9), (33, 15), (3, 6
 for i in range(1, 10):
     save(f"turned-{i}.jpg", "JPEG", exif=exif_of(i))
 save("turned-ii.jpg", "JPEG", exif=exif_of(8, "<"))
+for name, (kind, count, form, *values) in ORIENTATIONS.items():
+    for order in "<>":
+        exif = exif_with(kind, count, struct.pack(order + form, *values), order)
+        order = "ii" if order == "<" else "mm"
+        save(f"turned-{name}-{order}.jpg", "JPEG", exif=exif)
+        save(f"turned-{name}-{order}.png", "PNG", of("L", 17, 9), exif=exif)
+        if name not in ("short-0", "cut"):  # FFmpeg's decoder of WebP calls these files damaged
+            save(f"turned-{name}-{order}.webp", "WEBP", of("RGB", 17, 9), lossless=True, exif=exif)
+save("byte-before-xmp.jpg", "JPEG", xmp=xmp_of(6), exif=exif_with(1, 1, b"\3"))
 save("turned-xmp.jpg", "JPEG", xmp=xmp_of(6))
 save("exif-before-xmp.jpg", "JPEG", xmp=xmp_of(6), exif=exif_of(3))
 add("no-adobe.jpg", lambda: without(cmyk(), 0xEE))
@@ -130,6 +159,8 @@ add("ycck.jpg", lambda: patched(cmyk(), ADOBE + b"\0", ADOBE + b"\2"))
 add("adobe-rgb.jpg", lambda: inserted(without(saved(scene(), "JPEG", subsampling=0), 0xE0), segment(0xEE, ADOBE + b"\0")))
 add("adobe-ycc.jpg", lambda: inserted(saved(scene(), "JPEG"), segment(0xEE, ADOBE + b"\1")))
 add("padded.jpg", lambda: inserted(saved(scene(), "JPEG"), b"\xff" * 7))
+# 680 frames of MP3 in the metadata, each of 96 bytes
+add("mp3-inside.jpg", lambda: inserted(saved(scene(), "JPEG"), segment(0xEF, (b"\xff\xfb\x14\0" + bytes(92)) * 680)))
 add("garbage-behind.jpg", lambda: saved(scene(), "JPEG") + bytes(5000))
 add("two.mpo.jpg", lambda: saved(scene(), "MPO", save_all=True, append_images=[scene(64, 48)]))
 
@@ -197,6 +228,8 @@ for mode in ("1", "L", "P", "RGB", "RGBA", "CMYK"):
 for compression in ("tiff_lzw", "tiff_adobe_deflate", "packbits", "jpeg"):
     save(f"{compression}.tif", "TIFF", compression=compression)
 save("cmyk-lzw.tif", "TIFF", of("CMYK"), compression="tiff_lzw")
+save("ycbcr.tif", "TIFF", of("YCbCr"))
+save("ycbcr-wide.tif", "TIFF", of("YCbCr", 512, 256))
 save("ycbcr-lzw.tif", "TIFF", of("YCbCr"), compression="tiff_lzw")
 save("gray-jpeg.tif", "TIFF", of("L"), compression="jpeg")
 save("turned.tif", "TIFF", tiffinfo={274: 6})

@@ -686,6 +686,7 @@ TEST(test_stop_in_padding)
     assert_true(frame && source.fd >= 0);
     assert_int_equal(ftruncate(source.fd, (off_t)1 << 40), 0);
     padding = true;
+    assert_true(qvm_source_find_kind(&source));
     for (int walk = 0; walk < 3; walk++) {
         reads = signs_of_life = 0;
         reads_until = 20;

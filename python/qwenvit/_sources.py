@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import os
+import stat
 import sys
 import urllib.parse
 from collections.abc import Sequence
@@ -95,6 +96,28 @@ def media_of(source: Any) -> Any:
 def _plain(source: Any) -> Any:
     """Returns a source without what only chats have."""
     return _media(source) or source if isinstance(source, dict) else source
+
+
+def _wants_image(source: Any) -> bool:
+    """Whether this is the entry of a chat's content for an image."""
+    return isinstance(source, dict) and source.get("type") in CHAT and "image" in source["type"]
+
+
+def _must_be_image(data: bytes, is_path: bool, offset: int, place: int) -> None:
+    """Raises Error for a file that is not an image. One that cannot be read is left to the decoder."""
+    if is_path:
+        try:
+            if not stat.S_ISREG(os.stat(data).st_mode):
+                return
+            with open(data, "rb") as file:
+                file.seek(offset)
+                head = file.read(_core.HEAD)
+        except OSError:
+            return
+    else:
+        head = data[offset : offset + _core.HEAD]
+    if head and _core.image_kind(head) is None:
+        raise error("QV_EFORMAT", f"source {place}: not an image of a known format; give a clip the type video_url")
 
 
 # ---- options -------------------------------------------------------------------------------------
@@ -272,7 +295,7 @@ def describe(
     files have."""
     kind: str | None = None
     own: Options = {}
-    source = _plain(source)
+    wants_image, source = _wants_image(source), _plain(source)
     if isinstance(source, dict):
         source, kind, own = _take_dict(source, place)
     is_path = isinstance(source, (str, os.PathLike))
@@ -284,6 +307,8 @@ def describe(
             source, is_path = bytes_of_data(source, f"source {place}"), False
         _text_of(source, "path", place) if is_path else None
         data = local_path(source) if is_path else bytes(_read(source, place) if _is_file(source) else source)
+        if wants_image:
+            _must_be_image(data, is_path, {**common, **own}.get("offset") or 0, place)
         return data, is_path, {**common, **own}, _decoder.start()
     if _is_array(source) or _is_pil(source) or isinstance(source, (list, tuple)):
         if "timestamps" not in common and kind == "image" and isinstance(source, (list, tuple)):

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* What goes between Python and C: arrays, by DLPack and buffers; options of clips, whose rules are
  * those of clips/options.inc; and the decoder program, which obeys them. */
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 
 #include "binding.h"
+#include "image_kind.h"
 
 namespace qvpy
 {
@@ -174,6 +177,11 @@ bind_options(nb::module_ &m)
     m.def("check_options", [](nb::dict options) {
         qv_clip_options o = {};
         take_clip_options(options, &o);
+    });
+    m.attr("HEAD") = (int)QV_HEAD;
+    m.def("image_kind", [](nb::bytes head) -> std::optional<std::tuple<const char *, bool>> {
+        const auto *kind = qv_find_image_kind((const uint8_t *)head.c_str(), head.size());
+        return kind ? std::optional(std::tuple(kind->name, kind->may_move)) : std::nullopt;
     });
     nb::class_<Decoder>(m, "Decoder").def(nb::init<nb::bytes>());
 }

@@ -69,6 +69,12 @@ def clip(tmp_path_factory, frames):
     return path
 
 
+def plain_clip():
+    """Returns the bytes of a clip (YUV4MPEG2) of 8 frames of 64x48, which no animation could be."""
+    rows = np.random.default_rng(5).integers(0, 256, (8, 64 * 48 * 3 // 2), dtype=np.uint8)
+    return b"YUV4MPEG2 W64 H48 F10:1 Ip C420jpeg\n" + b"".join(b"FRAME\n" + row.tobytes() for row in rows)
+
+
 @pytest.fixture
 def own(golden):
     """A model that a test may close."""

@@ -145,7 +145,7 @@ REFUSED = [  # what is in the body, status, words
     ({"mm_items": ["http://127.0.0.1:9/a.png"]}, 422, "no other URL is fetched"),
     ({"mm_items": ["/etc/passwd"]}, 422, "no path is opened"),
     ({"mm_items": [None]}, 422, "mm_items: url is None"),
-    ({"mm_items": [url(b"nonsense" * 50)]}, 422, "not a clip or image"),
+    ({"mm_items": [url(b"nonsense" * 50)]}, 422, "mm_items: url is not an image of a known format"),
     ({"mm_items": [url(image(1))], "modality": "VIDEO"}, 422, "modality is VIDEO, and item 0 of mm_items is not"),
 ]
 

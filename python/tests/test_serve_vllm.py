@@ -2,6 +2,7 @@
 """Tests what vLLM's decode side gets of `qwenvit serve --ec-path`: requests are those of its example's proxy and of llm-d's
 router, and keys those of its hasher; tools/reference/engines_vllm.py made both, and tries the answers on vLLM's own code."""
 import base64
+import io
 import json
 import os
 import time
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 import qwenvit
-from conftest import Values, read_safetensors, wait_until
+from conftest import Values, plain_clip, read_safetensors, wait_until
 from serving import Server, image, message, started, url
 
 for needed in ("httptools", "uvicorn", "prometheus_client", "blake3"):
@@ -137,7 +138,8 @@ REFUSED = [  # parts, what else is in the body, status, words
     ([{"type": "text", "text": "hello"}], {}, 400, "without a language model"),
     ([part(image(1), f"u{i}") for i in range(65)], {}, 413, "65 images and clips; at most 64"),
     ([part(image(1), "still", kind="video")], {}, 422, "video_url has an image"),
-    ([part(b"nonsense" * 50, "b")], {}, 422, "not a clip or image"),
+    ([part(b"nonsense" * 50, "b")], {}, 422, "image_url's url is not an image of a known format; send a clip as a video"),
+    ([part(b"nonsense" * 50, "b", kind="video")], {}, 422, "not a clip or image"),
 ]
 
 
@@ -152,8 +154,23 @@ def test_requests_that_are_refused(served):
         assert status == wanted and words in message(answer)
     assert files_in(served.folder) == before
     # one that fails fails the request, and what another item has made stays
-    assert ask(served, part(image(30), "good"), part(b"nonsense" * 50, "bad"))[0] == 422
+    assert ask(served, part(image(30), "good"), part(b"nonsense" * 50, "bad", kind="video"))[0] == 422
     assert {"good"} == set(files_in(served.folder)) - set(before)
+
+
+def test_a_clip_is_not_stored_as_an_image(served):
+    pil, jpeg = pytest.importorskip("PIL.Image"), io.BytesIO()
+    pil.new("RGB", (90, 60)).save(jpeg, "JPEG")
+    before, data = files_in(served.folder), plain_clip()
+    pdf = b"%PDF-1.4\n1 0 obj<</Filter/DCTDecode>>stream\n" + jpeg.getvalue() + b"\nendstream endobj\n%%EOF\n"
+    for sent, kind, words in ((data, "image", "not an image of a known format"), (pdf, "image", "not an image of a known format"),
+                              (pdf, "video", "not a clip or image of a known format")):
+        status, _, answer = ask(served, part(sent, f"{kind}-{len(sent)}", kind=kind))
+        assert status == 422 and words in answer["error"]["message"], answer
+    status, _, answer = served.ask(pdf)
+    assert status == 422 and "not a clip or image" in message(answer)
+    assert files_in(served.folder) == before
+    assert ask(served, part(data, "a-clip", kind="video"))[0] == 200
 
 
 def test_a_uuid_stands_for_its_bytes(served, own):

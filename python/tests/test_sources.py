@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Tests clips and images in every form in which people have them, and devices by every name."""
+import base64
 import io
 import os
 import sys
@@ -10,7 +11,7 @@ import pytest
 
 import fake_torch
 import qwenvit
-from conftest import GOLDEN, added, read_safetensors, refused
+from conftest import GOLDEN, added, plain_clip, read_safetensors, refused
 
 FAMILIES = sorted(os.listdir(GOLDEN))
 RGBA = np.random.default_rng(2).integers(0, 256, (70, 90, 4), dtype=np.uint8)
@@ -270,6 +271,31 @@ def test_seconds_of_others(model, frames, clip):
 
 
 # ---- files -----------------------------------------------------------------------------------------
+
+
+def test_a_chats_image_is_no_clip(model, tmp_path):
+    data = plain_clip()
+    clip, inside = tmp_path / "clip.y4m", tmp_path / "inside"
+    clip.write_bytes(data)
+    inside.write_bytes(bytes(100) + data)
+    url = "data:video/mp4;base64," + base64.b64encode(data).decode()
+    for kind, given, more in (("image_url", {"url": url}, {}), ("image_url", clip, {}), ("image", clip, {}), ("input_image", url, {}),
+                              ("image", data, {}), ("image", io.BytesIO(data), {}), ("image", str(inside), {"offset": 100})):
+        wrong = refused(lambda: model.encode({"type": kind, kind: given, **more}), "not an image of a known format", "QV_EFORMAT")
+        assert "source 0: " in str(wrong) and "give a clip the type video_url" in str(wrong)
+    with pytest.raises(qwenvit.Error, match="cannot be opened"):
+        model.encode({"type": "image", "image": str(tmp_path / "none")})
+    assert len(model.encode({"type": "video_url", "video_url": {"url": url}}).timestamps) > 1
+
+
+def test_what_has_a_jpeg_inside_is_nothing(model, tmp_path):
+    pytest.importorskip("PIL.Image")
+    jpeg = saved(images(np.zeros((1, 60, 90, 3), np.uint8))[0], "JPEG")
+    pdf = tmp_path / "one.pdf"
+    pdf.write_bytes(b"%PDF-1.4\n1 0 obj<</Filter/DCTDecode>>stream\n" + jpeg + b"\nendstream endobj\n%%EOF\n")
+    for source in (str(pdf), pdf.read_bytes(), b"\n" + jpeg):
+        refused(lambda: model.encode(source), "not a clip or image of a known format", "QV_EFORMAT")
+    assert model.encode(jpeg).remark == "" and "its first JPEG alone is read" in model.encode(jpeg + jpeg).remark
 
 
 def test_files_that_are_open(model, clip):

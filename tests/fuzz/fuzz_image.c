@@ -39,7 +39,8 @@ colour(const qvm_source *source)
     float levels[6];
     uint8_t rgb[12];
     qvm_find_levels(source, levels);
-    FUZZ_CHECK(qvm_image_rgb(&frame, QVM_TIFF, levels, rgb, sizeof rgb));
+    FUZZ_CHECK(qvm_image_rgb(&frame, qvm_tiff_is_packed(source) ? QVM_TIFF : QVM_RAW_TIFF, levels,
+                             rgb, sizeof rgb));
 }
 
 int
@@ -52,6 +53,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const int fd = open(fuzz_file("image", data, size), O_RDONLY);
     FUZZ_CHECK(fd >= 0);
     qvm_source source = { .fd = fd, .watch = &watch };
+    FUZZ_CHECK(qvm_source_find_kind(&source));
     const int orientation = qvm_find_orientation(&source);
     FUZZ_CHECK(orientation >= 0 && orientation <= 8);
     qvm_why_unread(&source);

@@ -8,9 +8,10 @@ import contextlib
 import json
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from .. import _core
 from .._error import Error
 from .._sources import bytes_of_data, is_data, options_of
 
@@ -142,28 +143,40 @@ def _gif_frames(data: bytes) -> int:
     return frames
 
 
+def _bmp_size(data: bytes) -> tuple[int, int]:
+    short = data[14:18] == b"\x0c\0\0\0"  # OS/2's header
+    width, height = struct.unpack_from("<HH" if short else "<ii", data, 18)
+    return width, abs(height)
+
+
+# for kinds of image: the size of a frame, and how many frames there are
+SIZES: dict[str, tuple[Callable[[bytes], tuple[int, ...]], Callable[[bytes], int]]] = {
+    "JPEG": (lambda data: jpeg_frame(data)[:2], lambda data: 1),
+    "PNG": (lambda data: struct.unpack_from(">II", data, 16), lambda data: data.count(b"fcTL")),
+    "GIF": (lambda data: struct.unpack_from("<HH", data, 6), _gif_frames),
+    "WebP": (_webp_size, lambda data: data.count(b"ANMF")),
+    "BMP": (_bmp_size, lambda data: 1),
+}
+
+
+def kind_of(data: bytes) -> str | None:
+    """Returns the name of the kind of image that a file is; None: no known image, perhaps a clip."""
+    kind = _core.image_kind(data[: _core.HEAD])
+    return kind and kind[0]
+
+
 def look_at(data: bytes) -> tuple[bool, int]:
     """Returns whether a file is a still image, and how many pixels its frames have together, as far
     as its first bytes tell; what they leave open, the decoder limits."""
+    kind = kind_of(data)
+    if kind not in SIZES:
+        return kind is not None, 0
+    size, count = SIZES[kind]
     try:
-        if data.startswith(b"\xff\xd8\xff"):
-            return True, math.prod(jpeg_frame(data)[:2])
-        if data.startswith(b"\x89PNG\r\n\x1a\n"):
-            frames = max(1, data.count(b"fcTL"))
-            return frames < 2, frames * math.prod(struct.unpack_from(">II", data, 16))
-        if data[:6] in (b"GIF87a", b"GIF89a"):
-            size = math.prod(struct.unpack_from("<HH", data, 6))
-            frames = _gif_frames(data)
-            return frames < 2, frames * size
-        if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-            frames = max(1, data.count(b"ANMF"))
-            return frames < 2, frames * math.prod(_webp_size(data))
-        if data.startswith(b"BM"):
-            short = data[14:18] == b"\x0c\0\0\0"  # OS/2's header
-            return True, abs(math.prod(struct.unpack_from("<HH" if short else "<ii", data, 18)))
+        frames = max(1, count(data))
+        return frames < 2, frames * math.prod(size(data))
     except (IndexError, struct.error):  # a file that is cut: the decoder says so
         return True, 0
-    return data[:2] in (b"P5", b"P6") or data[:4] in (b"II*\0", b"MM\0*"), 0
 
 
 # ---- items ---------------------------------------------------------------------------------------
@@ -193,7 +206,10 @@ def bytes_of(url: Any, name: str = "data") -> bytes:
 
 def media_item(url: Any, name: str, is_image: bool, limits: Limits) -> Item:
     """Returns an engine's image or clip. What engines open as an image is the first frame of an animation."""
-    return make_item(bytes_of(url, name), {"first_frame": True} if is_image else {}, limits)
+    data = bytes_of(url, name)
+    if is_image and data and kind_of(data) is None:
+        raise Refused(422, "QV_EFORMAT", f"{name} is not an image of a known format; send a clip as a video")
+    return make_item(data, {"first_frame": True} if is_image else {}, limits)
 
 
 def _no_constant(name: str) -> Any:

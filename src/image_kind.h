@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: MIT */
+/* Decides by a file's first bytes whether it is an image, and of which kind. Both the decoder
+ * program and the server ask here. A file that is no image may be a clip. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { QV_HEAD = 32 }; /* the first bytes of a file, which are enough to tell */
+
+typedef enum qv_image_format {
+    QV_IMAGE_JPEG,
+    QV_IMAGE_PNG,
+    QV_IMAGE_GIF,
+    QV_IMAGE_WEBP,
+    QV_IMAGE_TIFF,
+    QV_IMAGE_BMP,
+    QV_IMAGE_AVIF,
+    QV_IMAGE_HEIF,
+    QV_IMAGE_OTHER,
+    QV_IMAGE_FORMATS
+} qv_image_format;
+
+typedef struct qv_image_kind {
+    qv_image_format format;
+    bool may_move;     /* the format holds animations too */
+    const char *name;  /* what people call it */
+    const char *opens; /* FFmpeg's demuxers of it, the usual one first; NULL: it is not read */
+} qv_image_kind;
+
+/* Returns the kind of image whose file begins with the n bytes of `head`; NULL: no known image. */
+const qv_image_kind *qv_find_image_kind(const uint8_t *head, size_t n);
+
+#ifdef __cplusplus
+}
+#endif
