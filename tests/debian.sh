@@ -6,7 +6,7 @@ find_mirror() {
     id=debian
     [ "$1" != noble ] || id=ubuntu
     keyring=/usr/share/keyrings/$id-archive-keyring.gpg
-    [ -e "$keyring" ] || skip "no $keyring (apt-get install $id-archive-keyring)"
+    [ -e "$keyring" ] || skip "no keys of $id's packages in $keyring"
     mirror=${QV_MIRROR:-$(
         . /etc/os-release
         [ "$ID" != $id ] || apt-get indextargets --format '$(RELEASE) $(COMPONENT) $(SITE)' 'Created-By: Packages' |
