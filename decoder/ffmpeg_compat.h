@@ -73,3 +73,13 @@ qvm_is_tiled(const AVFormatContext *format)
 }
 
 #endif
+
+/* Codecs of raw frames. 7 replaced AYUV by RAWVIDEO, and 9 the following three. */
+#if LIBAVCODEC_VERSION_MAJOR >= 63
+#define QVM_RAW_CODECS AV_CODEC_ID_RAWVIDEO
+#elif LIBAVCODEC_VERSION_MAJOR >= 61
+#define QVM_RAW_CODECS AV_CODEC_ID_RAWVIDEO, AV_CODEC_ID_V308, AV_CODEC_ID_V408, AV_CODEC_ID_V410
+#else
+#define QVM_RAW_CODECS                                                                             \
+    AV_CODEC_ID_RAWVIDEO, AV_CODEC_ID_AYUV, AV_CODEC_ID_V308, AV_CODEC_ID_V408, AV_CODEC_ID_V410
+#endif

@@ -13,6 +13,7 @@
  * - VP8, VP9, AV1: none, since any picture may leave probabilities, motion vectors and segment maps
  *   to the next one.
  */
+#include "ffmpeg_compat.h"
 #include "nal.h"
 
 /* ---- H.264 ----------------------------------------------------------------------------------- */
@@ -266,11 +267,10 @@ look_at_av1(qvm_units all, qvm_packet *p)
  * that there is no palette and Motion JPEG's headers are equal. Its other intra-only decoders
  * repeat frames, keep tables, or were too rare to examine: their clips are decoded whole. */
 static const enum AVCodecID stateless[] = {
-    AV_CODEC_ID_AYUV,    AV_CODEC_ID_DNXHD,    AV_CODEC_ID_DVVIDEO,  AV_CODEC_ID_FFVHUFF,
-    AV_CODEC_ID_HUFFYUV, AV_CODEC_ID_JPEG2000, AV_CODEC_ID_MAGICYUV, AV_CODEC_ID_MJPEG,
-    AV_CODEC_ID_PRORES,  AV_CODEC_ID_R10K,     AV_CODEC_ID_R210,     AV_CODEC_ID_RAWVIDEO,
-    AV_CODEC_ID_UTVIDEO, AV_CODEC_ID_V210,     AV_CODEC_ID_V308,     AV_CODEC_ID_V408,
-    AV_CODEC_ID_V410,    AV_CODEC_ID_Y41P,     AV_CODEC_ID_YUV4,
+    AV_CODEC_ID_DNXHD,    AV_CODEC_ID_DVVIDEO,  AV_CODEC_ID_FFVHUFF, AV_CODEC_ID_HUFFYUV,
+    AV_CODEC_ID_JPEG2000, AV_CODEC_ID_MAGICYUV, AV_CODEC_ID_MJPEG,   AV_CODEC_ID_PRORES,
+    AV_CODEC_ID_R10K,     AV_CODEC_ID_R210,     AV_CODEC_ID_UTVIDEO, AV_CODEC_ID_V210,
+    AV_CODEC_ID_Y41P,     AV_CODEC_ID_YUV4,     QVM_RAW_CODECS,
 };
 
 bool

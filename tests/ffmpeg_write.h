@@ -45,3 +45,17 @@ set_interlaced(AVFrame *frame)
     frame->interlaced_frame = frame->top_field_first = 1;
 #endif
 }
+
+/* Returns the pixel formats that an encoder accepts, which end with AV_PIX_FMT_NONE; NULL if it
+ * lists none. Since 7.1 a function returns them. */
+static inline const enum AVPixelFormat *
+pixel_formats(const AVCodec *codec)
+{
+#if LIBAVCODEC_VERSION_INT >= AV_VERSION_INT(61, 19, 100)
+    const void *formats = NULL;
+    avcodec_get_supported_config(NULL, codec, AV_CODEC_CONFIG_PIX_FORMAT, 0, &formats, NULL);
+    return formats;
+#else
+    return codec->pix_fmts;
+#endif
+}

@@ -23,6 +23,18 @@ plays sysctl 'exit 1'
 plays uname '[ "$1" = -m ] && echo arm64 || echo Darwin'
 plays sw_vers 'echo 13.6.1'
 refused 'this is macOS 13.6.1'
+plays sw_vers 'echo 15.5'
+plays pkg-config '[ "$2" != libjpeg ]'
+refused 'missing: libjpeg; run: brew bundle --file=tools/Brewfile'
+plays pkg-config :
+plays xcrun 'exit 1'
+refused 'xcode-select --install'
+# the build does not fail on a newer compiler's warnings
+plays xcrun :
+plays cmake 'echo "cmake $*"; exit 1'
+! PATH=$PWD/bin:$PATH sh "$kit" > refused 2>&1
+grep -qx 'cmake --preset metal -DQV_WERROR=OFF' "$1/build/kit/qwenvit-metal.txt"
+rm "$1"/build/kit/qwenvit-metal.* bin/cmake
 plays uname 'echo Linux'
 plays nvidia-smi 'echo 7.5'
 refused 'compute capability 7.5'

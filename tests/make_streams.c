@@ -145,8 +145,9 @@ open_encoder(const stream_recipe *r)
         return NULL;
     encoder->width = r->width ? r->width : CLIP_WIDTH;
     encoder->height = r->height ? r->height : CLIP_HEIGHT;
+    const enum AVPixelFormat *formats = pixel_formats(codec);
     encoder->pix_fmt = r->format != AV_PIX_FMT_NONE ? r->format
-                       : codec->pix_fmts            ? codec->pix_fmts[0]
+                       : formats                    ? formats[0]
                                                     : AV_PIX_FMT_YUV420P;
     encoder->time_base = (AVRational){ 1, 25 };
     encoder->framerate = (AVRational){ 25, 1 };

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "compare_frames.h"
+#include "ffmpeg_write.h"
 #include "make_clips.h"
 #include "make_streams.h"
 
@@ -140,8 +141,9 @@ TEST(codecs_and_containers)
             continue;
         check_codec(codec, AV_PIX_FMT_NONE);
         bool palette = codec->id == AV_CODEC_ID_RAWVIDEO;
-        for (int i = 1; codec->pix_fmts && codec->pix_fmts[i] != AV_PIX_FMT_NONE; i++)
-            palette = palette || codec->pix_fmts[i] == AV_PIX_FMT_PAL8;
+        const enum AVPixelFormat *formats = pixel_formats(codec);
+        for (int i = 1; formats && formats[i] != AV_PIX_FMT_NONE; i++)
+            palette = palette || formats[i] == AV_PIX_FMT_PAL8;
         if (palette)
             check_codec(codec, AV_PIX_FMT_PAL8);
     }

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 # From nothing to vision tokens on the CPU: installs what is missing, builds, makes a checkpoint
-# with the vision sizes of Qwen3-VL-2B (or takes QWENVIT_MODEL, a checkpoint folder), makes a short
+# with the vision sizes of Qwen3.5-0.8B (or takes QWENVIT_MODEL, a checkpoint folder), makes a short
 # clip with motion (or takes QWENVIT_CLIP), encodes it, and writes tokens and an image.
 # A second run finds everything made and starts in seconds.
 set -eu
@@ -16,10 +16,10 @@ qwenvit=build/release/qwenvit
 out=build/demo
 mkdir -p "$out"
 
-model=${QWENVIT_MODEL:-$out/qwen3-vl-2b-synthetic}
+model=${QWENVIT_MODEL:-$out/qwen3.5-0.8b-synthetic}
 if [ -z "${QWENVIT_MODEL:-}" ] && [ ! -e "$model/config.json" ]; then
-    say 'Making a checkpoint: sizes of Qwen3-VL-2B, random weights (0.8 GB)'
-    "$qwenvit" synth --config tools/demo/qwen3-vl-2b -o "$model"
+    say 'Making a checkpoint: sizes of Qwen3.5-0.8B, random weights (0.2 or 0.4 GB)'
+    "$qwenvit" synth --config tools/demo/qwen3.5-0.8b -o "$model"
 fi
 
 clip=${QWENVIT_CLIP:-$out/clip.mp4}
@@ -33,7 +33,19 @@ say 'What it is, and what it will cost'
 "$qwenvit" info "$clip" --model "$model"
 
 say 'Encoding'
-"$qwenvit" encode "$clip" --model "$model" -o "$out/tokens.safetensors" --drawing "$out/tokens.png"
+"$qwenvit" encode "$clip" --model "$model" -o "$out/tokens.safetensors" --drawing "$out/tokens.png" > "$out/encoded.txt"
+cat "$out/encoded.txt"
 printf '\n%s: the vision tokens, as safetensors\n' "$out/tokens.safetensors"
 printf '%s: frames above their tokens (first three principal components as colours)\n' "$out/tokens.png"
-[ -n "${QWENVIT_MODEL:-}" ] || printf 'The weights are random: the tokens are real arithmetic, but mean nothing.\nSet QWENVIT_MODEL to a downloaded Qwen3-VL folder for tokens that do.\n'
+[ -z "${QWENVIT_MODEL:-}" ] || exit 0
+
+say 'With real weights'
+echo 'The weights are random, so these tokens mean nothing, but real ones take as long. This clip takes about'
+seconds=$(sed -nE 's/.* tokens of [0-9]+ in ([0-9.]+) s .*/\1/p' "$out/encoded.txt")
+# times the "work" that `qwenvit info` prints for the demo's clip
+awk -v seconds="${seconds:?}" '{ printf "  %5.1f s with the tower of %s\n", seconds * $1, substr($0, 5) }' << 'END'
+1.0 Qwen3.5-0.8B
+3.6 Qwen3-VL-2B and 4B
+5.0 Qwen3-VL-8B and 32B
+END
+echo 'on this machine. Set QWENVIT_MODEL to the folder of a downloaded model to see its tokens.'

@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Installs what qwenvit needs on Debian 12, Ubuntu 24.04 and their kin, and only what is missing.
+# Installs what qwenvit needs on Debian 12, Ubuntu 24.04 and their kin, and only what is missing: from
+# packages, and from the prefixes that CMAKE_PREFIX_PATH, PKG_CONFIG_PATH and CONDA_PREFIX name.
 # oneDNN comes from the distribution if that has 3.1 or newer, else from PyPI's wheels, or off x86-64
 # from its source, below build/deps. It can be run again, and prints nothing if nothing is missing.
 #   deps.sh onednn: also a newer oneDNN, where the distribution's is older than 3.7. It is built from
@@ -18,9 +19,14 @@ have_package() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'ok ins
 as_root=
 [ "$(id -u)" = 0 ] || as_root=sudo
 install() {
+    if ! command -v dpkg-query >/dev/null; then
+        say "missing packages, by their names on Debian: $*"
+        say "this is no Debian-like system: see CONTRIBUTING.md for the list of libraries"
+        exit 4
+    fi
     if [ -n "$as_root" ] && ! command -v sudo >/dev/null; then
         say "missing packages: $*"
-        say "install them as root (apt-get install $*), then run this again"
+        say "install them as root (apt-get install $*), or name a prefix that has them in CMAKE_PREFIX_PATH; then run this again"
         exit 4
     fi
     say "installing: $*"
@@ -31,16 +37,42 @@ install() {
     DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y -q --no-install-recommends "$@" >/dev/null
 }
 
-if ! command -v dpkg-query >/dev/null; then
-    say "this is no Debian-like system: see CONTRIBUTING.md for the list of libraries"
-    exit 4
-fi
+# ---- what a package would bring may be in a prefix: conda's, a virtual environment's, one's own ----
+# the folders that CMAKE_PREFIX_PATH, conda and PKG_CONFIG_PATH name; CMake looks there too
+prefixes=$(echo "${CMAKE_PREFIX_PATH:-}:${CONDA_PREFIX:-}" | tr ':;' '\n\n' | sed '/^$/d'
+    echo "${PKG_CONFIG_PATH:-}" | tr ':' '\n' | sed -n 's,/[^/]*/pkgconfig/*$,,p')
+# packages, and the file below a prefix for which each is needed
+files="gcc bin/gcc
+g++ bin/g++
+libc6-dev $(uname -m)-conda-linux-gnu/sysroot/usr/include/stdio.h
+make bin/make
+cmake bin/cmake
+ninja-build bin/ninja
+pkg-config bin/pkg-config
+libjansson-dev include/jansson.h
+libcmocka-dev include/cmocka.h
+libxxhash-dev include/xxhash.h
+libavformat-dev include/libavformat/avformat.h
+libavcodec-dev include/libavcodec/avcodec.h
+libswscale-dev include/libswscale/swscale.h
+libavutil-dev include/libavutil/avutil.h
+libseccomp-dev include/seccomp.h
+libjpeg-dev include/jpeglib.h
+libffmpeg-nvenc-dev include/ffnvcodec/dynlink_loader.h"
+in_prefix() {
+    file=$(echo "$files" | sed -n "s,^$1 ,,p")
+    case $file in
+    '') return 1 ;;
+    bin/*) ! command -v "${file#bin/}" > /dev/null || return 0 ;;
+    esac
+    echo "$prefixes" | while read -r prefix; do [ ! -e "$prefix/$file" ] || echo "$prefix"; done | grep -q .
+}
 
 # need PACKAGE... installs the packages that are missing
 need() {
     missing=
     for p; do
-        have_package "$p" || missing="$missing $p"
+        have_package "$p" || in_prefix "$p" || missing="$missing $p"
     done
     [ -z "$missing" ] || install $missing
 }
@@ -51,7 +83,7 @@ if [ "${1:-}" = tests ]; then
     cross='gcc-aarch64-linux-gnu libc6-dev-arm64-cross'
     [ "$(uname -m)" != aarch64 ] || cross=
     need clang libomp-dev "libobjc-$(gcc -dumpversion | cut -d. -f1)-dev" clang-format clang-tidy \
-        cppcheck codespell dpkg-dev file git $cross
+        cppcheck codespell dpkg-dev file git debootstrap $cross
 fi
 
 # ---- Python: what builds the wheel, and what its tests need ----
@@ -103,6 +135,7 @@ onednn_ok() {
     [ "$wanted" = 3.1 ] || say "oneDNN $version is in $1"
 }
 onednn_ok /usr/include && exit 0
+echo "$prefixes" | while read -r prefix; do ! onednn_ok "$prefix/include" || exit 1; done || exit 0
 [ -e "$deps/onednn/lib/libdnnl.so" ] && onednn_ok "$deps/onednn/include" && exit 0
 
 candidate=$(apt-cache policy libdnnl-dev 2>/dev/null | awk '/Candidate:/{print $2}')
