@@ -52,7 +52,7 @@ fill_facts(qv_outcome *f)
     case 11: /* An image, which has no seconds. */
         f->is_image = true;
         f->source_frames = 1;
-        f->source_fps = f->duration_s = 0;
+        f->source_fps = f->duration_s = f->header_fps = 0;
         break;
     case 12: /* Any clip. */
         f->source_width = (int)fuzz_int(&input);
@@ -61,6 +61,7 @@ fill_facts(qv_outcome *f)
         f->source_fps = fuzz_real(&input);
         f->duration_s = fuzz_real(&input);
         break;
+    case 13: f->header_fps = fuzz_real(&input); break;
     default: break;
     }
 }
@@ -162,7 +163,8 @@ check_info(const qv_outcome *c)
     memcpy(&is_image, &c->is_image, 1);
     FUZZ_CHECK(is_image <= 1 && is_text(c->codec, sizeof c->codec));
     FUZZ_CHECK(is_text(c->format, sizeof c->format) && c->rotation % 90 == 0);
-    FUZZ_CHECK(isfinite(c->source_fps) && isfinite(c->duration_s) && isfinite(c->sampled_fps));
+    FUZZ_CHECK(isfinite(c->source_fps) && isfinite(c->duration_s) && isfinite(c->sampled_fps) &&
+               isfinite(c->header_fps));
     FUZZ_CHECK(c->source_fps >= 0 && c->duration_s >= 0 && c->sampled_fps >= 0);
     FUZZ_CHECK(c->n_frames >= 1 && c->n_frames <= QVM_MAX_SAMPLED);
     FUZZ_CHECK(c->cut_frames >= 1 && c->first_frame >= 0);

@@ -307,7 +307,8 @@ static json_t *
 clip_json(const char *path, const qv_outcome *c)
 {
     char measured[32], header[32];
-    const bool is_one = !strcmp(show_rate(c->source_fps, measured), show_rate(c->header_fps, header));
+    const bool is_one =
+        !strcmp(show_rate(c->source_fps, measured), show_rate(c->header_fps, header));
     const bool on_gpu = c->decoded_by == QV_DECODE_GPU;
     json_t *j = tool_json("clip:t", path);
     tool_json_add_outcome(&j, c, QV_FOR_INFO, 0, QV_LAST_PLACE);
