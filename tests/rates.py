@@ -118,9 +118,8 @@ def make_kinds():
     def make(kind):
         name, codec, muxer = kind
         form = ["-f", "apng"] if name.endswith(".apng") else []
-        picture = "testsrc2=s=96x64:r=24:d=2" if "mpeg2" not in name else "testsrc2=s=96x64:r=24:d=2"
         with_sound = ["-f", "lavfi", "-i", "sine=d=3"] if name in ("a.mkv", "a.mp4") else []
-        return ffmpeg("-f", "lavfi", "-i", picture, *with_sound, *codec.split(), *muxer.split(), *form, name)
+        return ffmpeg("-f", "lavfi", "-i", "testsrc2=s=96x64:r=24:d=2", *with_sound, *codec.split(), *muxer.split(), *form, name)
 
     made = [kind[0] for kind, done in zip(KINDS, each(make, KINDS)) if done]
     cuts = [(made_of, f"cut-{made_of}") for made_of in ("a.mp4", "a.mkv", "fragments.mp4") if made_of in made]
