@@ -13,6 +13,11 @@
 #include "files/text.h"
 #include "qwenvit_clips.h"
 
+/* The version of what decides a clip's frames and their bytes: which are sampled, their times, and
+ * how they are converted to RGB. It is raised with each change; caches of 0.4.0 and before have
+ * none. */
+enum { FRAMES = 2 };
+
 static json_t *
 preprocess_json(const qv_preprocess *p)
 {
@@ -95,12 +100,12 @@ qv_cache_made_by(const qv_model_info *model, const qv_packing *packing, const qv
 {
     if (!model || !packing || !clip || !out)
         return qv_fail(err, QV_EINVAL, "made by: model, packing, clip or out is NULL");
-    json_t *j =
-        json_pack("{s:s, s:s, s:s, s:I, s:s, s:{s:o, s:o, s:o}}", "model_type", model->model_type,
-                  "weights", *model->digest ? model->digest : "unknown", "dtype",
-                  qv_dtype_name(model->dtype), "capacity", (json_int_t)packing->rows, "packing",
-                  packing->rule, "preprocessing", "image", preprocess_json(&model->image), "video",
-                  preprocess_json(&model->video), "options", sampling_json(clip));
+    json_t *j = json_pack("{s:s, s:s, s:s, s:I, s:s, s:i, s:{s:o, s:o, s:o}}", "model_type",
+                          model->model_type, "weights", *model->digest ? model->digest : "unknown",
+                          "dtype", qv_dtype_name(model->dtype), "capacity",
+                          (json_int_t)packing->rows, "packing", packing->rule, "frames", FRAMES,
+                          "preprocessing", "image", preprocess_json(&model->image), "video",
+                          preprocess_json(&model->video), "options", sampling_json(clip));
     const bool lost = j && model->folder && *model->folder &&
                       json_object_set_new(j, "model", model_json(model->folder));
     char *text = lost ? NULL : qv_json_text(j, JSON_COMPACT);

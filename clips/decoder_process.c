@@ -14,8 +14,7 @@
 #define DEFAULT_PATIENCE_S 60.0
 
 /* These bounds hold for every honest decoder process. */
-#define MAX_RATE 2147483648.0 /* frames per second; a rate is a quotient of two ints */
-#define MAX_SECONDS (QVM_MAX_FRAMES * MAX_RATE)
+#define MAX_SECONDS (QVM_MAX_FRAMES * QVM_MAX_RATE)
 #define MAX_BUSY_S 1e9
 #define MAX_DECODED ((int64_t)1 << 40) /* packets, more than any file has */
 
@@ -235,8 +234,9 @@ are_facts_possible(const qv_outcome *f)
         !*qv_remark_text(f->remark) != !f->remark)
         return false;
     if (f->is_image)
-        return f->source_frames == 1 && f->source_fps == 0.0 && f->duration_s == 0.0;
-    return f->source_fps >= 1 / MAX_RATE;
+        return f->source_frames == 1 && f->source_fps == 0.0 && f->duration_s == 0.0 &&
+               f->header_fps == 0.0;
+    return f->source_fps >= 1 / QVM_MAX_RATE;
 }
 
 /* Takes an event's contents. Returns false if it cannot come now, or they are impossible. */

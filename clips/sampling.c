@@ -273,7 +273,8 @@ static int64_t
 walk_glm4v(const qv_outcome *info, const qv_preprocess *p, int64_t *indices)
 {
     const int64_t total = info->cut_frames, last = total - 1;
-    const double rate = info->source_fps, duration = (double)total / rate;
+    const double rate = info->source_fps;
+    const double duration = total == info->source_frames ? info->duration_s : (double)total / rate;
     const bool is_long = duration > p->max_duration;
     const double wanted = floor((is_long ? p->max_duration : duration) * p->fps);
     const bool all = is_long && wanted >= (double)total;

@@ -43,26 +43,25 @@ is_frame(const struct parser *p, const AVPacket *packet)
 }
 
 qv_status
-qvm_count_packets(qvm_source *source, qvm_times *times, int64_t *n, qv_error *err)
+qvm_count_packets(qvm_source *source, qvm_times *times, qvm_span *span, qv_error *err)
 {
     const AVStream *stream = source->stream;
     struct parser parser;
     bool got = true;
     qv_status status = open_parser(&parser, stream->codecpar, err);
-    *n = 0;
     while (!status && got) {
         AVPacket *packet = source->packet;
         status = qvm_source_packet(source, &got, err);
         if (status || !got)
             break;
-        *n += !(packet->flags & AV_PKT_FLAG_DISCARD);
+        qvm_span_add(span, packet);
         if (!qvm_times_add(times, stream->codecpar, packet))
             status = qv_fail(err, QV_ENOMEM, "no memory for times");
         /* a container that knows its frames need not be asked for each */
         if (!stream->nb_frames && times->each_shows_one)
             times->each_shows_one = is_frame(&parser, packet);
         av_packet_unref(packet);
-        status = status ? status : qvm_check_count(*n, err);
+        status = status ? status : qvm_check_count(span->n, err);
     }
     close_parser(&parser);
     if (status)
@@ -70,8 +69,9 @@ qvm_count_packets(qvm_source *source, qvm_times *times, int64_t *n, qv_error *er
     if (source->errors)
         qvm_times_doubt(times, "it is damaged");
     qvm_times_sort(times, source->format, stream);
-    times->are_frames = *n > 0 && !times->may_lack &&
-                        (*n == stream->nb_frames || (!stream->nb_frames && times->each_shows_one));
+    times->are_frames =
+        span->n > 0 && !times->may_lack &&
+        (span->n == stream->nb_frames || (!stream->nb_frames && times->each_shows_one));
     return QV_OK;
 }
 

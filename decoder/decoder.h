@@ -90,6 +90,9 @@ typedef struct qvm_times {
     bool can_rewind; /* the container's index may lead to the first packet */
     bool can_seek;   /* the container's index leads to any keyframe, and decoding may begin there */
     int top_layer;   /* the highest layer of any packet */
+    /* the time that the packets span which the container does not hide, in the stream's time base;
+     * begin > end: none of them has a time */
+    int64_t begin, end;
     int64_t n_needed, most_sampled; /* needed packets; the most frames asked for in a group */
     qvm_start *starts;              /* [n_starts] in the order of the file */
     int64_t n_starts;
@@ -249,6 +252,20 @@ qv_status qvm_jpeg_read(qvm_source *source, AVFrame *frame, qv_error *err);
  * AVIF; 0: none; -1 with errno. */
 int qvm_find_orientation(const qvm_source *source);
 
+/* ---- rate.c: how many frames a clip has per second ------------------------------------------- */
+
+/* The packets of a clip that its container does not hide, and the time from the first one's
+ * beginning to the last one's end, in the stream's time base. */
+typedef struct qvm_span {
+    int64_t n, n_timed; /* packets, and how many of them have a time */
+    int64_t begin, end;
+} qvm_span;
+
+/* Adds the file's next packet. */
+void qvm_span_add(qvm_span *span, const AVPacket *packet);
+/* Sets source_fps, header_fps and duration_s of a clip whose source_frames is set. */
+void qvm_find_rate(const qvm_span *span, const AVStream *stream, qv_outcome *info);
+
 /* ---- count.c: how many frames a file has ----------------------------------------------------- */
 
 struct qvm_count {
@@ -257,9 +274,9 @@ struct qvm_count {
     int64_t decoded; /* packets that were decoded to count */
 };
 
-/* Counts in *n the packets of a source whose decoder is not open. `times` gets them, or the reason
- * why times cannot be relied on, and whether each packet is a frame. */
-qv_status qvm_count_packets(qvm_source *source, qvm_times *times, int64_t *n, qv_error *err);
+/* Reads all packets of a source whose decoder is not open. `times` gets them, or the reason why
+ * times cannot be relied on, and whether each packet is a frame. */
+qv_status qvm_count_packets(qvm_source *source, qvm_times *times, qvm_span *span, qv_error *err);
 /* Counts the frames of a file by decoding all of it. */
 qv_status qvm_count_decoded(int fd, int threads, const qvm_watch *watch, struct qvm_count *count,
                             qv_error *err);
@@ -349,7 +366,7 @@ typedef struct qvm_reader {
     int64_t n_missing; /* frames that were asked for past the end */
     bool at_end;
     qvm_times times;
-    int64_t n_packets;           /* packets of the file that the container does not hide */
+    qvm_span span;               /* the file's packets */
     struct qvm_count count;      /* the result of counting the file's frames */
     const char *why;             /* why all is decoded, where there is a reason; else NULL */
     int64_t n_given;             /* packets that were given to decoders which are closed */
@@ -391,7 +408,8 @@ typedef struct qvm_index_entry {
 /* An index of a file. A decoder process sends it to the clip, which passes it to later decoder
  * processes of the same file. */
 typedef struct qvm_index {
-    int64_t n_entries, n_packets, n_frames, errors;
+    int64_t n_entries, n_frames, errors;
+    qvm_span span;
     int32_t top_layer;
     uint8_t parameters, descending, sets_change, may_lack;
     char unsure[64];      /* why the times cannot be relied on; "": they can */

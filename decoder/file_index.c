@@ -19,8 +19,8 @@ qvm_index_is_whole(const qvm_index *index, int64_t bytes)
     return bytes >= (int64_t)sizeof *index && index->n_entries >= 0 &&
            index->n_entries <= QVM_MAX_FRAMES &&
            (size_t)bytes == qvm_index_bytes(index->n_entries) &&
-           index->unsure[sizeof index->unsure - 1] == 0 && index->n_packets >= 0 &&
-           index->n_packets <= QVM_MAX_FRAMES && index->n_frames >= 0 &&
+           index->unsure[sizeof index->unsure - 1] == 0 && index->span.n >= 0 &&
+           index->span.n <= QVM_MAX_FRAMES && index->n_frames >= 0 &&
            index->n_frames <= QVM_MAX_FRAMES;
 }
 
@@ -33,7 +33,7 @@ qvm_index_make(const qvm_reader *r)
     if (!index)
         return NULL;
     index->n_entries = n;
-    index->n_packets = r->n_packets;
+    index->span = r->span;
     index->n_frames = r->count.frames;
     index->errors = r->count.errors;
     index->top_layer = t->top_layer;

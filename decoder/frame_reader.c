@@ -173,16 +173,16 @@ find_remark(const qvm_reader *r)
 
 /* Lists all packets of a clip, unless another reader has done so, and goes back to the first. */
 static qv_status
-read_packets(qvm_reader *r, int64_t *n, qv_error *err)
+read_packets(qvm_reader *r, qv_error *err)
 {
     const qvm_index *known = r->watch->index;
     if (known) {
-        *n = known->n_packets;
+        r->span = known->span;
         return qvm_index_take(known, &r->source, &r->times)
                    ? QV_OK
                    : qv_fail(err, QV_ENOMEM, "no memory for times");
     }
-    const qv_status status = qvm_count_packets(&r->source, &r->times, n, err);
+    const qv_status status = qvm_count_packets(&r->source, &r->times, &r->span, err);
     return status ? status : go_back(r, r->times.can_rewind, err);
 }
 
@@ -269,10 +269,10 @@ read_first_frame(qvm_reader *r, const qv_outcome *info, qv_error *err)
 /* Sets the number of frames: that of packets if each holds one, else of frames that can be decoded.
  * Also collects why packets' times cannot be trusted. */
 static qv_status
-settle_count(qvm_reader *r, int64_t n_packets, int64_t *n_frames, qv_error *err)
+settle_count(qvm_reader *r, int64_t *n_frames, qv_error *err)
 {
     const qvm_index *known = r->watch->index;
-    struct qvm_count count = { .frames = n_packets };
+    struct qvm_count count = { .frames = r->span.n };
     if (known) {
         count = (struct qvm_count){ .frames = known->n_frames, .errors = known->errors };
     } else if (!r->times.are_frames) {
@@ -282,12 +282,11 @@ settle_count(qvm_reader *r, int64_t n_packets, int64_t *n_frames, qv_error *err)
     }
     if (count.errors)
         qvm_times_doubt(&r->times, "it is damaged");
-    if (count.frames != n_packets)
+    if (count.frames != r->span.n)
         qvm_times_doubt(&r->times, "its packets are not its frames");
     if (!r->times.unsure && r->times.at[0].pts != r->last->pts)
         qvm_times_doubt(&r->times, "its first frame has another time than its packets");
     r->n_given = count.decoded;
-    r->n_packets = n_packets;
     r->count = count;
     *n_frames = count.frames < 1 ? 1 : count.frames;
     return QV_OK;
@@ -327,7 +326,6 @@ find_white(qvm_reader *r, bool is_image, qv_error *err)
 static qv_status
 look_into(qvm_reader *r, qv_outcome *info, qv_error *err)
 {
-    int64_t n_packets = 0;
     qv_status status = qvm_source_open(&r->source, r->fd, r->watch, err);
     if (status)
         return status;
@@ -336,19 +334,16 @@ look_into(qvm_reader *r, qv_outcome *info, qv_error *err)
     info->is_image = r->watch->asked.first_frame || qvm_source_is_image(&r->source);
     info->source_frames = 1;
     if (!info->is_image)
-        status = read_packets(r, &n_packets, err);
+        status = read_packets(r, err);
     if (!status)
         status = read_first_frame(r, info, err);
     if (!status && !info->is_image)
-        status = settle_count(r, n_packets, &info->source_frames, err);
+        status = settle_count(r, &info->source_frames, err);
     if (status)
         return status;
     info->is_image = info->is_image || (is_animation(info->format) && info->source_frames == 1);
-    if (!info->is_image) {
-        const AVRational rate = r->source.stream->avg_frame_rate;
-        info->source_fps = rate.num > 0 && rate.den > 0 ? av_q2d(rate) : QVM_DEFAULT_FPS;
-        info->duration_s = (double)info->source_frames / info->source_fps;
-    }
+    if (!info->is_image)
+        qvm_find_rate(&r->span, r->source.stream, info);
     r->converter.colour = find_colour(r, info->is_image);
     info->remark = find_remark(r);
     if (r->converter.colour == QVM_TIFF)

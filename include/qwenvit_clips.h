@@ -139,6 +139,8 @@ typedef struct qv_outcome {
     char codec[32], format[64];
     int source_width, source_height; /* as shown, after the display rotation */
     int rotation;                    /* degrees clockwise that were applied: 0, 90, 180, 270 */
+    /* frames per second as measured, by the times of all packets; seconds from the first one's
+     * beginning to the last one's end; header_fps below is the container's average rate */
     double source_fps, duration_s;
     int64_t source_frames; /* in the file; 0: no file was opened */
     int64_t first_frame;   /* the first frame from start_s on; 0 for a whole clip */
@@ -177,7 +179,8 @@ typedef struct qv_outcome {
     char not_gpu[64];
     qv_decode decoded_by;
     qv_remark remark;
-    uint64_t reserved[4];
+    double header_fps; /* the average rate that the container's header gives; 0: none */
+    uint64_t reserved[3];
 } qv_outcome;
 
 /* Returns the values of Qwen3-VL's published preprocessor files, for use without a checkpoint. */

@@ -31,8 +31,9 @@
 #endif
 #endif
 
-#define QVM_MAX_FRAMES 4194304 /* the most frames in one clip: 19 hours at 60 per second */
-#define QVM_DEFAULT_FPS 24.0   /* for a source that does not give its rate */
+#define QVM_MAX_FRAMES 4194304    /* the most frames in one clip: 19 hours at 60 per second */
+#define QVM_DEFAULT_FPS 24.0      /* for a source that does not give its rate */
+#define QVM_MAX_RATE 2147483648.0 /* frames per second, as a header can give; or in 1 / this */
 #define QVM_MOST_INDEX ((int64_t)64 << 20) /* bytes of an index: of 4,194,297 packets */
 
 /* ---- a clip and its decoder process ---------------------------------------------------------- */

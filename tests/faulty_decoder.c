@@ -296,6 +296,9 @@ lie_about_numbers(qv_outcome *info)
         { "rate below", offsetof(qv_outcome, source_fps), -25 },
         { "rate tiny", offsetof(qv_outcome, source_fps), 1e-310 },
         { "rate huge", offsetof(qv_outcome, source_fps), 1e300 },
+        { "header nan", offsetof(qv_outcome, header_fps), NAN },
+        { "header below", offsetof(qv_outcome, header_fps), -25 },
+        { "image header", offsetof(qv_outcome, header_fps), 25 },
         { "duration nan", offsetof(qv_outcome, duration_s), NAN },
         { "duration below", offsetof(qv_outcome, duration_s), -1 },
         { "duration huge", offsetof(qv_outcome, duration_s), 1e308 },
@@ -305,7 +308,7 @@ lie_about_numbers(qv_outcome *info)
     if (!strncmp(fault, "image ", 6)) {
         info->is_image = true;
         info->source_frames = 1;
-        info->source_fps = info->duration_s = 0;
+        info->source_fps = info->duration_s = info->header_fps = 0;
     }
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (is(numbers[i].fault))

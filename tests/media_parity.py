@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Compares media_dump with transformers, PyAV, torchvision and PIL, byte by byte.
+"""Compares media_dump with transformers, torchcodec, PyAV, torchvision and PIL, byte by byte.
 
 media_parity.py path/to/media_dump CLIP_OR_PICTURE... [key=value ...]
 media_parity.py --images path/to/image_dump path/to/image_write
 
 The first form is run by hand where those packages are installed, and passes options on to
 media_dump. qwen2=1 follows the processors of Qwen2-VL and Qwen2.5-VL, with patches of 14; glm=1
-those of GLM-4.1V; otherwise those of Qwen3-VL. The second form makes the images of make_images.py
+those of GLM-4.1V; otherwise those of Qwen3-VL. torchcodec measures the rates. The second form makes the images of make_images.py
 and needs only Pillow. They are compared as transformers' load_image() and qwen-vl-utils read them,
 before any resize.
 """
@@ -24,6 +24,7 @@ try:
     import av
     import numpy as np
     import torch
+    from torchcodec.decoders import VideoDecoder
     from transformers.image_utils import SizeDict, load_image
     from transformers.models.glm4v.image_processing_glm4v import Glm4vImageProcessor
     from transformers.models.glm4v.video_processing_glm4v import Glm4vVideoProcessor
@@ -74,7 +75,7 @@ def sample(processor, meta, options):
     for key, value in counts.items():
         setattr(processor, key, value)
     if isinstance(processor, Glm4vVideoProcessor):
-        meta.duration = meta.total_num_frames / meta.fps  # as the processor's readers fill it in
+        meta.duration = meta.duration or meta.total_num_frames / meta.fps  # as the processor's readers fill it in
         return processor.sample_frames(meta, fps=options.get("fps")).tolist()
     num_frames = int(options["num_frames"]) if "num_frames" in options else None
     if isinstance(processor, Qwen2VLVideoProcessor):
@@ -91,11 +92,13 @@ def video_reference(path, options):
     container = av.open(path)
     stream = container.streams.best("video")  # as torchcodec does
     decoded = list(container.decode(stream))
-    total = stream.frames or len(decoded)
-    fps = float(stream.average_rate)
+    total = len(decoded)
+    measured = VideoDecoder(path, seek_mode="exact", num_ffmpeg_threads=1).metadata
+    fps = measured.average_fps
     end = options.get("end", float("inf"))
     cut = [i for i in range(total) if options.get("start", 0.0) <= i / fps < end]
-    meta = VideoMetadata(total_num_frames=len(cut), fps=fps)
+    duration = measured.duration_seconds if len(cut) == total else None
+    meta = VideoMetadata(total_num_frames=len(cut), fps=fps, duration=duration)
     indices = [cut[i] for i in sample(processor, meta, options)]
     meta.frames_indices = indices
     frames = [decoded[min(i, len(decoded) - 1)].to_ndarray(format="rgb24") for i in indices]

@@ -40,6 +40,7 @@ end 8
 opening end 8
 rate nan
 rate huge
+header nan
 duration nan
 busy above
 damage above

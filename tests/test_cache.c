@@ -510,34 +510,37 @@ TEST(test_other_caches)
 
 static const qv_packing packing = { .rows = 3072, .rule = "pairs" };
 
-/* Nothing is added to a cache that was filled by another rule of packing, or before there was a
- * rule. */
+/* Nothing is added to a cache that was filled by another rule of packing or of frames, or before
+ * there was one. */
 static void
-test_packing(const qv_model_info *model, const qv_clip_options *clip)
+test_rules(const qv_model_info *model, const qv_clip_options *clip)
 {
-    static const char field[] = "\"packing\":\"pairs\",";
     static const struct {
-        const char *field, *words;
-    } other[] = {
-        { "",
+        const char *field, *other, *words;
+    } rules[] = {
+        { "\"packing\":\"pairs\",", "",
           "\"packing\" none|the run \"pairs\"|0.2.0 and before packed whole clips|continue with" },
-        { "\"packing\":\"clips\",", "\"clips\"|the run \"pairs\"|another rule|another folder" }
+        { "\"packing\":\"pairs\",", "\"packing\":\"clips\",",
+          "\"clips\"|the run \"pairs\"|another rule|another folder" },
+        { "\"frames\":2,", "",
+          "\"frames\" none|the run 2|sampled other frames of some clips|0.4.0 and before|folder" },
+        { "\"frames\":2,", "\"frames\":3,", "\"frames\" 3|the run 2|continue with that version" },
     };
     char *by = NULL;
     assert_ok(qv_cache_made_by(model, &packing, clip, &by, ERR));
-    const char *at = strstr(by, field);
-    assert_non_null(at);
-    for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
         char before[2000], name[20];
         qv_cache_writer *w = NULL;
-        snprintf(before, sizeof before, "%.*s%s%s", (int)(at - by), by, other[i].field,
-                 at + strlen(field));
-        snprintf(name, sizeof name, "packing-%zu", i);
+        const char *at = strstr(by, rules[i].field);
+        assert_non_null(at);
+        snprintf(before, sizeof before, "%.*s%s%s", (int)(at - by), by, rules[i].other,
+                 at + strlen(rules[i].field));
+        snprintf(name, sizeof name, "rule-%zu", i);
         const char *dir = temp_path(name);
         const qv_cache_writer_options o = { .layout = tiny, .made_by = before };
         assert_ok(qv_cache_writer_open(dir, &o, &w, ERR));
         close_writer(&w);
-        expect_refused(dir, &tiny, by, QV_EFORMAT, other[i].words);
+        expect_refused(dir, &tiny, by, QV_EFORMAT, rules[i].words);
         assert_ok(qv_cache_writer_open(dir, &o, &w, ERR)); /* by its own rule */
         close_writer(&w);
     }
@@ -565,7 +568,7 @@ TEST(test_made_by)
     expect_refused(dir, &tiny, by, QV_EFORMAT, "preprocessing.options.max_pixels|0|5");
     free(by);
     clip.max_pixels = 0;
-    test_packing(&model, &clip);
+    test_rules(&model, &clip);
     assert_int_equal(qv_cache_made_by(&model, &packing, NULL, &by, &err), QV_EINVAL);
 }
 

@@ -587,8 +587,8 @@ TEST(test_index_is_checked)
         case 1: index->n_entries = 3; break;
         case 2: index->n_entries = -1; break;
         case 3: index->n_entries = INT64_MAX / (int64_t)sizeof *index->at; break;
-        case 4: index->n_packets = -1; break;
-        case 5: index->n_packets = QVM_MAX_FRAMES + 1; break;
+        case 4: index->span.n = -1; break;
+        case 5: index->span.n = QVM_MAX_FRAMES + 1; break;
         case 6: index->n_frames = -1; break;
         case 7: index->n_frames = QVM_MAX_FRAMES + 1; break;
         case 8: memset(index->unsure, 'x', sizeof index->unsure); break;

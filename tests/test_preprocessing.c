@@ -135,6 +135,27 @@ TEST(test_sample_by_seconds)
     check_sampled(&qvm_glm4v, cases, sizeof cases / sizeof *cases);
 }
 
+/* A whole clip lasts as long as its packets: an ulp less than 2 s is one sample less. */
+TEST(test_sample_by_duration)
+{
+    const qv_clip_options o = { .fps = 0 };
+    qv_preprocess p = qv_preprocess_default(false);
+    int64_t n = 0;
+    p.fps = 2;
+    p.max_duration = 300;
+    for (int of_packets = 0; of_packets < 2; of_packets++) {
+        const qv_outcome info = { .source_frames = of_packets ? 50 : 60,
+                                  .cut_frames = 50,
+                                  .source_fps = 25,
+                                  .duration_s = nextafter(2, 0) };
+        assert_ok(qvm_glm4v.count(&info, &p, &o, &n, ERR));
+        assert_int_equal(n, 4); /* of 3 samples the last one comes again */
+        int64_t at[4];
+        qvm_glm4v.fill(&info, &p, n, at);
+        assert_int_equal(at[3], of_packets ? 25 : 38);
+    }
+}
+
 TEST(test_sampling_refuses)
 {
     static const struct {

@@ -404,9 +404,10 @@ bind_frames(nb::module_ &m)
                                  { (size_t)f.n_frames, (size_t)f.height, (size_t)f.width, 3 },
                                  nb::dtype<uint8_t>(), self);
              })
-        /* frames in the file, their rate, width and height */
+        /* frames in the file, their rate, the header's, width and height */
         .def("source", [](const Frames &f) {
-            return nb::make_tuple(f.source_frames, f.source_fps, f.source_width, f.source_height);
+            return nb::make_tuple(f.source_frames, f.source_fps, f.header_fps, f.source_width,
+                                  f.source_height);
         });
     m.def("read_frames", read_frames, nb::rv_policy::take_ownership);
     m.def("frames_stream", frames_stream);

@@ -107,6 +107,15 @@ def test_frames_come_at_the_processors_size(loader, data):
     assert loader.load(data, fps=2.75)[0].shape == (11, 240, 320, 3)
 
 
+def test_vllm_samples_by_the_headers_rate(loader, data):
+    cut = bytearray(data)  # an edit list hides the first frames, which the header's rate counts
+    at = cut.index(b"elst") + 16
+    cut[at : at + 4] = (5000 + int.from_bytes(cut[at : at + 4], "big")).to_bytes(4, "big")
+    frames, about = loader.load(bytes(cut), fps=2, resize=False)
+    assert about["fps"] == 25 and about["total_num_frames"] == 90
+    assert len(frames) == len(about["frames_indices"]) == int(90 / 25 * 2) == 7
+
+
 def test_frames_are_those_that_vllm_samples(loader, data, monkeypatch):
     every, about = loader.load(data, fps=1000, min_frames=4, resize=False)  # vLLM takes at most 30 of a second
     assert about["frames_indices"] == list(range(about["total_num_frames"])) and about["total_num_frames"] == 100

@@ -52,7 +52,7 @@ fill_facts(qv_outcome *f)
     case 11: /* An image, which has no seconds. */
         f->is_image = true;
         f->source_frames = 1;
-        f->source_fps = f->duration_s = 0;
+        f->source_fps = f->duration_s = f->header_fps = 0;
         break;
     case 12: /* Any clip. */
         f->source_width = (int)fuzz_int(&input);
@@ -61,6 +61,7 @@ fill_facts(qv_outcome *f)
         f->source_fps = fuzz_real(&input);
         f->duration_s = fuzz_real(&input);
         break;
+    case 13: f->header_fps = fuzz_real(&input); break;
     default: break;
     }
 }
@@ -162,7 +163,8 @@ check_info(const qv_outcome *c)
     memcpy(&is_image, &c->is_image, 1);
     FUZZ_CHECK(is_image <= 1 && is_text(c->codec, sizeof c->codec));
     FUZZ_CHECK(is_text(c->format, sizeof c->format) && c->rotation % 90 == 0);
-    FUZZ_CHECK(isfinite(c->source_fps) && isfinite(c->duration_s) && isfinite(c->sampled_fps));
+    FUZZ_CHECK(isfinite(c->source_fps) && isfinite(c->duration_s) && isfinite(c->sampled_fps) &&
+               isfinite(c->header_fps));
     FUZZ_CHECK(c->source_fps >= 0 && c->duration_s >= 0 && c->sampled_fps >= 0);
     FUZZ_CHECK(c->n_frames >= 1 && c->n_frames <= QVM_MAX_SAMPLED);
     FUZZ_CHECK(c->cut_frames >= 1 && c->first_frame >= 0);
@@ -171,7 +173,7 @@ check_info(const qv_outcome *c)
     FUZZ_CHECK(c->height <= QVM_MAX_SIDE && (int64_t)c->width * c->height <= QVM_MAX_PIXELS);
     FUZZ_CHECK(c->needed_frames >= 0 && is_text(c->decodes_all, sizeof c->decodes_all));
     FUZZ_CHECK(is_text(c->not_gpu, sizeof c->not_gpu) && c->decoded_by == QV_DECODE_CPU);
-    FUZZ_CHECK(!c->reserved[0] && !c->reserved[3]);
+    FUZZ_CHECK(!c->reserved[0] && !c->reserved[2]);
 }
 
 /* Whatever the other process does, it is never reported as a fault of memory or of a device, which

@@ -266,8 +266,8 @@ capacities_json(const struct scene *s, json_t *text)
 static const char clip_text[] =
     "{clip}: {kind}, {codec} in {format}, {source_width}x{source_height}[rotation? (rotated "
     "by "
-    "{rotation} degrees)][text.clip?, {source_frames} frames at {source_fps|3} fps, "
-    "{duration_s|2f} s][text.cut?\n"
+    "{rotation} degrees)][text.clip?, {source_frames} frames at {source_fps|6} fps"
+    "[text.header? (by its header {text.header})], {duration_s|2f} s][text.cut?\n"
     "  cut        {cut_frames} frames from number {first_frame} on: {text.cut.start|9} s to "
     "{text.cut.end|9} s]\n"
     "  sampled    {frames} frame{frames|s} of {width}x{height}: grid_thw {grid_thw|,}, as {like} "
@@ -291,13 +291,24 @@ static const char clip_text[] =
     "(see info MODEL)]\n"
     "  runs on    {text.kernels|\n             }\n]";
 
+/* Writes a rate as it is shown; "" for none. */
+static const char *
+show_rate(double fps, char text[32])
+{
+    snprintf(text, 32, fps > 0 ? "%.6g" : "", fps);
+    return text;
+}
+
 static json_t *
 clip_json(const char *path, const qv_outcome *c)
 {
+    char measured[32], header[32];
+    const bool is_one =
+        !strcmp(show_rate(c->source_fps, measured), show_rate(c->header_fps, header));
     const bool on_gpu = c->decoded_by == QV_DECODE_GPU;
     json_t *j = tool_json("clip:t", path);
     tool_json_add_outcome(&j, c, QV_FOR_INFO, 0, QV_LAST_PLACE);
-    tool_json_add(&j, "text.clip:b text.by:s", !c->is_image,
+    tool_json_add(&j, "text.clip:b text.header:s text.by:s", !c->is_image, is_one ? "" : header,
                   !on_gpu       ? *c->not_gpu ? "CPU" : ""
                   : *c->not_gpu ? "GPU and converted by the CPU"
                                 : "GPU");

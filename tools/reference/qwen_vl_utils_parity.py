@@ -5,7 +5,9 @@
 
 MEDIA_DUMP is tests/media_dump of a build. Every file is tried with a table of options, with patches
 of 14 and 16. PyAV decodes clips for the package, because the package's own readers convert the same
-frames to different RGB; if torchcodec is installed, its frame numbers, rates and sizes are compared too.
+frames to different RGB, and torchcodec measures their rates. The frame numbers, rates and sizes of the
+package's own reader, torchcodec, are compared too. Its other readers, decord and torchvision, go by the
+rate in the clip's header instead.
 """
 import itertools
 import json
@@ -17,6 +19,7 @@ from collections import Counter
 import av
 import numpy as np
 import torch
+from torchcodec.decoders import VideoDecoder
 from qwen_vl_utils import vision_process as package
 
 PATCHES = (14, 16)
@@ -37,7 +40,7 @@ def read_with_pyav(ele):
     with av.open(ele["video"]) as container:
         stream = container.streams.best("video")
         decoded = list(container.decode(stream))
-        fps = float(stream.average_rate)
+    fps = VideoDecoder(ele["video"], num_ffmpeg_threads=1).metadata.average_fps
     start, end, total = package.calculate_video_frame_range(ele, len(decoded), fps)
     nframes = package.smart_nframes(ele, total_frames=total, video_fps=fps)
     indices = torch.linspace(start, end, nframes).round().long().tolist()
@@ -122,7 +125,7 @@ def check(tool, path, is_image, readers, counts):
 def main():
     tool, paths = sys.argv[1], sys.argv[2:]
     package.VIDEO_READER_BACKENDS["pyav"] = read_with_pyav
-    readers = ["pyav"] + (["torchcodec"] if package.is_torchcodec_available() else [])
+    readers = ["pyav", "torchcodec"]
     counts = Counter()
     for path in paths:
         check(tool, path, path.endswith((".png", ".jpg", ".jpeg", ".webp")), readers, counts)

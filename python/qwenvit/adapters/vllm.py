@@ -65,9 +65,10 @@ class Loader:
         sizes = sizes if resize else NOT_RESIZED
         for _ in range(3):  # at most: a second time for another number of frames, and a third for another size
             frames = _read(data, processor, sizes, options)
-            total, rate, width, height = frames.source()
+            total, rate, header, width, height = frames.source()
             check_frame_pixel_limit(width, height)
-            source = loader._prepare_source(VideoSourceMetadata(total, rate, total / rate if rate else 0))
+            header = header or rate  # which vLLM samples by
+            source = loader._prepare_source(VideoSourceMetadata(total, header, total / header))
             target = VideoTargetMetadata(num_frames, fps, max_duration)
             wanted = loader.compute_frames_index_to_sample(source, target, **sampling)
             found = [round(seconds * rate) for seconds in frames.timestamps]
