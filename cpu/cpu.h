@@ -16,6 +16,7 @@ struct qv_device_cpu {
     dnnl_stream_t stream;
     int threads;
     bool wrong_sparse_bf16; /* see qv_caps */
+    bool slow_products;     /* GEMMs in f32 run as reference code */
 };
 
 /* A oneDNN matmul or convolution, and its memory objects, whose addresses are set at each run. */

@@ -21,6 +21,22 @@ close_cpu(struct qv_device *device)
     free(dev);
 }
 
+/* Returns whether a tower's GEMMs would run as reference code. */
+static bool
+products_are_slow(struct qv_device *dev)
+{
+    const struct qv_op op = { .kind = QV_OP_gemm,
+                              .u.gemm = { .m = 64, .n = 1024, .k = 1024, .alpha = 1 } };
+    struct qv_kernel *kernel;
+    size_t scratch_bytes;
+    char name[QV_KERNEL_BYTES];
+    if (qv_backend_cpu.prepare(dev, &op, 0, &kernel, &scratch_bytes, NULL))
+        return false; /* whoever needs a GEMM gets the error */
+    qv_backend_cpu.describe(kernel, name, sizeof name);
+    qv_backend_cpu.release(dev, kernel);
+    return strstr(name, "reference") != NULL;
+}
+
 static qv_status
 open_cpu(const struct qv_device_options *options, struct qv_device **out, qv_error *err)
 {
@@ -48,6 +64,7 @@ open_cpu(const struct qv_device_options *options, struct qv_device **out, qv_err
      * found both. Remove this once that test passes without it. */
     unsigned isa = (unsigned)dnnl_get_effective_cpu_isa(), amx = dnnl_cpu_isa_avx512_core_amx;
     dev->wrong_sparse_bf16 = (isa & amx) == amx;
+    dev->slow_products = products_are_slow(&dev->base);
     *out = &dev->base;
     return QV_OK;
 }
@@ -131,6 +148,12 @@ caps_cpu(const struct qv_device *device, struct qv_caps *out)
              bf16 ? "this CPU multiplies bf16 natively (%s)"
                   : "this CPU does not multiply bf16 natively (%s)",
              name);
+    if (((const struct qv_device_cpu *)device)->slow_products)
+        snprintf(
+            out->warning, sizeof out->warning,
+            "oneDNN %d.%d.%d has only reference code for matrix products on this CPU, which is "
+            "many times slower than the CPU",
+            v->major, v->minor, v->patch);
 }
 
 /* oneDNN plans for OpenMP's number of threads at that time, so it is set around each call. */

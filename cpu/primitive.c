@@ -16,7 +16,9 @@ qv_dnnl_check_cpu(dnnl_status_t status, const char *what, qv_error *err)
                                                   : QV_EBACKEND,
                    "%s: oneDNN says \"%s\"%s", what,
                    (size_t)status < sizeof texts / sizeof *texts ? texts[status] : "unknown",
-                   status == dnnl_unimplemented ? " (on this CPU; bf16 needs AVX-512)" : "");
+                   status == dnnl_unimplemented && qv_isa_cpu() < ISA_AVX512_CPU
+                       ? "; this CPU does not multiply bf16: use dtype f32, the default here"
+                       : "");
 }
 
 static const int arguments[CPU_OPERANDS] = { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_BIAS,

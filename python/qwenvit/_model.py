@@ -102,8 +102,8 @@ def load(
     norms = _three(image_mean, "image_mean"), _three(image_std, "image_std")
     made = _core.Model(folder, place, index, _name(dtype), threads, stream, *files, *norms, stored)
     model = Model(made, stream)
-    if model.info["model_warning"]:
-        warnings.warn(model.info["model_warning"], stacklevel=2)
+    for text in filter(None, (model.info["warning"], model.info["model_warning"])):
+        warnings.warn(text, stacklevel=2)
     if model.info["backend"] == "cpu" and threads != 1:
         _with_threads.add(os.getpid())
     if lacking:  # the core knows only the first of these

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import tempfile
+import warnings
 from typing import Any, Literal, TypeVar
 
 from ._arrays import no_gradient
@@ -37,6 +38,7 @@ def patch(
     uses it (save_pretrained, torch.save of a state_dict), reads the weights from the file. Copies
     of the model itself (copy.deepcopy, pickle, torch.save) raise Error.
 
+    A bf16 tower computes in float32 on a CPU that does not multiply bf16, with a warning.
     Outputs have the tower's dtype and transformers' own classes, without last_hidden_state, which
     this tower does not keep.
 
@@ -190,10 +192,12 @@ class _Patch:
         import torch
 
         cuda = self.device.type == "cuda"
+        place = ("cuda" if cuda else "cpu") if backend is None else backend
+        asked = FILE_DTYPES[str(self.dtype)][1]
         self.model = load(
             self.folder.name,
-            ("cuda" if cuda else "cpu") if backend is None else backend,
-            FILE_DTYPES[str(self.dtype)][1],
+            place,
+            None if place == "cpu" and asked == "bf16" else asked,  # f32 where a CPU has no bf16
             self.device.index or 0 if cuda else 0,
             threads=threads,
             stream=torch.cuda.current_stream(self.device) if cuda else None,
@@ -203,6 +207,12 @@ class _Patch:
                 "QV_EUNSUPPORTED",
                 f"the tower has {self.n_values} parameters, and its family "
                 f"{self.model.info['n_parameters']}: adapters or other additions are not supported",
+            )
+        if self.model.info["dtype"] != asked:
+            warnings.warn(
+                f"the tower is {asked}, which this CPU does not multiply: it computes in "
+                f"{self.model.info['dtype']}, and its outputs are {asked}",
+                stacklevel=4,
             )
         self.folder.cleanup()  # the open file stays, without a name
 

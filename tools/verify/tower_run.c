@@ -107,6 +107,7 @@ round_to_bf16(float *x, size_t n)
 
 struct ideal {
     qv_context *ctx;
+    bool exact_pixels; /* the bf16 tower's patch rows are exact, so these are not rounded */
     float *values;
     size_t bytes;
     qv_status status;
@@ -122,7 +123,8 @@ round_output(void *user, const struct qv_step *step, const struct qv_call *call)
     const struct qv_view out = qv_op_view(&step->op, y);
     const struct qv_backend *be = ideal->ctx->backend;
     struct qv_device *dev = ideal->ctx->dev;
-    if (ideal->status || out.dtype != QV_F32 || step->op.kind == QV_OP_convert)
+    const bool exact = step->op.kind == QV_OP_patchify && ideal->exact_pixels;
+    if (ideal->status || out.dtype != QV_F32 || step->op.kind == QV_OP_convert || exact)
         return;
     if (out.bytes > ideal->bytes) {
         float *grown = realloc(ideal->values, out.bytes);
@@ -176,6 +178,7 @@ begin_passage(struct passage *p, qv_model *model, const struct verify_input *inp
         return status;
     qv_plan_get_info(p->plan, &p->info);
     p->ideal.ctx = model->ctx;
+    p->ideal.exact_pixels = qv_config_pixels_are_exact(&model->config, QV_BF16);
     if (kind == VERIFY_IDEAL)
         qv_plan_set_probe(p->plan, round_output, &p->ideal);
     p->tokens.capacity = p->info.tokens;
