@@ -56,7 +56,17 @@ qv_matmul_open_cpu(struct qv_device_cpu *dev, const struct matmul_desc_cpu *d,
         s = matrix_md(&md[CPU_DST], d->m, d->n, d->dst_stride, 1, d->dst_type);
     if (!s)
         s = create_pd(&pd, dev, d, md);
-    if (!s)
+    if (!s && qv_blas_takes_cpu(d, pd))
+        out->product =
+            (struct product_cpu){ .m = d->m,
+                                  .n = d->n,
+                                  .k = d->k,
+                                  .src_stride = d->src_stride,
+                                  .weights_stride = qv_row_stride(d->weights_strides[0], d->n),
+                                  .dst_stride = d->dst_stride };
+    else if (!s && d->type == dnnl_bf16 && qv_primitive_is_reference_cpu(pd))
+        s = dnnl_unimplemented; /* as on x86-64 */
+    else if (!s)
         s = qv_primitive_open_cpu(dev, pd, d->alpha ? d->alpha : 1, out);
     if (pd)
         dnnl_primitive_desc_destroy(pd);
@@ -70,7 +80,10 @@ qv_status
 qv_matmul_run_cpu(struct qv_device_cpu *dev, const struct primitive_cpu *matmul,
                   void *const addresses[CPU_OPERANDS], qv_error *err)
 {
-    return qv_dnnl_check_cpu(qv_primitive_run_cpu(dev, matmul, addresses), "matmul", err);
+    if (matmul->primitive)
+        return qv_dnnl_check_cpu(qv_primitive_run_cpu(dev, matmul, addresses), "matmul", err);
+    qv_blas_run_cpu(&matmul->product, addresses);
+    return QV_OK;
 }
 
 /* ---- a gemm ---------------------------------------------------------------------------------- */
@@ -88,6 +101,8 @@ keep_layout(const struct primitive_cpu *m, struct gemm_weights_cpu *out)
     const_dnnl_primitive_desc_t pd;
     const_dnnl_memory_desc_t md;
     bool known = false;
+    if (!m->primitive)
+        return dnnl_success;
     dnnl_status_t s = dnnl_primitive_get_primitive_desc(m->primitive, &pd);
     if (s || strncmp(qv_primitive_name_cpu(pd), "brg", 3) != 0)
         return s;

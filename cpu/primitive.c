@@ -16,7 +16,8 @@ qv_dnnl_check_cpu(dnnl_status_t status, const char *what, qv_error *err)
                                                   : QV_EBACKEND,
                    "%s: oneDNN says \"%s\"%s", what,
                    (size_t)status < sizeof texts / sizeof *texts ? texts[status] : "unknown",
-                   status == dnnl_unimplemented ? " (on this CPU; bf16 needs AVX-512)" : "");
+                   status == dnnl_unimplemented ? " (on this CPU; bf16 needs AVX-512: use f32)"
+                                                : "");
 }
 
 static const int arguments[CPU_OPERANDS] = { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_BIAS,
@@ -122,8 +123,10 @@ qv_primitive_describe_cpu(const char *what, const struct primitive_cpu *p, char 
 {
     const_dnnl_primitive_desc_t pd;
     size_t used = strlen(text);
-    if (!dnnl_primitive_get_primitive_desc(p->primitive, &pd))
-        snprintf(text + used, size - used, "%s%s%s", what, qv_primitive_name_cpu(pd),
+    if (!p->primitive)
+        snprintf(text + used, size - used, "%sOpenBLAS sgemm", what);
+    else if (!dnnl_primitive_get_primitive_desc(p->primitive, &pd))
+        snprintf(text + used, size - used, "%soneDNN %s%s", what, qv_primitive_name_cpu(pd),
                  qv_primitive_is_reference_cpu(pd) ? " (slow reference code)" : "");
 }
 
