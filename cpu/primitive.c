@@ -16,8 +16,7 @@ qv_dnnl_check_cpu(dnnl_status_t status, const char *what, qv_error *err)
                                                   : QV_EBACKEND,
                    "%s: oneDNN says \"%s\"%s", what,
                    (size_t)status < sizeof texts / sizeof *texts ? texts[status] : "unknown",
-                   status == dnnl_unimplemented ? " (on this CPU; bf16 needs AVX-512: use f32)"
-                                                : "");
+                   status == dnnl_unimplemented ? " (on this CPU; bf16 needs AVX-512)" : "");
 }
 
 static const int arguments[CPU_OPERANDS] = { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_BIAS,
