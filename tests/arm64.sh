@@ -67,7 +67,7 @@ export OMP_WAIT_POLICY=passive
 on_cpu() (
     features=$1 log=build/arm64/$2.log
     exec > "$log"
-    emulate build/arm64/tests/checkop --backend cpu --threads 2 --count 3
+    emulate build/arm64/tests/checkop --backend cpu --threads 2 --count 12
     expect "^cpu: Arm CPU, oneDNN .*, $2;"
     emulate build/arm64/tests/test_no_reference
     emulate build/arm64/tests/test_golden
