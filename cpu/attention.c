@@ -68,7 +68,7 @@ open_gemm(struct qv_device_cpu *dev, struct matmul_desc_cpu *desc, int first,
     const_dnnl_memory_desc_t layout = NULL;
     desc->m = query_rows[first];
     qv_status status = qv_panels_open_cpu(dev, desc, &out[first], panels, err);
-    if (!status)
+    if (!status && out[first].primitive)
         status =
             qv_dnnl_check_cpu(dnnl_memory_get_memory_desc(out[first].memory[CPU_WEIGHTS], &layout),
                               "matmul", err);
@@ -547,9 +547,9 @@ describe_attention(const struct qv_kernel *kernel, char *text, size_t size)
 {
     /* segments of every length need these kinds */
     const struct gemms_cpu *gemms = kernel->attention.gemms[0];
-    qv_primitive_describe_cpu("oneDNN ", &gemms->scores[ATTENTION_QUERY_KINDS - 1], text, size);
-    qv_primitive_describe_cpu(", our softmax, oneDNN ", &gemms->values[ATTENTION_QUERY_KINDS - 1],
-                              text, size);
+    qv_primitive_describe_cpu("", &gemms->scores[ATTENTION_QUERY_KINDS - 1], text, size);
+    qv_primitive_describe_cpu(", our softmax, ", &gemms->values[ATTENTION_QUERY_KINDS - 1], text,
+                              size);
 }
 
 const struct verbs_cpu qv_attention_verbs_cpu = { .prepare = prepare_attention,

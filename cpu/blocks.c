@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A gemm in blocks of rows and panels of columns, for CPUs on which oneDNN's fast matmul (brgemm)
- * does not multiply this dtype. There oneDNN has an older GEMM, which is as fast, but divides rows
+ * does not multiply this dtype. There oneDNN has an older GEMM, which is as fast (off x86-64 it is
+ * not, and OpenBLAS takes its place), but divides rows
  * among threads by their number, has other kernels for the last rows, and no epilogue. So each
  * thread calls it for blocks of one size, whose last one is filled up with rows of zeros: a row's
  * bits then depend neither on its place nor on the number of rows. Our epilogue finishes the sums
@@ -16,7 +17,14 @@
 
 #include "cpu.h"
 
-enum { BLOCK_ROWS = 48, STEP_ROWS = 6, PANEL_COLS = 128 };
+enum { BLOCK_ROWS = 48, PANEL_COLS = 128 };
+/* The last block is filled up to a multiple of these. OpenBLAS's kernels differ from CPU to CPU in
+ * their rows, and it has others for small products, so its blocks are always whole. */
+#ifdef QV_WITH_BLAS
+enum { STEP_ROWS = BLOCK_ROWS };
+#else
+enum { STEP_ROWS = 6 };
+#endif
 
 struct panels_cpu
 qv_blocks_panels_cpu(const struct qv_matrix *matrix)

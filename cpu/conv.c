@@ -295,8 +295,8 @@ release_conv(struct qv_kernel *kernel)
 static void
 describe_conv(const struct qv_kernel *kernel, char *text, size_t size)
 {
-    qv_primitive_describe_cpu(kernel->conv.wide ? "in f32 by oneDNN " : "oneDNN ",
-                              &kernel->conv.primitive, text, size);
+    qv_primitive_describe_cpu(kernel->conv.wide ? "in f32 by " : "", &kernel->conv.primitive, text,
+                              size);
     if (kernel->conv.bare)
         snprintf(text + strlen(text), size - strlen(text), ", then our epilogue");
 }

@@ -19,10 +19,17 @@ struct qv_device_cpu {
     bool slow_products;     /* GEMMs in f32 run as reference code */
 };
 
-/* A oneDNN matmul or convolution, and its memory objects, whose addresses are set at each run. */
+/* A bare product that OpenBLAS computes (cpu/blas.c). Strides are in elements. */
+struct product_cpu {
+    int64_t m, n, k, src_stride, weights_stride, dst_stride;
+};
+
+/* A oneDNN matmul or convolution, and its memory objects, whose addresses are set at each run. Or a
+ * matmul that OpenBLAS computes. */
 enum { CPU_SRC, CPU_WEIGHTS, CPU_BIAS, CPU_DST, CPU_SCRATCH, CPU_OPERANDS };
 struct primitive_cpu {
-    dnnl_primitive_t primitive;
+    dnnl_primitive_t primitive; /* NULL: OpenBLAS's product */
+    struct product_cpu product;
     dnnl_memory_t memory[CPU_OPERANDS]; /* NULL if the primitive has no such operand */
     dnnl_memory_t alpha;                /* NULL: 1 */
     size_t scratch_bytes;
@@ -34,13 +41,13 @@ struct matmul_desc_cpu {
     int64_t src_stride;
     int64_t weights_strides[2];
     /* the layout of weights, instead of strides; if this is NULL and the strides are {0, 0}, oneDNN
-     * chooses the layout */
+     * chooses the layout, or OpenBLAS takes plain rows */
     const_dnnl_memory_desc_t weights;
     int64_t dst_stride;
     dnnl_data_type_t type, dst_type;
     bool bias;
-    double alpha;               /* 0: 1 */
     dnnl_primitive_attr_t attr; /* may be NULL; not kept */
+    double alpha;               /* the scale of the source, if there is an attr */
 };
 
 /* The layout that oneDNN wants for weights [k,n]: panels of `width` columns, with zeros beyond n.
@@ -207,6 +214,19 @@ struct verbs_cpu {
 #define QV_OP(name, fields, operands, flops) extern const struct verbs_cpu qv_##name##_verbs_cpu;
 #include "engine/ops.inc"
 
+/* Returns whether oneDNN may use these instructions of x86's. On Arm the same bits of
+ * dnnl_get_effective_cpu_isa() mean other instructions. */
+static inline bool
+qv_x86_has_cpu(dnnl_cpu_isa_t isa)
+{
+#ifdef __x86_64__
+    return ((unsigned)dnnl_get_effective_cpu_isa() & isa) == isa;
+#else
+    (void)isa;
+    return false;
+#endif
+}
+
 /* The instruction sets that our own kernels are compiled for. The choice follows what oneDNN may
  * use, which users can limit. */
 enum isa_cpu { ISA_ANY_CPU, ISA_AVX2_CPU, ISA_AVX512_CPU, ISA_AVX512_BF16_CPU };
@@ -214,14 +234,13 @@ static inline enum isa_cpu
 qv_isa_cpu(void)
 {
 #if defined(__x86_64__) && defined(__GNUC__)
-    const unsigned isa = (unsigned)dnnl_get_effective_cpu_isa(), need[] = {
-        [ISA_ANY_CPU] = 0,
+    static const dnnl_cpu_isa_t need[] = {
         [ISA_AVX2_CPU] = dnnl_cpu_isa_avx2,
         [ISA_AVX512_CPU] = dnnl_cpu_isa_avx512_core,
         [ISA_AVX512_BF16_CPU] = dnnl_cpu_isa_avx512_core_bf16,
     };
     for (int i = ISA_AVX512_BF16_CPU; i > ISA_ANY_CPU; i--)
-        if ((isa & need[i]) == need[i])
+        if (qv_x86_has_cpu(need[i]))
             return (enum isa_cpu)i;
 #endif
     return ISA_ANY_CPU;
@@ -272,7 +291,7 @@ dnnl_status_t qv_primitive_run_cpu(struct qv_device_cpu *dev, const struct primi
  * times slower than its other kernels. */
 const char *qv_primitive_name_cpu(const_dnnl_primitive_desc_t pd);
 bool qv_primitive_is_reference_cpu(const_dnnl_primitive_desc_t pd);
-/* Appends `what` and oneDNN's name of the kernel to text: "oneDNN brg_matmul:avx512_core_bf16". */
+/* Appends `what` and the names of library and kernel to text: "oneDNN brg_matmul:avx512_core". */
 void qv_primitive_describe_cpu(const char *what, const struct primitive_cpu *primitive, char *text,
                                size_t size);
 /* Returns QV_EUNSUPPORTED for an operation with more elements than oneDNN counts in 32 bits;
@@ -294,18 +313,25 @@ void qv_epilogue_part_cpu(const struct qv_op_epilogue *op, const float *x, int64
 void qv_epilogue_rows_cpu(int threads, const struct qv_op_epilogue *op, const float *x,
                           void *const p[3]);
 
+/* cpu/blas.c: prepares OpenBLAS for the process, whether it computes a matmul that would be oneDNN's
+ * pd, and computes it. */
+void qv_blas_open_cpu(void);
+bool qv_blas_takes_cpu(const struct matmul_desc_cpu *desc, const_dnnl_primitive_desc_t pd);
+void qv_blas_run_cpu(const struct product_cpu *product, void *const addresses[CPU_OPERANDS]);
+
 /* cpu/matmul.c */
 qv_status qv_matmul_open_cpu(struct qv_device_cpu *dev, const struct matmul_desc_cpu *desc,
                              struct primitive_cpu *out, qv_error *err);
 qv_status qv_matmul_run_cpu(struct qv_device_cpu *dev, const struct primitive_cpu *matmul,
                             void *const addresses[CPU_OPERANDS], qv_error *err);
+
+/* cpu/dense.c. The caller closes the weights. When a GEMM runs, p are the operands. */
 qv_status qv_gemm_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
                              struct qv_layout *out, qv_error *err);
 qv_status qv_gemm_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
                               int64_t row0, int64_t rows, const void *src, void *dst,
                               qv_error *err);
 
-/* The caller closes the weights. When a GEMM runs, p are the operands. */
 qv_status qv_gemm_weights_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
                               struct gemm_weights_cpu *out, qv_error *err);
 void qv_gemm_weights_close_cpu(struct gemm_weights_cpu *weights);

@@ -21,20 +21,23 @@ close_cpu(struct qv_device *device)
     free(dev);
 }
 
-/* Returns whether a tower's GEMMs would run as reference code. */
-static bool
-products_are_slow(struct qv_device *dev)
+/* Finds out whether a tower's GEMMs would run as reference code. */
+static qv_status
+find_slow_products(struct qv_device *dev, bool *slow, qv_error *err)
 {
-    const struct qv_op op = { .kind = QV_OP_gemm,
-                              .u.gemm = { .m = 64, .n = 1024, .k = 1024, .alpha = 1 } };
+    struct qv_op op = { .kind = QV_OP_gemm,
+                        .u.gemm = { .m = 64, .n = 1024, .k = 1024, .alpha = 1 } };
     struct qv_kernel *kernel;
     size_t scratch_bytes;
     char name[QV_KERNEL_BYTES];
-    if (qv_backend_cpu.prepare(dev, &op, 0, &kernel, &scratch_bytes, NULL))
-        return false; /* whoever needs a GEMM gets the error */
+    qv_op_set_dtype(&op, QV_F32);
+    const qv_status status = qv_backend_cpu.prepare(dev, &op, 0, &kernel, &scratch_bytes, err);
+    if (status)
+        return status;
     qv_backend_cpu.describe(kernel, name, sizeof name);
     qv_backend_cpu.release(dev, kernel);
-    return strstr(name, "reference") != NULL;
+    *slow = strstr(name, "reference") != NULL;
+    return QV_OK;
 }
 
 static qv_status
@@ -62,11 +65,42 @@ open_cpu(const struct qv_device_options *options, struct qv_device **out, qv_err
     /* On AMX, oneDNN overruns a buffer if a stride exceeds its kernel (until 3.13, see its pull
      * request 5494), and 3.2 crashes if a position of the kernel sees only padding. tests/checkconv
      * found both. Remove this once that test passes without it. */
-    unsigned isa = (unsigned)dnnl_get_effective_cpu_isa(), amx = dnnl_cpu_isa_avx512_core_amx;
-    dev->wrong_sparse_bf16 = (isa & amx) == amx;
-    dev->slow_products = products_are_slow(&dev->base);
-    *out = &dev->base;
-    return QV_OK;
+    dev->wrong_sparse_bf16 = qv_x86_has_cpu(dnnl_cpu_isa_avx512_core_amx);
+    qv_blas_open_cpu();
+    const qv_status status = find_slow_products(&dev->base, &dev->slow_products, err);
+    if (status)
+        close_cpu(&dev->base);
+    else
+        *out = &dev->base;
+    return status;
+}
+
+/* The instructions that oneDNN may use, the best first. Its header has x86's numbers; Arm's, which
+ * are the same ones with other meanings, are in its sources alone. */
+static const struct isa {
+    unsigned bits;
+    const char *name;
+} isas[] = {
+#ifdef __aarch64__
+    { 0x27, "SVE-512" },           { 0x07, "SVE-256" }, { 0x03, "SVE-128" }, { 0x01, "NEON" },
+#elif defined(__x86_64__)
+    { dnnl_cpu_isa_avx512_core_amx, "AMX" },
+    { dnnl_cpu_isa_avx512_core_bf16, "AVX-512 BF16" },
+    { dnnl_cpu_isa_avx512_core, "AVX-512" },
+    { dnnl_cpu_isa_avx2, "AVX2" },
+    { 0, "SSE4.1" },
+#endif
+    { 0, "another architecture" },
+};
+
+static const char *
+isa_name(void)
+{
+    const unsigned isa = (unsigned)dnnl_get_effective_cpu_isa();
+    const struct isa *of = isas;
+    while ((isa & of->bits) != of->bits)
+        of++;
+    return of->name;
 }
 
 /* Writes the CPU's name, such as "AMD EPYC 9B45", to text[49], because measurements must name their
@@ -74,7 +108,11 @@ open_cpu(const struct qv_device_options *options, struct qv_device **out, qv_err
 static void
 cpu_name(char *text)
 {
+#ifdef __aarch64__
+    snprintf(text, 49, "Arm CPU");
+#else
     snprintf(text, 49, "CPU");
+#endif
 #if defined(__x86_64__) && defined(__GNUC__)
     unsigned words[12] = { 0 };
     for (unsigned i = 0; i < 3; i++)
@@ -98,34 +136,33 @@ cpu_name(char *text)
  *   up to 96, equal at 128, and from 192 to 1024 by depth is 1.1 to 1.5 times faster.
  * - Depthwise layers: oneDNN's 2D kernel is 5 to 17 times faster than its 3D kernel, for depths
  *   of 3 to 15. This does not hold for 2 outputs per channel, or for groups of several channels.
- * - Copying patches into rows for a GEMM is faster from 256 outputs on, within 10%. */
+ * - Copying patches into rows for a GEMM is faster from 256 outputs on, within 10%. On Arm without
+ *   SVE-256 it always is, as oneDNN has only reference code for convolutions there. */
 static struct qv_conv3d_thresholds
-thresholds(bool amx)
+thresholds(void)
 {
+    const bool amx = qv_x86_has_cpu(dnnl_cpu_isa_avx512_core_amx);
+    const bool slow = !strcmp(isa_name(), "NEON") || !strcmp(isa_name(), "SVE-128");
     return (struct qv_conv3d_thresholds){ .by_depth_max_kd = 16,
                                           .by_depth_min_c = amx ? 192 : INT64_MAX,
-                                          .rows_min_o = 256 };
+                                          .rows_min_o = slow ? 0 : 256 };
 }
+
+/* Some of Arm's CPUs multiply bf16, but oneDNN 3.7 does so by reference code. */
+#ifdef __aarch64__
+#define NO_BF16 "oneDNN does not multiply bf16 natively on Arm (%s)"
+#else
+#define NO_BF16 "this CPU does not multiply bf16 natively (%s)"
+#endif
 
 static void
 caps_cpu(const struct qv_device *device, struct qv_caps *out)
 {
-    static const struct {
-        unsigned bits;
-        const char *name;
-    } isas[] = { { dnnl_cpu_isa_avx512_core_amx, "AMX" },
-                 { dnnl_cpu_isa_avx512_core_bf16, "AVX-512 BF16" },
-                 { dnnl_cpu_isa_avx512_core, "AVX-512" },
-                 { dnnl_cpu_isa_avx2, "AVX2" } };
-    unsigned isa = (unsigned)dnnl_get_effective_cpu_isa();
-    const char *name = "SSE4.1 or another architecture";
+    const char *const name = isa_name();
     char cpu[49];
     cpu_name(cpu);
-    for (size_t i = sizeof isas / sizeof *isas; i-- > 0;)
-        if ((isa & isas[i].bits) == isas[i].bits)
-            name = isas[i].name;
-    bool bf16 = (isa & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
-    bool amx = (isa & dnnl_cpu_isa_avx512_core_amx) == dnnl_cpu_isa_avx512_core_amx;
+    const bool bf16 = qv_x86_has_cpu(dnnl_cpu_isa_avx512_core_bf16),
+               amx = qv_x86_has_cpu(dnnl_cpu_isa_avx512_core_amx);
     const dnnl_version_t *v = dnnl_version();
     *out = (struct qv_caps){ .alignment = 64,
                              .threads = ((const struct qv_device_cpu *)device)->threads,
@@ -141,13 +178,11 @@ caps_cpu(const struct qv_device *device, struct qv_caps *out)
                              .same_bf16.gemm_rows = amx ? QV_NOT_SEEN : 0,
                              .wrong_sparse_bf16 =
                                  ((const struct qv_device_cpu *)device)->wrong_sparse_bf16,
-                             .conv3d = thresholds(amx) };
+                             .conv3d = thresholds() };
     snprintf(out->device, sizeof out->device, "%s, oneDNN %d.%d.%d, %s", cpu, v->major, v->minor,
              v->patch, name);
     snprintf(out->dtype_reason, sizeof out->dtype_reason,
-             bf16 ? "this CPU multiplies bf16 natively (%s)"
-                  : "this CPU does not multiply bf16 natively (%s)",
-             name);
+             bf16 ? "this CPU multiplies bf16 natively (%s)" : NO_BF16, name);
     if (((const struct qv_device_cpu *)device)->slow_products)
         snprintf(
             out->warning, sizeof out->warning,

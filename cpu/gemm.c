@@ -386,11 +386,11 @@ describe_gemm(const struct qv_kernel *kernel, char *text, size_t size)
     if (op->w_bits)
         snprintf(text, size, "%lld bits widened, then ", (long long)op->w_bits);
     if (!g->matmuls) {
-        qv_primitive_describe_cpu("oneDNN ", &g->blocks.products[0][0], text, size);
+        qv_primitive_describe_cpu("", &g->blocks.products[0][0], text, size);
         snprintf(text + strlen(text), size - strlen(text), " in blocks of rows");
         return;
     }
-    qv_primitive_describe_cpu("oneDNN ", &g->matmuls[0], text, size);
+    qv_primitive_describe_cpu("", &g->matmuls[0], text, size);
     if (g->n_matmuls > 1)
         snprintf(text + strlen(text), size - strlen(text), ", %lld rows per thread",
                  (long long)g->rows);

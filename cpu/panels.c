@@ -38,6 +38,21 @@ qv_panels_read_cpu(const_dnnl_memory_desc_t md, struct panels_cpu *p, bool *know
     return dnnl_success;
 }
 
+/* Has desc's weights in plain rows, which count as one panel. */
+static struct panels_cpu
+plain_rows(struct matmul_desc_cpu *desc)
+{
+    const int64_t elements = desc->k * desc->n;
+    desc->weights_strides[0] = desc->n;
+    desc->weights_strides[1] = 1;
+    return (struct panels_cpu){ .k = desc->k,
+                                .n = desc->n,
+                                .width = desc->n,
+                                .group = 1,
+                                .stride = elements,
+                                .bytes = (size_t)elements * sizeof(float) };
+}
+
 qv_status
 qv_panels_open_cpu(struct qv_device_cpu *dev, struct matmul_desc_cpu *desc,
                    struct primitive_cpu *matmul, struct panels_cpu *out, qv_error *err)
@@ -50,6 +65,10 @@ qv_panels_open_cpu(struct qv_device_cpu *dev, struct matmul_desc_cpu *desc,
         qv_status status = qv_matmul_open_cpu(dev, desc, matmul, err);
         if (status)
             return status;
+        if (!matmul->primitive) {
+            *out = plain_rows(desc);
+            return QV_OK;
+        }
         const_dnnl_memory_desc_t md = NULL;
         dnnl_status_t s = dnnl_memory_get_memory_desc(matmul->memory[CPU_WEIGHTS], &md);
         *out = (struct panels_cpu){ .k = desc->k, .n = desc->n };

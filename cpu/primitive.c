@@ -124,8 +124,10 @@ qv_primitive_describe_cpu(const char *what, const struct primitive_cpu *p, char 
 {
     const_dnnl_primitive_desc_t pd;
     size_t used = strlen(text);
-    if (!dnnl_primitive_get_primitive_desc(p->primitive, &pd))
-        snprintf(text + used, size - used, "%s%s%s", what, qv_primitive_name_cpu(pd),
+    if (!p->primitive)
+        snprintf(text + used, size - used, "%sOpenBLAS sgemm", what);
+    else if (!dnnl_primitive_get_primitive_desc(p->primitive, &pd))
+        snprintf(text + used, size - used, "%soneDNN %s%s", what, qv_primitive_name_cpu(pd),
                  qv_primitive_is_reference_cpu(pd) ? " (slow reference code)" : "");
 }
 

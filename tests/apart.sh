@@ -43,6 +43,11 @@ module jansson jansson
 module cmocka cmocka
 module seccomp libseccomp
 module jpeg libjpeg
+if pkg-config --exists openblas; then # needed on Arm, and optional elsewhere
+    take openblas cblas.h openblas_config.h
+    module openblas openblas
+    set -- -DQV_BLAS=ON "$@"
+fi
 
 # the remaining headers of the system, and a compiler that knows only these
 for folder in /usr/include "/usr/include/$multiarch"; do

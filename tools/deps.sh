@@ -8,7 +8,7 @@
 #     its source, which takes tens of minutes on two cores.
 #   deps.sh python: also what Python's environments (venv) and extensions need.
 #   deps.sh tests: also what only tests need: clang with its OpenMP, GNU's Objective-C runtime (for
-#     the Metal emulator), a compiler for ARM, and what checks sources and makes packages.
+#     the Metal emulator), a compiler for Arm and qemu, and what checks sources and makes packages.
 set -eu
 cd "$(dirname "$0")/.."
 deps=build/deps
@@ -79,8 +79,9 @@ need() {
 need gcc g++ libc6-dev make cmake ninja-build pkg-config libjansson-dev libcmocka-dev libxxhash-dev \
     libavformat-dev libavcodec-dev libswscale-dev libavutil-dev libseccomp-dev libjpeg-dev \
     libffmpeg-nvenc-dev # headers alone
+[ "$(uname -m)" != aarch64 ] || need libopenblas-openmp-dev # of OpenBLAS's builds the one that cpu/blas.c likes best
 if [ "${1:-}" = tests ]; then
-    cross='gcc-aarch64-linux-gnu libc6-dev-arm64-cross'
+    cross='gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static'
     [ "$(uname -m)" != aarch64 ] || cross=
     need clang libomp-dev "libobjc-$(gcc -dumpversion | cut -d. -f1)-dev" clang-format clang-tidy \
         cppcheck codespell dpkg-dev ffmpeg file git debootstrap $cross

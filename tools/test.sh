@@ -3,8 +3,9 @@
 # Installs what is missing, builds, and runs every test: with the address and undefined-behaviour
 # sanitizers; in release; with clang; threaded tests under the thread sanitizer; the smallest build; the
 # Metal backend in an emulator (sanitized); if there is a CUDA toolkit, the CUDA backend as far as it runs
-# without a GPU; objects for ARM; the sources with the headers of other FFmpegs, and tools/demo.sh in a root
-# of Debian 13 (as root). Then it prints the findings of clang-format, clang-tidy, cppcheck and codespell.
+# without a GPU; a build for 64-bit Arm under qemu; the sources with the headers of other FFmpegs, and
+# tools/demo.sh in a root of Debian 13 (as root). Then it prints the findings of clang-format, clang-tidy,
+# cppcheck and codespell.
 #   STAGE...: only these stages, in the order of `all` below.
 #   --gpu: only the tests of the CUDA backend, and compute-sanitizer on checkop and the decoder process, on
 #     a machine with an NVIDIA GPU.
@@ -280,12 +281,10 @@ else
     say 'The wheel: tools/deps.sh tests has not been run here, skipped'
 fi
 
-if ! wanted arm64; then
-    :
-elif command -v aarch64-linux-gnu-gcc > /dev/null; then
-    check build arm64
-else
-    say 'ARM: no aarch64-linux-gnu-gcc here, skipped'
+if wanted arm64; then
+    say '64-bit Arm'
+    check_here sh tests/arm64.sh
+    grep -A 1 '^cpu: ' build/check.log || true
 fi
 
 if wanted trixie; then

@@ -11,32 +11,6 @@
 #include "error.h"
 #include "config.h"
 
-qv_status
-qv_stored_tower_open(const char *path, const struct qv_config *config, const struct qv_tower *tower,
-                     struct qv_stored_tower *out, qv_error *err)
-{
-    char *file = NULL;
-    *out = (struct qv_stored_tower){ .dir = path, .prefix = "" };
-    qv_status status = qv_mmproj_find(path, &file, err);
-    if (!status && file)
-        status = qv_gguf_open(file, &out->gguf, err);
-    else if (!status)
-        status = qv_checkpoint_open(path, &out->checkpoint, err);
-    if (!status && out->checkpoint)
-        status = qv_stored_find_names(out, config, tower, err);
-    free(file);
-    return status;
-}
-
-void
-qv_stored_tower_close(struct qv_stored_tower *in)
-{
-    qv_checkpoint_close(&in->checkpoint);
-    qv_gguf_close(&in->gguf);
-    free(in->names);
-    free(in->prefixes.at);
-}
-
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
 static bool

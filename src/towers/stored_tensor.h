@@ -31,13 +31,6 @@ struct qv_stored_tower {
     struct qv_text prefixes; /* has the text of `prefix` */
 };
 
-/* Opens what a path means (qv_mmproj_find): a folder, whose names are found (qv_stored_find_names),
- * or a GGUF file. The tower must outlive it. It must be closed even after a failure. */
-qv_status qv_stored_tower_open(const char *path, const struct qv_config *config,
-                               const struct qv_tower *tower, struct qv_stored_tower *out,
-                               qv_error *err);
-void qv_stored_tower_close(struct qv_stored_tower *in);
-
 struct qv_found {
     const struct qv_safetensor *tensor;
     const struct qv_safetensors *file;
@@ -111,12 +104,17 @@ void qv_convert(const void *src, qv_dtype from, void *dst, qv_dtype to, int64_t 
 
 /* ---- stored_names.c -------------------------------------------------------------------------- */
 
-/* Sets the prefix and the names. A tower is all names that, without the words which wrappers such
- * as torch.compile add, end in the family's names and begin with the same prefix, which may be
- * any. If there are several complete ones, they must have the same values. Of incomplete ones the
- * most complete is chosen. QV_EFORMAT if there is none, or several of different values. */
-qv_status qv_stored_find_names(struct qv_stored_tower *in, const struct qv_config *config,
-                               const struct qv_tower *tower, qv_error *err);
+/* Lists the names that the family's tensors may have, sorted; none has an in_file yet. */
+qv_status qv_stored_list_names(struct qv_stored_tower *in, const struct qv_tower *tower,
+                               qv_error *err);
+
+/* Returns a name as transformers has it, in `scratch`: without wrappers' words, and with the patch
+ * embedding called proj, not linear_proj. NULL if out of memory. */
+char *qv_stored_plain_name(const char *name, struct qv_text *scratch);
+
+/* Returns the last words of a text that are a name of the family or, unless `whole`, the first
+ * words of one; NULL if there are none. */
+const char *qv_stored_own_part(const struct qv_stored_tower *in, const char *text, bool whole);
 
 /* Returns the entry of a name of the family's, or NULL. */
 struct qv_stored_name *qv_stored_own(const struct qv_stored_tower *in, const char *name);
@@ -133,6 +131,19 @@ qv_status qv_stored_missing(const struct qv_stored_tower *in, const char *prefix
 
 /* Says that the checkpoint has adapters for the tower's tensors, which are not used; "" if not. */
 void qv_stored_remark(const struct qv_stored_tower *in, char *text, size_t size);
+
+/* ---- stored_towers.c ------------------------------------------------------------------------- */
+
+/* Opens what a path means (qv_mmproj_find): a GGUF file, or a folder, whose prefix and names it
+ * finds. A tower is all names that, without the words which wrappers such as torch.compile add, end
+ * in the family's names and begin with the same prefix, which may be any. If there are several
+ * complete ones, they must have the same values. Of incomplete ones the most complete is chosen.
+ * QV_EFORMAT if there is none, or several of different values. The tower must outlive it. It must
+ * be closed even after a failure. */
+qv_status qv_stored_tower_open(const char *path, const struct qv_config *config,
+                               const struct qv_tower *tower, struct qv_stored_tower *out,
+                               qv_error *err);
+void qv_stored_tower_close(struct qv_stored_tower *in);
 
 /* ---- stored_gguf.c --------------------------------------------------------------------------- */
 
