@@ -295,7 +295,9 @@ static const char clip_text[] =
 static const char *
 show_rate(double fps, char text[32])
 {
-    snprintf(text, 32, fps > 0 ? "%.6g" : "", fps);
+    *text = 0;
+    if (fps > 0)
+        snprintf(text, 32, "%.6g", fps);
     return text;
 }
 
