@@ -29,9 +29,12 @@ see_own(void *user, const char *name)
     struct search *s = user;
     const char *plain = s->lost ? NULL : qv_stored_plain_name(name, &s->scratch);
     const char *own = plain ? qv_stored_own_part(s->in, plain, true) : NULL;
-    struct entry *grown = own ? qv_grown(s->entries, s->n, &s->room, sizeof *grown) : s->entries;
-    s->lost |= s->scratch.lost || (own && !grown);
-    if (s->lost || !own)
+    s->lost |= s->scratch.lost;
+    if (!own)
+        return;
+    struct entry *grown = qv_grown(s->entries, s->n, &s->room, sizeof *grown);
+    s->lost |= !grown;
+    if (!grown)
         return;
     s->entries = grown;
     grown[s->n++] = (struct entry){ .in_file = name,

@@ -223,8 +223,8 @@ upload_lists(qv_context *ctx, const qv_plan *plan, const struct bench_chunk *chu
     for (size_t i = 0; i < n && !status; i++) {
         const struct qv_buffer at[2] = { { l->lists, i * apart },
                                          { l->lists, i * apart + qv_aligned(bytes[0]) } };
-        qv_tables_fill(&tables, capacity, &plan->model->config, plan->model->dtype,
-                       chunks[i].items, chunks[i].n);
+        qv_tables_fill(&tables, capacity, &plan->model->config, plan->model->dtype, chunks[i].items,
+                       chunks[i].n);
         status = ctx->backend->upload(ctx->dev, at[0], tables.segments, bytes[0], err);
         if (!status)
             status = ctx->backend->upload(ctx->dev, at[1], tables.windows, bytes[1], err);
