@@ -27,8 +27,8 @@ find_slow_products(struct qv_device *dev, bool *slow, qv_error *err)
 {
     struct qv_op op = { .kind = QV_OP_gemm,
                         .u.gemm = { .m = 64, .n = 1024, .k = 1024, .alpha = 1 } };
-    struct qv_kernel *kernel;
-    size_t scratch_bytes;
+    struct qv_kernel *kernel = NULL;
+    size_t scratch_bytes = 0;
     char name[QV_KERNEL_BYTES];
     qv_op_set_dtype(&op, QV_F32);
     const qv_status status = qv_backend_cpu.prepare(dev, &op, 0, &kernel, &scratch_bytes, err);
