@@ -192,7 +192,7 @@ class _Patch:
         import torch
 
         cuda = self.device.type == "cuda"
-        place = ("cuda" if cuda else "cpu") if backend is None else backend
+        place: Any = ("cuda" if cuda else "cpu") if backend is None else backend
         asked = FILE_DTYPES[str(self.dtype)][1]
         self.model = load(
             self.folder.name,
