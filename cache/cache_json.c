@@ -176,8 +176,7 @@ advice(const char *name, const json_t *there)
     if (!strcmp(name, "frames"))
         return "another version sampled other frames of some clips, or converted some to other "
                "bytes (0.4.0 and before: no \"frames\"); continue with that version, or use "
-               "another "
-               "folder";
+               "another folder";
     if (strcmp(name, "packing") != 0)
         return "run with the cache's, or into another folder";
     return there ? "another version packed frame pairs by another rule, so this version's tokens "

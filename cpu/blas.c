@@ -28,7 +28,7 @@ bool
 qv_blas_takes_cpu(const struct matmul_desc_cpu *d, const_dnnl_primitive_desc_t pd)
 {
     return d->type == dnnl_f32 && d->dst_type == dnnl_f32 && !d->bias && !d->attr && !d->weights &&
-           d->weights_strides[1] <= 1 && strncmp(qv_primitive_name_cpu(pd), "brg", 3) != 0;
+           d->weights_strides[1] <= 1 && !qv_primitive_is_brgemm_cpu(pd);
 }
 
 void

@@ -2,11 +2,11 @@
 /*
  * A gemm in blocks of rows and panels of columns, for CPUs on which oneDNN's fast matmul (brgemm)
  * does not multiply this dtype. There oneDNN has an older GEMM, which is as fast (off x86-64 it is
- * not, and OpenBLAS takes its place), but divides rows
- * among threads by their number, has other kernels for the last rows, and no epilogue. So each
- * thread calls it for blocks of one size, whose last one is filled up with rows of zeros: a row's
- * bits then depend neither on its place nor on the number of rows. Our epilogue finishes the sums
- * of a block, which are still in the first cache.
+ * not, and OpenBLAS takes its place), but divides rows among threads by their number, has other
+ * kernels for the last rows, and no epilogue. So each thread calls it for blocks of one size, whose
+ * last one is filled up with rows of zeros: a row's bits then depend neither on its place nor on
+ * the number of rows. Our epilogue finishes the sums of a block, which are still in the first
+ * cache.
  *
  * The sizes: oneDNN's kernels have 6 rows, and others for 1 to 3 rows; blocks of up to 48 rows run
  * in one piece. A panel of 128 columns, whose weights lie behind one another, is read as fast as

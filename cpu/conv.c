@@ -262,8 +262,8 @@ run_conv(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const 
     const struct qv_op_conv *op = &kernel->op.u.conv;
     const struct conv_cpu *conv = &kernel->conv;
     const struct qv_op_epilogue epilogue = epilogue_of(op);
-    void *const residual = op->sums == 2 ? p[4] : p[3], *const wide_x =
-                                                            (char *)scratch + conv->sums_bytes;
+    void *const residual = op->sums == 2 ? p[4] : p[3];
+    void *const wide_x = (char *)scratch + conv->sums_bytes;
     char *const x = conv->wide ? wide_x : p[0], *const y = conv->bare ? scratch : p[4];
     const int64_t n = pieces(op);
     const size_t frame = (size_t)(op->h * op->w * op->c) *

@@ -281,15 +281,16 @@ at_cpu(const void *p, int64_t dtype, int64_t i)
 /* cpu/primitive.c. The first turns a oneDNN status into QV_OK or an error "what: oneDNN says
  * ...". */
 qv_status qv_dnnl_check_cpu(dnnl_status_t status, const char *what, qv_error *err);
-/* alpha: if it is not 1, the primitive was created with qv_alpha_cpu(). */
+/* alpha: if it is not 1, pd's attributes have a scale of the source (qv_epilogue_cpu). */
 dnnl_status_t qv_primitive_open_cpu(struct qv_device_cpu *dev, dnnl_primitive_desc_t pd,
                                     double alpha, struct primitive_cpu *out);
 void qv_primitive_close_cpu(struct primitive_cpu *primitive);
 dnnl_status_t qv_primitive_run_cpu(struct qv_device_cpu *dev, const struct primitive_cpu *primitive,
                                    void *const addresses[CPU_OPERANDS]);
-/* Returns oneDNN's name of the kernel, and whether that is its reference code, which is a thousand
- * times slower than its other kernels. */
+/* The first returns oneDNN's name of the kernel. The others return whether it is brgemm, oneDNN's
+ * fastest, and whether it is reference code, which is a thousand times slower than the others. */
 const char *qv_primitive_name_cpu(const_dnnl_primitive_desc_t pd);
+bool qv_primitive_is_brgemm_cpu(const_dnnl_primitive_desc_t pd);
 bool qv_primitive_is_reference_cpu(const_dnnl_primitive_desc_t pd);
 /* Appends `what` and the names of library and kernel to text: "oneDNN brg_matmul:avx512_core". */
 void qv_primitive_describe_cpu(const char *what, const struct primitive_cpu *primitive, char *text,
@@ -306,15 +307,15 @@ dnnl_status_t qv_reorder_cpu(struct qv_device_cpu *dev, const_dnnl_memory_desc_t
 dnnl_status_t qv_epilogue_cpu(const struct qv_op_epilogue *op, dnnl_primitive_attr_t attr);
 void qv_epilogue_residual_cpu(const struct qv_device_cpu *dev, const struct qv_op_epilogue *op,
                               const void *residual, void *y);
-/* The same by ourselves: for columns [col, col + n) of a row, whose sums are x[n], and for all rows
- * of x[rows, cols]. p: bias, residual, y. */
+/* These apply an epilogue without oneDNN: the first to columns [col, col + n) of a row, whose sums
+ * are x[n], the second to all rows of x[rows, cols]. p: bias, residual, y. */
 void qv_epilogue_part_cpu(const struct qv_op_epilogue *op, const float *x, int64_t row, int64_t col,
                           int64_t n, void *const p[3]);
 void qv_epilogue_rows_cpu(int threads, const struct qv_op_epilogue *op, const float *x,
                           void *const p[3]);
 
-/* cpu/blas.c: prepares OpenBLAS for the process, whether it computes a matmul that would be oneDNN's
- * pd, and computes it. */
+/* cpu/blas.c: the first prepares OpenBLAS for the process, the second returns whether it computes a
+ * matmul in place of oneDNN's pd, and the third computes it. */
 void qv_blas_open_cpu(void);
 bool qv_blas_takes_cpu(const struct matmul_desc_cpu *desc, const_dnnl_primitive_desc_t pd);
 void qv_blas_run_cpu(const struct product_cpu *product, void *const addresses[CPU_OPERANDS]);

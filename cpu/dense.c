@@ -25,7 +25,7 @@ keep_layout(const struct primitive_cpu *m, struct gemm_weights_cpu *out)
     if (!m->primitive)
         return dnnl_success;
     dnnl_status_t s = dnnl_primitive_get_primitive_desc(m->primitive, &pd);
-    if (s || strncmp(qv_primitive_name_cpu(pd), "brg", 3) != 0)
+    if (s || !qv_primitive_is_brgemm_cpu(pd))
         return s;
     struct panels_cpu panels = { .k = out->panels.k, .n = out->panels.n };
     s = dnnl_memory_get_memory_desc(m->memory[CPU_WEIGHTS], &md);

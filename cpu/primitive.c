@@ -101,6 +101,12 @@ qv_primitive_name_cpu(const_dnnl_primitive_desc_t pd)
     return name;
 }
 
+bool
+qv_primitive_is_brgemm_cpu(const_dnnl_primitive_desc_t pd)
+{
+    return !strncmp(qv_primitive_name_cpu(pd), "brg", 3);
+}
+
 /* Off x86-64, oneDNN's "gemm:jit:f32" is a loop in C++ as well. */
 bool
 qv_primitive_is_reference_cpu(const_dnnl_primitive_desc_t pd)

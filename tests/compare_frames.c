@@ -20,7 +20,7 @@
 
 /* ---- FFmpeg's frames ------------------------------------------------------------------------- */
 
-/* What FFmpeg alone decodes and converts. */
+/* A clip as FFmpeg alone decodes and converts it. */
 struct judged {
     int64_t n;
     bool sound;
