@@ -16,6 +16,8 @@
 
 #include <cblas.h>
 
+const bool qv_has_blas_cpu = true;
+
 void
 qv_blas_open_cpu(void)
 {
@@ -40,6 +42,8 @@ qv_blas_run_cpu(const struct product_cpu *p, void *const addresses[CPU_OPERANDS]
 }
 
 #else
+
+const bool qv_has_blas_cpu = false;
 
 void
 qv_blas_open_cpu(void)

@@ -16,7 +16,6 @@ struct qv_device_cpu {
     dnnl_stream_t stream;
     int threads;
     bool wrong_sparse_bf16; /* see qv_caps */
-    bool slow_products;     /* GEMMs in f32 run as reference code */
 };
 
 /* A bare product that OpenBLAS computes (cpu/blas.c). Strides are in elements. */
@@ -316,6 +315,7 @@ void qv_epilogue_rows_cpu(int threads, const struct qv_op_epilogue *op, const fl
 
 /* cpu/blas.c: the first prepares OpenBLAS for the process, the second returns whether it computes a
  * matmul in place of oneDNN's pd, and the third computes it. */
+extern const bool qv_has_blas_cpu; /* this build has OpenBLAS */
 void qv_blas_open_cpu(void);
 bool qv_blas_takes_cpu(const struct matmul_desc_cpu *desc, const_dnnl_primitive_desc_t pd);
 void qv_blas_run_cpu(const struct product_cpu *product, void *const addresses[CPU_OPERANDS]);

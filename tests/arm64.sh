@@ -49,7 +49,6 @@ for tool in aarch64-linux-gnu-gcc qemu-aarch64-static; do
     command -v $tool > /dev/null || skip "no $tool (tools/deps.sh tests)"
 done
 [ "$(cat "$root/done" 2> /dev/null)" = "$packages $ffmpeg" ] || make_root || exit
-cmake --preset arm64 && cmake --build --preset arm64
 
 fail() { echo "FAILED on $features: $*"; exit 1; }
 # emulate PROGRAM...: the loader and libraries are the sysroot's
@@ -63,6 +62,13 @@ emulate() {
 # expect TEXT: the last program printed it
 expect() { grep -q "$1" "$log.last" || fail "it did not print: $1"; }
 export OMP_WAIT_POLICY=passive
+slow='this build has no OpenBLAS'
+# a build without OpenBLAS differs in one source, so this one comes first
+(features=sve=off log=build/arm64/no-blas.log
+cmake --preset arm64 -DQV_BLAS=OFF && cmake --build --preset arm64 --target qwenvit_command
+emulate build/arm64/qwenvit info tests/golden/qwen3_vl --backend cpu
+expect "$slow")
+cmake --preset arm64 -DQV_BLAS=ON && cmake --build --preset arm64
 # on_cpu FEATURES NAME GEMM: what info says of the CPU and of the tower's GEMMs
 on_cpu() (
     features=$1 log=build/arm64/$2.log
@@ -74,6 +80,7 @@ on_cpu() (
     emulate build/arm64/qwenvit info tests/golden/qwen3_vl --backend cpu
     expect "gemm .* $3"
     expect "attention .* $3"
+    ! grep "$slow" "$log.last" || fail 'it has OpenBLAS'
 )
 on_cpu sve=off NEON 'OpenBLAS sgemm' &
 on_cpu sve256=on SVE-256 'oneDNN brg:sve_256' &&
