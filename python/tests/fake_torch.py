@@ -18,7 +18,7 @@ class Dtype:
 float32, float16, uint8 = Dtype("float32", "f4"), Dtype("float16", "f2"), Dtype("uint8", "u1")
 int64, float64 = Dtype("int64", "i8"), Dtype("float64", "f8")
 bfloat16, strided = Dtype("bfloat16", "u2"), "strided"
-DTYPES = {np.dtype(d.numpy): d for d in (float32, float16, uint8, int64, float64)}
+DTYPES = {np.dtype(d.numpy): d for d in (float32, float16, bfloat16, uint8, int64, float64)}
 
 
 class Device:
