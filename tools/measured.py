@@ -32,7 +32,8 @@ TOWERS = {"S": "Qwen3.5-0.8B", "M": "Qwen3-VL-4B", "L": "Qwen3-VL-8B", "Qwen2.5"
           "tower-m": "Qwen3-VL-2B"}  # a folder's short name -> the model whose tower it has
 GPUS = {"NVIDIA H200": "one H200", "NVIDIA H100 80GB HBM3": "one H100"}
 CPU16 = "Intel(R) Xeon(R) Processor, 16 threads"
-SHORT = {**GPUS, CPU16: "16 cores with AMX"}
+AVX2 = "AMD EPYC, AVX2, 2 threads"
+SHORT = {**GPUS, CPU16: "16 cores with AMX", AVX2: "2 cores with AVX2, f32"}
 LEAST_RUNS = 3  # behind a median in README, as behind peers' (tools/peers/times.py)
 WANTED = "records are wanted, as `qwenvit bench tower --model DIR --json=FILE.jsonl` appends them"
 
@@ -74,11 +75,11 @@ def read_records(paths):
 
 
 def place(r):
-    """Returns the machine's name, the same for our records and for peers'."""
+    """Returns the machine's name, the same for our records and for peers'. A CPU with AVX2 alone says so."""
     m = r["machine"]
     name = " ".join(m["device"].split(",")[0].split())
     gpu = m["backend"] in ("cuda", "metal") or name.startswith("NVIDIA")
-    return name if gpu else f"{name}, {m['threads']} threads"
+    return name if gpu else f"{name}, {'AVX2, ' * m['device'].endswith(', AVX2')}{m['threads']} threads"
 
 
 def is_peer(r):
@@ -142,7 +143,7 @@ def made_by(records):
             when = "".join([f", {r['day']}" if r.get("day") else "", ", tuned" if r["machine"].get("tuned") else ""])
             own.setdefault((r["version"], when), set()).add(r["commit"])
     return "; ".join([f"qwenvit {version} at {', '.join(sorted(commits))}{when}" for (version, when), commits in sorted(own.items())]
-                     + sorted({r["machine"]["device"].split(", ", 1)[1] for r in records if is_peer(r)}))
+                     + sorted({r["machine"]["device"].split(", ", 1)[1].removesuffix(", AVX2") for r in records if is_peer(r)}))
 
 
 @functools.cache
@@ -342,13 +343,14 @@ def gguf_table(records):
 
 # a tower, its patches or "list" for its longest list that peers took too, and a machine; "" is the GPU timed last
 README_ROWS = [("Qwen3-VL-4B", 760, ""), ("Qwen3-VL-4B", 6080, ""), ("Qwen3-VL-4B", "list", ""),
-               ("Qwen3-VL-8B", 6080, ""), ("Qwen2.5-VL-7B", 6080, ""), ("Qwen3-VL-4B", 760, CPU16)]
+               ("Qwen3-VL-8B", 6080, ""), ("Qwen2.5-VL-7B", 6080, ""), ("Qwen3-VL-4B", 760, CPU16),
+               ("Qwen3.5-0.8B", 760, AVX2), ("Qwen3-VL-2B", 760, AVX2)]
 
 
 def readme_ways(records, name, size, where):
     """Returns (our record or None, {way: record} of the same work)."""
     mine = [r for r in records if r["bench"] == "tower" and tower(r) == name and place(r) == where
-            and r["dtype"] == "bf16" and "stored" not in r
+            and r["dtype"] == ("f32" if where == AVX2 else "bf16") and "stored" not in r
             and (r["case"].endswith(" packed") if size == "list" else r["patches"] == size)]
     found = [(r, {x["way"]: x for x in mine if case(x) == case(r)}) for r in mine
              if r["way"] == ("packed" if size == "list" else "encode")]

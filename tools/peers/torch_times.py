@@ -72,10 +72,12 @@ def measure(args, function, graph=False):
 
 def machine(args):
     import transformers
-    device = torch.cuda.get_device_name() if args.device == "cuda" else common.cpu_info()[0]
+    device, isa = torch.cuda.get_device_name() if args.device == "cuda" else common.cpu_info()[0], ""
+    if args.device == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX2":
+        isa = ", AVX2"  # as qwenvit's records end
     return dict(backend="torch", threads=torch.get_num_threads(),
                 device=f"{device}, torch {torch.__version__.split('+')[0]}, "
-                       f"transformers {transformers.__version__}")
+                       f"transformers {transformers.__version__}{isa}")
 
 
 def report(args, of, way, times, work, **extra):
