@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 # Builds from source what a system lacks or has too old a version of: for wheels, and for deps.sh.
-# Usage: sources.sh onednn|nvcodec|ffmpeg-5|ffmpeg-6|ffmpeg-7|ffmpeg-8 PREFIX
+# Usage: sources.sh onednn|nvcodec|ffmpeg-5|ffmpeg-6|ffmpeg-7|ffmpeg-8|ffmpeg-9 PREFIX
 # Each source is pinned: a commit of its repository, or the SHA-256 of its archive. Only oneDNN, where its repository
 # cannot be reached, is whatever version Debian's unstable has, verified by Debian's signature.
 set -eu
@@ -34,13 +34,15 @@ END
 }
 # LGPL: no option that changes FFmpeg's license, and no library that configure finds by itself. The source stays
 # next to what was built from it.
-ffmpeg() { # VERSION SHA-256
+ffmpeg() { # VERSION SHA-256 [configure's options]
     curl -sSfL -o "$work/ffmpeg.tar.xz" "https://ffmpeg.org/releases/ffmpeg-$1.tar.xz"
     echo "$2  $work/ffmpeg.tar.xz" | sha256sum -c - > /dev/null
     tar -xJf "$work/ffmpeg.tar.xz" -C "$work"
-    (cd "$work/ffmpeg-$1" && ./configure --prefix="$prefix" --enable-shared --disable-static --disable-programs \
-        --disable-doc --disable-autodetect --disable-x86asm --disable-avdevice --disable-avfilter && make -j"$(nproc)" install)
-    mkdir -p "$prefix/source" && cp "$work/ffmpeg.tar.xz" "$work/ffmpeg-$1/COPYING.LGPLv2.1" "$prefix/source/"
+    version=$1; shift 2
+    (cd "$work/ffmpeg-$version" && ./configure --prefix="$prefix" --enable-shared --disable-static --disable-programs \
+        --disable-doc --disable-autodetect --disable-x86asm --disable-avdevice --disable-avfilter "$@" &&
+        make -j"$(nproc)" install)
+    mkdir -p "$prefix/source" && cp "$work/ffmpeg.tar.xz" "$work/ffmpeg-$version/COPYING.LGPLv2.1" "$prefix/source/"
 }
 
 case $what in
@@ -58,9 +60,11 @@ nvcodec) # n13.0.19.0: headers alone
     commit https://github.com/FFmpeg/nv-codec-headers e844e5b26f46bb77479f063029595293aa8f812d
     make -C "$work/source" PREFIX="$prefix" install
     ;;
-ffmpeg-5) ffmpeg 5.1.4 54383bb890a1cd62580e9f1eaa8081203196ed53bde9e98fb6b0004423f49063 ;;
-ffmpeg-6) ffmpeg 6.1.4 a231e3d5742c44b1cdaebfb98ad7b6200d12763e0b6db9e1e2c5891f2c083a18 ;;
-ffmpeg-7) ffmpeg 7.1.3 f0bf043299db9e3caacb435a712fc541fbb07df613c4b893e8b77e67baf3adbe ;;
-ffmpeg-8) ffmpeg 8.1 b072aed6871998cce9b36e7774033105ca29e33632be5b6347f3206898e0756a ;;
+# no release of 5 and 6 mends MagicYUV's decoder (CVE-2026-8461), so they are built without it
+ffmpeg-5) ffmpeg 5.1.9 d9b593bb2ba93d4b50f74177e0cdcd41747e708596367deed0c30348a71dd176 --disable-decoder=magicyuv ;;
+ffmpeg-6) ffmpeg 6.1.4 a231e3d5742c44b1cdaebfb98ad7b6200d12763e0b6db9e1e2c5891f2c083a18 --disable-decoder=magicyuv ;;
+ffmpeg-7) ffmpeg 7.1.5 de668509caf9e35e3cd162473441fdb29538c6d96ed080292b3cf9e6fc5d558f ;;
+ffmpeg-8) ffmpeg 8.1.2 464beb5e7bf0c311e68b45ae2f04e9cc2af88851abb4082231742a74d97b524c ;;
+ffmpeg-9) ffmpeg 9.0.2 8c3850283eb25fa026482078a04051e0be17347b09ef81a0849bec15a96e002e ;;
 *) echo "sources.sh: unknown source \"$what\"" >&2; exit 2 ;;
 esac
