@@ -168,8 +168,8 @@ caps_cpu(const struct qv_device *device, struct qv_caps *out)
              bf16 ? "this CPU multiplies bf16 natively (%s)" : NO_BF16, name);
     if (is_slow_isa() && !qv_has_blas_cpu)
         snprintf(out->warning, sizeof out->warning,
-                 "this build has no OpenBLAS, and oneDNN %d.%d.%d has only reference code for matrix "
-                 "products on this CPU, which is many times slower than the CPU",
+                 "this build has no OpenBLAS, and oneDNN %d.%d.%d has only reference code for "
+                 "matrix products on this CPU, which is many times slower than the CPU",
                  v->major, v->minor, v->patch);
 }
 

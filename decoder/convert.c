@@ -143,8 +143,8 @@ prepare(qvm_converter *c, const AVFrame *frame, qv_error *err)
     c->rgb->format = AV_PIX_FMT_RGB24;
     c->rgb->width = frame->width;
     c->rgb->height = frame->height;
-    /* Rows must be padded as FFmpeg pads its own: swscale's vector and plain code round differently,
-     * and the padding after a row decides which of them makes its last pixels. */
+    /* Rows must be padded as FFmpeg pads its own: swscale's vector and plain code round in
+     * different ways, and the padding after a row decides which of them makes its last pixels. */
     if (av_frame_get_buffer(c->rgb, 0) < 0) {
         av_frame_free(&c->rgb);
         return qv_fail(err, QV_ENOMEM, "no memory for %dx%d RGB", frame->width, frame->height);

@@ -199,7 +199,7 @@ void qvm_find_levels(const qvm_source *source, float levels[6]);
 /* Reads n bytes of the clip from `at`, fewer only at its end. Returns how many; -1 with errno. */
 int64_t qvm_source_read(const qvm_source *source, int64_t at, void *to, size_t n);
 
-/* Sets source->kind by the file's first bytes. Returns false, with errno, if they cannot be read. */
+/* Sets source->kind by the file's first bytes. Returns false, with errno, if reading fails. */
 bool qvm_source_find_kind(qvm_source *source);
 
 /* Reads as qvm_source_read does, but a page at a time, so that a walk over parts of a few bytes
@@ -295,7 +295,7 @@ typedef struct qvm_image {
     int width, height;
 } qvm_image;
 
-/* Names the library whose RGB is wanted: torchcodec for clips, the one that Pillow uses for images. */
+/* Names the library whose RGB is wanted: torchcodec for clips, Pillow's library for images. */
 typedef enum qvm_colour {
     QVM_CLIP,
     QVM_IMAGE,

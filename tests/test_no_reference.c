@@ -10,8 +10,8 @@
 #include "op_parse.h"
 #include "tiny.h"
 
-/* On Arm, oneDNN has other convolutions for some shapes alone, and none without SVE-256; towers have
- * none. */
+/* On Arm, oneDNN has other convolutions for some shapes alone, and none without SVE-256; towers
+ * have none. */
 #ifdef __x86_64__
 enum { CONVOLUTIONS = 1, LEAST_DESCRIBED = 1400 };
 #else
