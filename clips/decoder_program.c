@@ -115,7 +115,7 @@ find_program(const char *program, const char **path, char found[PATH_MAX], qv_er
                ? QV_OK
                : qv_fail(err, QV_EBACKEND,
                          "the program " PROGRAM ", which decodes, is neither next to this one (or "
-                         "this library) nor at %s: qv_decoder_start takes its path",
+                         "this library) nor at %s",
                          found);
 }
 

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import tarfile
 
-from command_runs import (GOLDEN, MODEL, OWN_MOUNTS, Begun, each, image, is_rate, mount, no_temporary_files,
+from command_runs import (GOLDEN, MODEL, OWN_MOUNTS, QWENVIT, Begun, each, image, is_rate, mount, no_temporary_files,
                           read, read_file, read_header, run, write)
 
 ENCODE = f"encode --model {MODEL}"
@@ -818,6 +818,20 @@ def test_verify_against_another_model():
     for ran, ok in ((told, None), (far, False)):
         row = next(row for row in ran.record["rows"] if (row["name"], row["dtype"]) == ("tokens", "f32"))
         assert ran.record["ok"] is ok and row["ok"] is ok and row["worst"] > 0, ran
+
+
+def test_the_decoder_may_lie_elsewhere():
+    """A wheel's command is in one folder, and its decoder in another. Without one nothing is made."""
+    os.makedirs("apart")
+    os.makedirs("of_clips")
+    shutil.copy("grey.ppm", "of_clips")
+    apart = shutil.copy(QWENVIT, "apart/qwenvit")
+    decoder = {"program": apart, "QWENVIT_DECODER": os.path.join(os.path.dirname(QWENVIT), "qwenvit-decoder")}
+    run(f"{ENCODE} of_clips -o from_folder", "tokens", **decoder)
+    run(f"cache fill of_clips --model {MODEL} -o from_folder_cache", "1 done", **decoder)
+    for line in (f"{ENCODE} of_clips -o without", f"cache fill of_clips --model {MODEL} -o without"):
+        run(line, "qwenvit-decoder, which decodes, is neither", code=4, program=apart)
+        assert not os.path.exists("without")
 
 
 def test_bad_input():

@@ -101,23 +101,24 @@ print_version(const struct tool_program *p)
     }
 }
 
-/* Checks which options of clips go together, and starts the decoder once, before the first clip, if
- * an option or argument may name one (a folder is a checkpoint). A failure is not reported here,
- * because opening a clip will say why; only the failure of a GPU that was asked for is. */
+/* Checks which options of clips go together, and starts the decoder once, before the first clip and
+ * before any output, unless `info` is given only folders, which are no clips to it. `info` also reads
+ * other files, so there a missing decoder is not reported here: opening a clip will say it. */
 static qv_status
 start_decoder(const struct tool *tool, struct tool_options *o, qv_error *err)
 {
     const char *program = tool_decoder_program(), *names[TOOL_MOST_NAMED];
+    const bool info = tool->groups & GROUP_INFO;
     bool clips = tool_named_files(o, TOOL_CLIPS, names) > 0;
     for (size_t i = 0; i < o->n_arguments; i++)
-        clips = clips || !tool_is_folder(o->arguments[i]);
+        clips = clips || !info || !tool_is_folder(o->arguments[i]);
     o->clip.threads = o->clip.threads < 1 << 10 ? o->clip.threads : 1 << 10;
     qv_status status = qvm_check_options(tool->name, &o->clip, err);
     if (status)
         return status;
     o->clip.gpu = (int)(o->device < 1 << 10 ? o->device : 1 << 10);
     status = clips ? qv_decoder_start(program, &o->clip.decoder, err) : QV_OK;
-    if (status && program) /* without it, each clip that needs the decoder says what is missing */
+    if (status && (program || !info))
         return status;
     return o->clip.decode == QV_DECODE_GPU && o->clip.decoder
                ? qv_decoder_gpu(o->clip.decoder, o->clip.gpu, true, err)
