@@ -62,10 +62,16 @@ check_resize(int64_t num_frames, int64_t height, int64_t width, const qv_preproc
         p->processor != QV_PROCESSOR_GLM4V)
         return qv_fail(err, QV_EINVAL, "smart_resize: processor %d; see qv_processor",
                        (int)p->processor);
-    if (p->min_pixels < 1 || p->max_pixels < p->min_pixels || p->max_pixels > QVM_MAX_ASKED)
-        return qv_fail(err, QV_EINVAL, "min_pixels %lld, max_pixels %lld; 1 <= min <= max <= %lld",
+    if (p->min_pixels < 1 || p->max_pixels < 1 || p->max_pixels > QVM_MAX_ASKED)
+        return qv_fail(err, QV_EINVAL, "min_pixels %lld, max_pixels %lld; each must be 1 to %lld",
                        (long long)p->min_pixels, (long long)p->max_pixels,
                        (long long)QVM_MAX_ASKED);
+    if (p->max_pixels < p->min_pixels)
+        return qv_fail(err, QV_EINVAL,
+                       "max_pixels is %lld, less than the %lld of min_pixels for %s: lower "
+                       "min_pixels too (--min-pixels)",
+                       (long long)p->max_pixels, (long long)p->min_pixels,
+                       num_frames ? "clips" : "images");
     return QV_OK;
 }
 

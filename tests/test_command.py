@@ -855,6 +855,8 @@ def test_bad_input():
          (f"{ENCODE} grey.ppm -o no/such/folder/g.safetensors", "no/such/folder"),
          (f"{ENCODE} grey.ppm -o g.safetensors --drawing no/such/folder/p.png", "no/such/folder"))
     run(f"{ENCODE} grey.ppm text.mp4 -o many", "1 of 2 clips failed", code=1)
+    run(f"{ENCODE} grey.ppm -o g.safetensors --max-pixels 20000", "grey.ppm", "max_pixels is 20000, less than the 65536 of "
+        "min_pixels for images: lower min_pixels too (--min-pixels)", code=2)
     # options that do not suit one clip cost only that clip (here an image may be smaller than a clip)
     shutil.copytree(MODEL, "capped")
     os.chmod("capped/preprocessor_config.json", 0o600)
