@@ -1,0 +1,177 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Breaks the code, one line of tests/mutants.txt at a time: each time a test must fail.
+
+The five fields of a line are separated by TAB; \\n and \\t in a field are a line break and a TAB:
+    file, text that occurs once in it, what it becomes, the test that must fail, what the test promises
+The test is one of ctest's, in the preset `release` unless another precedes it (`metal-dev:metal`); or
+python/tests/FILE.py[::FUNCTION], for a file of python/qwenvit. Usage:
+    mutants.py [--jobs N] [LINE | FROM-TO | TEXT ...]   tries all lines, or those with these numbers or with this
+        text, in a copy of the tree in build/mutants
+    mutants.py --check   builds nothing: each text occurs once in its file, and each test exists
+"""
+import argparse
+import fnmatch
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import namedtuple
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+COPY, SITE = ROOT / "build" / "mutants", "build/python/site"
+OPTIONS = {"cuda": ["-DQV_CUDA_ARCHITECTURES=90"]}  # of a preset: one architecture is compiled soonest
+Mutant = namedtuple("Mutant", "line file old new preset test promise")
+
+
+def read_mutants(wanted):
+    for number, line in enumerate((ROOT / "tests/mutants.txt").read_text(encoding="utf-8").splitlines(), 1):
+        if not line or line[0] == "#" or wanted and not any(is_meant(w, number, line) for w in wanted):
+            continue
+        file, old, new, test, promise = line.split("\t")
+        old, new = (text.replace("\\n", "\n").replace("\\t", "\t") for text in (old, new))
+        preset, test = re.fullmatch(r"(?:([\w-]+):(?!:))?(.+)", test).groups()
+        yield Mutant(number, file, old, new, preset or "release", test, promise)
+
+
+def is_meant(wanted, number, line):
+    first, _, last = wanted.partition("-")
+    return int(first) <= number <= int(last or first) if re.fullmatch(r"\d+(-\d+)?", wanted) else wanted in line
+
+
+def find_faults(mutants):
+    lists = "".join(f.read_text(encoding="utf-8") for f in (ROOT / "tests").rglob("CMakeLists.txt"))
+    names = {re.sub(r"\$\{\w+\}", "*", word) for word in re.findall(r"(?:\w|\$\{\w+\})+", lists)} - {"*"}
+    for m in mutants:
+        path, (file, _, function) = ROOT / m.file, m.test.partition("::")
+        found = path.read_text(encoding="utf-8").count(m.old) if path.is_file() else 0
+        if found != 1 or m.old == m.new:
+            yield f"line {m.line}: must occur once in {m.file}, and change; it occurs {found} times: {m.old}"
+        if not file.startswith("python/tests/"):
+            exists = any(fnmatch.fnmatch(m.test, name) for name in names)
+        else:
+            exists = (ROOT / file).is_file() and f"def {function}(" * bool(function) in (ROOT / file).read_text("utf-8")
+        if not exists:
+            yield f"line {m.line}: no such test: {m.test}"
+
+
+class Failed(Exception):
+    """Something else than the test failed; the text is its output."""
+
+
+class Runner:
+    def __init__(self, jobs):
+        self.jobs, self.ready, self.seconds = jobs, set(), {}
+        self.env = {**os.environ, "PATH": f"{COPY}/build/deps/python/bin:{os.environ['PATH']}", "PYTHONPATH": SITE,
+                    "PYTHONDONTWRITEBYTECODE": "1", "CMAKE_BUILD_PARALLEL_LEVEL": jobs}
+
+    def do(self, *command, fails=()):
+        done = subprocess.run(command, cwd=COPY, env=self.env, check=False, text=True, errors="replace",
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        if "***Not Run" in done.stdout or done.returncode and done.returncode not in fails:
+            raise Failed(done.stdout)
+        return done.returncode, done.stdout
+
+    def copy_tree(self):
+        """Only files that differ are written, so that little is built again."""
+        ours = set(filter(lambda f: (ROOT / f).is_file(), subprocess.check_output(
+            ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, text=True).split("\n")))
+        for folder, folders, files in os.walk(COPY):
+            folders[:] = [f for f in folders if folder != str(COPY) or f != "build"]
+            for file in (Path(folder, f) for f in files if str(Path(folder, f).relative_to(COPY)) not in ours):
+                file.unlink()
+        for file in ours:
+            content, copy = (ROOT / file).read_bytes(), COPY / file
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            if not copy.is_file() or copy.read_bytes() != content:
+                copy.write_bytes(content)
+                copy.chmod((ROOT / file).stat().st_mode)
+        (COPY / "build").mkdir(exist_ok=True)
+        if (ROOT / "build/deps").exists() and not (COPY / "build/deps").exists():
+            (COPY / "build/deps").symlink_to(ROOT / "build/deps")
+
+    def build(self, preset, test):
+        """Builds the programs in the test's command; everything, if it names a folder of the build."""
+        if preset not in self.ready:
+            self.do("cmake", "--preset", preset, *OPTIONS.get(preset, ()))
+            self.ready.add(preset)
+        build = f"{COPY}/build/{preset}"
+        tests = json.loads(self.do("ctest", "--preset", preset, "--show-only=json-v1")[1])["tests"]
+        commands = [t["command"] for t in tests if t["name"] == test]
+        if not commands:
+            raise Failed(f"the preset {preset} has no test {test}")
+        targets = {line.split(":")[0] for line in self.do("ninja", "-C", build, "-t", "targets", "all")[1].splitlines()}
+        words = {os.path.relpath(word, build) for word in commands[0] if word.startswith(build)}
+        self.do("ninja", "-C", build, "-j", self.jobs, *(sorted(words) if words <= targets else ["all"]))
+
+    def build_wheel(self):
+        self.do("rm", "-rf", SITE, "build/python/dist")
+        self.do("pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", "build/python/dist", ".")
+        wheel, = (COPY / "build/python/dist").glob("*.whl")
+        self.do("pip", "install", "-q", "--no-deps", "--target", SITE, wheel)
+        self.ready.add("wheel")
+
+    def passes(self, m):
+        limit = str(int(max(60, 5 * self.seconds.get(m.test, 100))))
+        if not m.test.startswith("python/"):
+            self.build(m.preset, m.test)
+            command = ["ctest", "--preset", m.preset, "-R", f"^{re.escape(m.test)}$", "--timeout", limit]
+        else:
+            if "wheel" not in self.ready:
+                self.build_wheel()
+            (COPY / SITE / m.file.removeprefix("python/")).write_bytes((COPY / m.file).read_bytes())
+            command = ["timeout", limit, "python", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", m.test]
+        began = time.monotonic()
+        code, output = self.do(*command, fails=(1, 8, 124, -signal.SIGSEGV, -signal.SIGABRT))
+        self.seconds.setdefault(m.test, time.monotonic() - began)
+        return not code, output
+
+    def outcome(self, m):
+        """Returns what became of a mutant, and the output that shows it. The test must pass without it first."""
+        try:
+            if m.test not in self.seconds and not self.passes(m)[0]:
+                del self.seconds[m.test]
+                return "FAILS WITHOUT IT", ""
+            file = COPY / m.file
+            text = file.read_text(encoding="utf-8")
+            try:
+                file.write_text(text.replace(m.old, m.new), encoding="utf-8")
+                passes, output = self.passes(m)
+            finally:
+                file.write_text(text, encoding="utf-8")
+                if m.test.startswith("python/"):
+                    (COPY / SITE / m.file.removeprefix("python/")).write_text(text, encoding="utf-8")
+            return ("STILL GREEN", output) if passes else ("red", "")
+        except Failed as e:
+            return "DOES NOT BUILD OR RUN", str(e)
+
+
+def main():
+    options = argparse.ArgumentParser(usage=__doc__.partition("Usage:")[2].strip())
+    options.add_argument("--check", action="store_true")
+    options.add_argument("--jobs", default=str(os.cpu_count()))
+    options.add_argument("wanted", nargs="*")
+    asked = options.parse_args()
+    mutants = list(read_mutants(asked.wanted))
+    if asked.check:
+        faults = list(find_faults(mutants))
+        print(*faults, f"{len(mutants)} mutants, {len(faults)} faults", sep="\n")
+        return bool(faults)
+    runner, red = Runner(asked.jobs), 0
+    runner.copy_tree()
+    for m in sorted(mutants, key=lambda m: (m.preset, m.test, m.file)):
+        began = time.monotonic()
+        became, output = runner.outcome(m)
+        red += became == "red"
+        print(f"line {m.line}, {m.file}, {m.test}: {became} ({time.monotonic() - began:.0f} s)", flush=True)
+        print("".join(f"    {line}\n" for line in output.splitlines()[-15:]), end="", flush=True)
+    print(f"{red} of {len(mutants)} mutants are red")
+    return red < len(mutants) or not mutants
+
+
+if __name__ == "__main__":
+    sys.exit(main())
