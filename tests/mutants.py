@@ -15,6 +15,7 @@ import fnmatch
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -78,18 +79,12 @@ class Runner:
 
     def copy_tree(self):
         """Only files that differ are written, so that little is built again."""
-        ours = set(filter(lambda f: (ROOT / f).is_file(), subprocess.check_output(
-            ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, text=True).split("\n")))
-        for folder, folders, files in os.walk(COPY):
-            folders[:] = [f for f in folders if folder != str(COPY) or f != "build"]
-            for file in (Path(folder, f) for f in files if str(Path(folder, f).relative_to(COPY)) not in ours):
-                file.unlink()
-        for file in ours:
-            content, copy = (ROOT / file).read_bytes(), COPY / file
+        listed = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, text=True)
+        for file in filter(Path.is_file, (ROOT / name for name in listed.splitlines())):
+            copy = COPY / file.relative_to(ROOT)
             copy.parent.mkdir(parents=True, exist_ok=True)
-            if not copy.is_file() or copy.read_bytes() != content:
-                copy.write_bytes(content)
-                copy.chmod((ROOT / file).stat().st_mode)
+            if not copy.is_file() or copy.read_bytes() != file.read_bytes():
+                shutil.copy(file, copy)  # its time is now
         (COPY / "build").mkdir(exist_ok=True)
         if (ROOT / "build/deps").exists() and not (COPY / "build/deps").exists():
             (COPY / "build/deps").symlink_to(ROOT / "build/deps")
