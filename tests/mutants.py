@@ -12,6 +12,7 @@ python/tests/FILE.py[::FUNCTION], for a file of python/qwenvit. Usage:
 """
 import argparse
 import fnmatch
+import functools
 import json
 import os
 import re
@@ -64,85 +65,87 @@ class Failed(Exception):
     """Something else than the test failed; the text is its output."""
 
 
-class Runner:
-    def __init__(self, jobs):
-        self.jobs, self.ready, self.seconds = jobs, set(), {}
-        self.env = {**os.environ, "PATH": f"{COPY}/build/deps/python/bin:{os.environ['PATH']}", "PYTHONPATH": SITE,
-                    "PYTHONDONTWRITEBYTECODE": "1", "CMAKE_BUILD_PARALLEL_LEVEL": jobs}
+def do(*command, fails=()):
+    """Runs a command in the copy. Returns whether it succeeded, and its output."""
+    done = subprocess.run(command, cwd=COPY, check=False, text=True, errors="replace", stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT)
+    if "***Not Run" in done.stdout or done.returncode not in (0, *fails):
+        raise Failed(done.stdout)
+    return not done.returncode, done.stdout
 
-    def do(self, *command, fails=()):
-        done = subprocess.run(command, cwd=COPY, env=self.env, check=False, text=True, errors="replace",
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        if "***Not Run" in done.stdout or done.returncode and done.returncode not in fails:
-            raise Failed(done.stdout)
-        return done.returncode, done.stdout
 
-    def copy_tree(self):
-        """Only files that differ are written, so that little is built again."""
-        listed = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, text=True)
-        for file in filter(Path.is_file, (ROOT / name for name in listed.splitlines())):
-            copy = COPY / file.relative_to(ROOT)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            if not copy.is_file() or copy.read_bytes() != file.read_bytes():
-                shutil.copy(file, copy)  # its time is now
-        (COPY / "build").mkdir(exist_ok=True)
-        if (ROOT / "build/deps").exists() and not (COPY / "build/deps").exists():
-            (COPY / "build/deps").symlink_to(ROOT / "build/deps")
+def copy_tree():
+    """Only files that differ are written, so that little is built again."""
+    listed = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, text=True)
+    for file in filter(Path.is_file, (ROOT / name for name in listed.splitlines())):
+        copy = COPY / file.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if not copy.is_file() or copy.read_bytes() != file.read_bytes():
+            shutil.copy(file, copy)  # its time is now
+    (COPY / "build").mkdir(exist_ok=True)
+    if not (COPY / "build/deps").is_symlink():
+        (COPY / "build/deps").symlink_to(ROOT / "build/deps")
 
-    def build(self, preset, test):
-        """Builds the programs in the test's command; everything, if it names a folder of the build."""
-        if preset not in self.ready:
-            self.do("cmake", "--preset", preset, *OPTIONS.get(preset, ()))
-            self.ready.add(preset)
-        build = f"{COPY}/build/{preset}"
-        tests = json.loads(self.do("ctest", "--preset", preset, "--show-only=json-v1")[1])["tests"]
-        commands = [t["command"] for t in tests if t["name"] == test]
-        if not commands:
-            raise Failed(f"the preset {preset} has no test {test}")
-        targets = {line.split(":")[0] for line in self.do("ninja", "-C", build, "-t", "targets", "all")[1].splitlines()}
-        words = {os.path.relpath(word, build) for word in commands[0] if word.startswith(build)}
-        self.do("ninja", "-C", build, "-j", self.jobs, *(sorted(words) if words <= targets else ["all"]))
 
-    def build_wheel(self):
-        self.do("rm", "-rf", SITE, "build/python/dist")
-        self.do("pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", "build/python/dist", ".")
-        wheel, = (COPY / "build/python/dist").glob("*.whl")
-        self.do("pip", "install", "-q", "--no-deps", "--target", SITE, wheel)
-        self.ready.add("wheel")
+@functools.cache
+def configure(preset):
+    do("cmake", "--preset", preset, *OPTIONS.get(preset, ()))
 
-    def passes(self, m):
-        limit = str(int(max(60, 5 * self.seconds.get(m.test, 100))))
-        if not m.test.startswith("python/"):
-            self.build(m.preset, m.test)
-            command = ["ctest", "--preset", m.preset, "-R", f"^{re.escape(m.test)}$", "--timeout", limit]
-        else:
-            if "wheel" not in self.ready:
-                self.build_wheel()
-            (COPY / SITE / m.file.removeprefix("python/")).write_bytes((COPY / m.file).read_bytes())
-            command = ["timeout", limit, "python", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", m.test]
-        began = time.monotonic()
-        code, output = self.do(*command, fails=(1, 8, 124, -signal.SIGSEGV, -signal.SIGABRT))
-        self.seconds.setdefault(m.test, time.monotonic() - began)
-        return not code, output
 
-    def outcome(self, m):
-        """Returns what became of a mutant, and the output that shows it. The test must pass without it first."""
+@functools.cache
+def build_wheel():
+    do("rm", "-rf", SITE, "build/python/dist")
+    do("pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", "build/python/dist", ".")
+    do("pip", "install", "-q", "--no-deps", "--target", SITE, *(COPY / "build/python/dist").glob("*.whl"))
+
+
+def build(m):
+    """Builds the programs in the test's command; everything, if it names another file or folder of the build."""
+    configure(m.preset)
+    folder = f"{COPY}/build/{m.preset}"
+    tests = json.loads(do("ctest", "--preset", m.preset, "--show-only=json-v1")[1])["tests"]
+    commands = [t["command"] for t in tests if t["name"] == m.test]
+    if not commands:
+        raise Failed(f"the preset {m.preset} has no test {m.test}")
+    made = {line.split(":")[0] for line in do("ninja", "-C", folder, "-t", "targets", "all")[1].splitlines()}
+    words = {os.path.relpath(word, folder) for word in commands[0] if word.startswith(folder)}
+    do("cmake", "--build", folder, "--target", *(sorted(words) if words <= made else ["all"]))
+
+
+def passes(m):
+    """Builds what the test needs, and runs it. Returns whether it passed, and its output."""
+    if m.test.startswith("python/"):
+        build_wheel()
+        command = ["timeout", "300", "python", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", m.test]
+    else:
+        build(m)
+        command = ["ctest", "--preset", m.preset, "-R", f"^{re.escape(m.test)}$", "--timeout", "300"]
+    return do(*command, fails=(1, 8, 124, -signal.SIGSEGV, -signal.SIGABRT))
+
+
+def put(m, text):
+    (COPY / m.file).write_text(text, encoding="utf-8")
+    if m.test.startswith("python/"):
+        (COPY / SITE / m.file.removeprefix("python/")).write_text(text, encoding="utf-8")
+
+
+def outcome(m, right):
+    """Returns what became of a mutant, and the output that shows it. right: tests that pass when nothing is broken."""
+    try:
+        if m.test not in right:
+            passed, output = passes(m)
+            if not passed:
+                return "FAILS WITHOUT IT", output
+            right.add(m.test)
+        text = (COPY / m.file).read_text(encoding="utf-8")
         try:
-            if m.test not in self.seconds and not self.passes(m)[0]:
-                del self.seconds[m.test]
-                return "FAILS WITHOUT IT", ""
-            file = COPY / m.file
-            text = file.read_text(encoding="utf-8")
-            try:
-                file.write_text(text.replace(m.old, m.new), encoding="utf-8")
-                passes, output = self.passes(m)
-            finally:
-                file.write_text(text, encoding="utf-8")
-                if m.test.startswith("python/"):
-                    (COPY / SITE / m.file.removeprefix("python/")).write_text(text, encoding="utf-8")
-            return ("STILL GREEN", output) if passes else ("red", "")
-        except Failed as e:
-            return "DOES NOT BUILD OR RUN", str(e)
+            put(m, text.replace(m.old, m.new))
+            passed, output = passes(m)
+        finally:
+            put(m, text)
+        return ("STILL GREEN", output) if passed else ("red", "")
+    except Failed as e:
+        return "NOT TESTED", str(e)
 
 
 def main():
@@ -156,11 +159,13 @@ def main():
         faults = list(find_faults(mutants))
         print(*faults, f"{len(mutants)} mutants, {len(faults)} faults", sep="\n")
         return bool(faults)
-    runner, red = Runner(asked.jobs), 0
-    runner.copy_tree()
+    os.environ.update(PATH=f"{ROOT}/build/deps/python/bin:{os.environ['PATH']}", PYTHONPATH=SITE,
+                      PYTHONDONTWRITEBYTECODE="1", CMAKE_BUILD_PARALLEL_LEVEL=asked.jobs)
+    copy_tree()
+    red, right = 0, set()
     for m in sorted(mutants, key=lambda m: (m.preset, m.test, m.file)):
         began = time.monotonic()
-        became, output = runner.outcome(m)
+        became, output = outcome(m, right)
         red += became == "red"
         print(f"line {m.line}, {m.file}, {m.test}: {became} ({time.monotonic() - began:.0f} s)", flush=True)
         print("".join(f"    {line}\n" for line in output.splitlines()[-15:]), end="", flush=True)

@@ -18,7 +18,7 @@ import pytest
 
 import qwenvit
 from qwenvit import _core
-from conftest import command, python, read_safetensors, refused
+from conftest import command, read_safetensors, refused
 
 WIDTH, N_DEEPSTACK = 8, 2
 
