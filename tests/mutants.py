@@ -6,14 +6,12 @@ The five fields of a line are separated by TAB; \\n and \\t in a field are a lin
     file, text that occurs once in it, what it becomes, the test that must fail, what the test promises
 The test is one of ctest's, in the preset `release` unless another precedes it (`metal-dev:metal`); or
 python/tests/FILE.py[::FUNCTION], for a file of python/qwenvit. Usage:
-    mutants.py [--jobs N] [LINE | FROM-TO | TEXT ...]   tries all lines, or those with these numbers or with this
-        text, in a copy of the tree in build/mutants
+    mutants.py [LINE | FROM-TO | TEXT ...]   tries all lines, or those with these numbers or with this text, in a copy
+        of the tree in build/mutants; with CMAKE_BUILD_PARALLEL_LEVEL jobs
     mutants.py --check   builds nothing: each text occurs once in its file, and each test exists
 """
-import argparse
 import fnmatch
 import functools
-import json
 import os
 import re
 import shutil
@@ -103,12 +101,13 @@ def build(m):
     """Builds the programs in the test's command; everything, if it names another file or folder of the build."""
     configure(m.preset)
     folder = f"{COPY}/build/{m.preset}"
-    tests = json.loads(do("ctest", "--preset", m.preset, "--show-only=json-v1")[1])["tests"]
-    commands = [t["command"] for t in tests if t["name"] == m.test]
-    if not commands:
+    listed = "".join(f.read_text(encoding="utf-8") for f in Path(folder, "tests").rglob("CTestTestfile.cmake"))
+    # how names and words are quoted differs by CMake's version
+    command = re.search(rf'^add_test\((?:\[=\[|")?{re.escape(m.test)}(?:\]=\]|")? (.*)\)$', listed, re.M)
+    if not command:
         raise Failed(f"the preset {m.preset} has no test {m.test}")
     made = {line.split(":")[0] for line in do("ninja", "-C", folder, "-t", "targets", "all")[1].splitlines()}
-    words = {os.path.relpath(word, folder) for word in commands[0] if word.startswith(folder)}
+    words = {os.path.relpath(w, folder) for w in re.findall(r'[^\s"\[\]=]+', command[1]) if w.startswith(folder)}
     do("cmake", "--build", folder, "--target", *(sorted(words) if words <= made else ["all"]))
 
 
@@ -148,19 +147,16 @@ def outcome(m, right):
         return "NOT TESTED", str(e)
 
 
-def main():
-    options = argparse.ArgumentParser(usage=__doc__.partition("Usage:")[2].strip())
-    options.add_argument("--check", action="store_true")
-    options.add_argument("--jobs", default=str(os.cpu_count()))
-    options.add_argument("wanted", nargs="*")
-    asked = options.parse_args()
-    mutants = list(read_mutants(asked.wanted))
-    if asked.check:
+def main(*wanted):
+    if wanted == ("--help",):
+        return print(__doc__)
+    mutants = list(read_mutants([w for w in wanted if w != "--check"]))
+    if "--check" in wanted:
         faults = list(find_faults(mutants))
         print(*faults, f"{len(mutants)} mutants, {len(faults)} faults", sep="\n")
         return bool(faults)
     os.environ.update(PATH=f"{ROOT}/build/deps/python/bin:{os.environ['PATH']}", PYTHONPATH=SITE,
-                      PYTHONDONTWRITEBYTECODE="1", CMAKE_BUILD_PARALLEL_LEVEL=asked.jobs)
+                      PYTHONDONTWRITEBYTECODE="1")
     copy_tree()
     red, right = 0, set()
     for m in sorted(mutants, key=lambda m: (m.preset, m.test, m.file)):
@@ -174,4 +170,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))
