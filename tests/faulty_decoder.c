@@ -4,7 +4,7 @@
  * with "opening ", while it looks into the file): it behaves as code that took over a codec would,
  * or tells lies about the file. Without QV_FAULT each clip can bring its own fault, in a box behind
  * its end (faulty_decoder.h); a clip that brings none is decoded well. tests/test_isolation.c,
- * test_planted.c, planted.sh and python/tests/test_planted.py start this program. It is linked with
+ * test_planted.c and planted.sh start this program. It is linked with
  * --wrap for the functions that decoding goes through.
  */
 #include <errno.h>

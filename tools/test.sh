@@ -302,7 +302,7 @@ if has clang-format 'version 14.'; then
 fi
 if has codespell '2.2.'; then # grid_thw, "\nin", and mistakes that tests make on purpose
     check codespell -L thw,nin,setts,kernal,hight,enocde \
-        $(git ls-files ':!tests/golden' ':!tests/mutations' ':!tests/fuzz/corpus' ':!*.png' ':!*.json*')
+        $(git ls-files ':!tests/golden' ':!tests/fuzz/corpus' ':!*.png' ':!*.json*')
 fi
 
 say 'What clang-tidy and cppcheck find'

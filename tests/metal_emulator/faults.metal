@@ -61,14 +61,6 @@ misaligned(device const float *x [[buffer(0)]], device float *y [[buffer(1)]],
 }
 
 kernel void
-misaligned_bfloat(device const bfloat *x [[buffer(0)]], device float *y [[buffer(1)]],
-                  uint i [[thread_position_in_grid]])
-{
-    float4 v = float4(*(device const bfloat4 *)(x + (i & 4) + WRONG * 2));
-    y[i] = v.x + v.y + v.z + v.w;
-}
-
-kernel void
 nothing_written(device float *y [[buffer(1)]], threadgroup float *t [[threadgroup(0)]],
                 uint i [[thread_position_in_threadgroup]], uint n [[threads_per_threadgroup]])
 {
@@ -109,16 +101,6 @@ no_second_barrier(device float *y [[buffer(1)]], threadgroup float *t [[threadgr
         threadgroup_barrier(mem_flags::mem_threadgroup);
     t[i] = sum;
     y[i] = t[i];
-}
-
-/* A barrier of the simdgroup is enough for its own lanes. */
-kernel void
-barrier_too_small(device float *y [[buffer(1)]], threadgroup float *t [[threadgroup(0)]],
-                  uint i [[thread_position_in_threadgroup]], uint n [[threads_per_threadgroup]])
-{
-    t[i] = i;
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-    y[i] = t[WRONG ? n - 1 - i : i ^ 31];
 }
 
 kernel void
@@ -176,39 +158,9 @@ sum_not_by_all(device float *y [[buffer(1)]], uint i [[thread_position_in_thread
 }
 
 kernel void
-sum_or_max(device float *y [[buffer(1)]], uint i [[thread_position_in_threadgroup]])
-{
-    if (WRONG && i % 32 == 7)
-        y[i] = simd_max(float(i));
-    else
-        y[i] = simd_sum(float(i));
-}
-
-kernel void
 lane_outside(device float *y [[buffer(1)]], uint i [[thread_position_in_threadgroup]])
 {
     y[i] = simd_shuffle(float(i), ushort(i % 32 + WRONG));
-}
-
-/* Lanes that load from different places. */
-kernel void
-load_not_alike(device const float *x [[buffer(0)]], device float *y [[buffer(1)]],
-               uint lane [[thread_index_in_simdgroup]])
-{
-    simdgroup_float8x8 m;
-    simdgroup_load(m, x + (WRONG ? lane % 2 : 0), 16);
-    simdgroup_store(m, y, 16);
-}
-
-/* Some lanes do not store. */
-kernel void
-store_not_by_all(device const float *x [[buffer(0)]], device float *y [[buffer(1)]],
-                 uint lane [[thread_index_in_simdgroup]])
-{
-    simdgroup_float8x8 m;
-    simdgroup_load(m, x, 16);
-    if (!WRONG || lane < 16)
-        simdgroup_store(m, y, 16);
 }
 
 /* Has N values on the stack, and is not inlined, so that the kernel has not. */
