@@ -18,7 +18,7 @@ from typing import Any
 
 import uvicorn
 
-from .. import __version__
+from .. import __version__, _decoder
 from .._async import AsyncEncoder
 from .._error import Error, error
 from .._prompt import FAMILIES
@@ -155,7 +155,10 @@ def load(service: Service, a: argparse.Namespace, loop: asyncio.AbstractEventLoo
     service.metrics.gauge("chunk_rows", "Patches that were computed", lambda: encoder.progress()["rows"])
     service.metrics.gauge("chunk_capacity_rows", "Patches that their chunks had room for", lambda: encoder.progress()["capacity_rows"])
     # all that tokens depend on but the item
-    about = {"version": __version__, "ffmpeg": _decoder.start().ffmpeg(), **{name: info[name] for name in ("identity", "dtype", "backend", "device")}}
+    about = {
+        "version": __version__, "ffmpeg": _decoder.start().ffmpeg(),
+        **{name: info[name] for name in ("identity", "dtype", "backend", "device")},
+    }
     service.cache = TokenCache(about, a.cache_memory, a.cache, a.cache_bytes, service.writers)
     if a.ec_path:
         if info["model_type"] not in FAMILIES:
