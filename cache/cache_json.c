@@ -171,18 +171,30 @@ name_models(const json_t *there, const json_t *run, char *text, size_t size)
 
 /* Returns what to do about a difference, for people. */
 static const char *
-advice(const char *name, const json_t *there)
+advice(const char *name)
 {
-    if (!strcmp(name, "frames"))
-        return "another version sampled other frames of some clips, or converted some to other "
-               "bytes (0.4.0 and before: no \"frames\"); continue with that version, or use "
-               "another folder";
-    if (strcmp(name, "packing") != 0)
-        return "run with the cache's, or into another folder";
-    return there ? "another version packed frame pairs by another rule, so this version's tokens "
-                   "could have other bits; continue with that version, or use another folder"
-                 : "qwenvit 0.2.0 and before packed whole clips, so this version's tokens could "
-                   "have other bits; continue with that version, or use another folder";
+    return !strcmp(name, "frames")   ? "another version sampled other frames of some clips, or "
+                                       "converted some to other bytes; continue with that version, "
+                                       "or use another folder"
+           : strcmp(name, "packing") ? "run with the cache's, or into another folder"
+                                     : "another version packed frame pairs by another rule, so "
+                                       "this version's tokens could have other bits; continue "
+                                       "with that version, or use another folder";
+}
+
+/* Lists what a run records and an older cache does not. */
+static bool
+list_missing(const json_t *there, const json_t *run, char *text, size_t size)
+{
+    const char *key;
+    json_t *unused;
+    size_t n = 0;
+    json_object_foreach((json_t *)(uintptr_t)run, key, unused)
+    {
+        if (!json_object_get(there, key) && n < size)
+            n += (size_t)snprintf(text + n, size - n, "%s\"%s\"", n ? ", " : "", key);
+    }
+    return n > 0;
 }
 
 qv_status
@@ -193,12 +205,17 @@ qv_cache_same(const char *dir, const json_t *there, const json_t *run, qv_error 
     const json_t *x = NULL, *y = NULL;
     json_t *a = qv_cache_resolved(there), *b = qv_cache_resolved(run);
     qv_status s = a && b ? QV_OK : qv_no_memory(dir, err);
+    if (!s && list_missing(a, b, models, sizeof models))
+        s = qv_fail(err, QV_EFORMAT,
+                    "%s: this cache does not record %s, on which tokens depend: another version "
+                    "made it; continue with that version, or use another folder",
+                    qv_path_tail(dir), models);
     if (!s && find_difference(a, b, name, &x, &y)) {
         name_models(there, run, models, sizeof models);
         s = qv_fail(err, QV_EFORMAT, "%s: this cache has %s %s, and the run %s%s; %s",
                     qv_path_tail(dir), qv_json_quote(name, quoted),
                     x ? qv_json_show(x, has) : "none", y ? qv_json_show(y, would) : "none", models,
-                    advice(name, x));
+                    advice(name));
     }
     json_decref(a);
     json_decref(b);

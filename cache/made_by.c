@@ -10,6 +10,7 @@
 #include "cache.h"
 #include "error.h"
 #include "files/json.h"
+#include "files/preprocess_json.h"
 #include "files/text.h"
 #include "qwenvit_clips.h"
 
@@ -17,22 +18,6 @@
  * how they are converted to RGB. It is raised with each change; caches of 0.4.0 and before have
  * none. */
 enum { FRAMES = 2 };
-
-static json_t *
-preprocess_json(const qv_preprocess *p)
-{
-    json_t *j = json_pack("{s:I, s:I, s:[f,f,f], s:[f,f,f], s:f, s:I, s:I}", "min_pixels",
-                          (json_int_t)p->min_pixels, "max_pixels", (json_int_t)p->max_pixels,
-                          "mean", p->mean[0], p->mean[1], p->mean[2], "std", p->std[0], p->std[1],
-                          p->std[2], "fps", p->fps, "min_frames", (json_int_t)p->min_frames,
-                          "max_frames", (json_int_t)p->max_frames);
-    if (j && p->max_duration > 0 && /* only some processors have one */
-        json_object_set_new(j, "max_duration", json_real(p->max_duration))) {
-        json_decref(j);
-        return NULL;
-    }
-    return j;
-}
 
 static json_t *
 option_json(const struct qvm_option *p, const qv_clip_options *c)
@@ -100,12 +85,16 @@ qv_cache_made_by(const qv_model_info *model, const qv_packing *packing, const qv
 {
     if (!model || !packing || !clip || !out)
         return qv_fail(err, QV_EINVAL, "made by: model, packing, clip or out is NULL");
-    json_t *j = json_pack("{s:s, s:s, s:s, s:I, s:s, s:i, s:{s:o, s:o, s:o}}", "model_type",
-                          model->model_type, "weights", *model->digest ? model->digest : "unknown",
-                          "dtype", qv_dtype_name(model->dtype), "capacity",
-                          (json_int_t)packing->rows, "packing", packing->rule, "frames", FRAMES,
-                          "preprocessing", "image", preprocess_json(&model->image), "video",
-                          preprocess_json(&model->video), "options", sampling_json(clip));
+    /* The identity is last, so that an error names a number that differs. */
+    json_t *j =
+        json_pack("{s:s, s:s, s:s, s:I, s:s, s:i, s:o, s:{s:o, s:o, s:o}, s:s}", "model_type",
+                  model->model_type, "weights", *model->digest ? model->digest : "unknown", "dtype",
+                  qv_dtype_name(model->dtype), "capacity", (json_int_t)packing->rows, "packing",
+                  packing->rule, "frames", FRAMES, "config",
+                  json_loads(model->config ? model->config : "{}", 0, NULL), "preprocessing",
+                  "image", qv_preprocess_json(&model->image), "video",
+                  qv_preprocess_json(&model->video), "options", sampling_json(clip), "identity",
+                  model->identity ? model->identity : "unknown");
     const bool lost = j && model->folder && *model->folder &&
                       json_object_set_new(j, "model", model_json(model->folder));
     char *text = lost ? NULL : qv_json_text(j, JSON_COMPACT);

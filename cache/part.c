@@ -14,7 +14,7 @@
 #include "numbers.h"
 
 enum {
-    FIXED_BYTES = 1024, /* of a part without keys: header, the index's head, and paddings */
+    FIXED_BYTES = 1280, /* of a part without keys: header, the index's head, and paddings */
     ENTRY_BYTES = 128,  /* a tensor's entry in the header besides its key, with offsets below
                           * 10^13 */
     UNUSED_BYTES = 112, /* the entry of a range that is not used */
@@ -361,9 +361,10 @@ print_header(struct qv_text *t, const struct sealing *w, const struct qv_index_h
     char sealed[24];
     const char *const metadata[][2] = { { "format", QV_CACHE_FORMAT },
                                         { "version", QV_CACHE_VERSION },
-                                        { "sealed", sealed } };
+                                        { "sealed", sealed },
+                                        { "ffmpeg", w->p->ffmpeg } };
     snprintf(sealed, sizeof sealed, "%lld", (long long)h->sealed_ns);
-    qv_header_begin(t, metadata, 3);
+    qv_header_begin(t, metadata, *w->p->ffmpeg ? 4 : 3);
     print_bytes(&to, "__index", QV_INDEX_ROW * (1 + h->n_rows));
     print_bytes(&to, "__keys", h->keys_bytes);
     print_bytes(&to, "__records", h->records_bytes);

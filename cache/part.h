@@ -34,6 +34,7 @@ struct qv_cache_part {
     } * keys;                       /* [n_keys]: the keys that were begun in it */
     size_t n_keys, keys_room, n_open;
     double began_s;
+    char ffmpeg[QV_CACHE_FFMPEG_BYTES]; /* FFmpeg's version, which decoded its clips; "": unknown */
 };
 
 /* Returns the most bytes that a key and its record take in front, however the key ends. */

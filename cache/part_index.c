@@ -436,3 +436,26 @@ qv_part_index_read(struct qv_part_index *p, const char *path, qv_error *err)
     close(fd);
     return s;
 }
+
+void
+qv_part_ffmpeg(const char *path, char version[QV_CACHE_FFMPEG_BYTES])
+{
+    static const char begin[] = "{\"__metadata__\":";
+    char text[1024]; /* metadata come first, and are shorter */
+    const char *from = text + 8 + sizeof begin - 1;
+    uint64_t size = 0;
+    int fd = -1;
+    version[0] = 0;
+    if (qv_file_open(path, &fd, &size, NULL))
+        return;
+    const size_t n = size < sizeof text ? (size_t)size : sizeof text;
+    const bool is_read = !qv_file_read(fd, path, 0, text, n, NULL);
+    close(fd);
+    if (!is_read || n < 8 + sizeof begin || memcmp(text + 8, begin, sizeof begin - 1) != 0)
+        return;
+    json_t *metadata = json_loadb(from, n - (size_t)(from - text), JSON_DISABLE_EOF_CHECK, NULL);
+    const char *found = json_string_value(json_object_get(metadata, "ffmpeg"));
+    snprintf(version, QV_CACHE_FFMPEG_BYTES, "%s", found ? found : "");
+    qv_make_printable(version);
+    json_decref(metadata);
+}

@@ -65,6 +65,10 @@ qv_status qv_part_index_read(struct qv_part_index *p, const char *path, qv_error
 void qv_part_index_free(struct qv_part_index *p);
 struct qv_index_row qv_part_index_row(const struct qv_part_index *p, size_t i);
 
+/* Reads the version of FFmpeg in the header of a part's file; "" if it cannot be read, or if there
+ * is none. */
+void qv_part_ffmpeg(const char *path, char version[QV_CACHE_FFMPEG_BYTES]);
+
 void qv_index_store_head(unsigned char *to, const struct qv_index_head *h);
 void qv_index_store_row(unsigned char *to, const struct qv_index_row *r);
 /* Returns the checksum of the head and of the rows and padded keys that follow it. */

@@ -292,6 +292,8 @@ write_part(struct pruning *p, uint32_t part, uint64_t room, size_t done, bool *i
     if (!s)
         s = qv_cache_part_open(&p->folder, room, 0, &copy.to, err);
     if (!s)
+        qv_part_ffmpeg(p->c->index.parts[part].path, copy.to->ffmpeg);
+    if (!s)
         s = copy_rows(p, &copy, part, done, err);
     if (!s && !p->out->stopped)
         s = qv_cache_part_seal(copy.to, &p->c->layout, &p->c->usual, &name, p->from.head.sealed_ns,

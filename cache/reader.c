@@ -117,6 +117,17 @@ qv_cache_close(qv_cache **cache)
     *cache = NULL;
 }
 
+qv_status
+qv_cache_part_ffmpeg(const qv_cache *c, int64_t i, char version[QV_CACHE_FFMPEG_BYTES],
+                     qv_error *err)
+{
+    if (!c || !version || i < 0 || (uint64_t)i >= c->index.n_parts)
+        return qv_fail(err, QV_EINVAL, "FFmpeg of part %lld: there is no such part, or no room",
+                       (long long)i);
+    qv_part_ffmpeg(c->index.parts[i].path, version);
+    return QV_OK;
+}
+
 void
 qv_cache_get_info(const qv_cache *c, qv_cache_info *out)
 {

@@ -31,6 +31,7 @@ struct qv_cache_writer {
     qv_cache_layout layout;
     struct qv_cache_usual usual; /* values of options that records leave out */
     struct qv_cache_part_name name;
+    char ffmpeg[QV_CACHE_FFMPEG_BYTES]; /* its version, for all parts */
     uint64_t part_bytes;
     double part_seconds;
     unsigned count;
@@ -293,6 +294,8 @@ qv_cache_writer_open(const char *dir, const qv_cache_writer_options *o, qv_cache
     w->part_seconds = o->part_seconds > 0 ? o->part_seconds : 300;
     w->sealed_ns = o->after;
     w->room = FIRST_ROOM;
+    snprintf(w->ffmpeg, sizeof w->ffmpeg, "%s", o->ffmpeg ? o->ffmpeg : "");
+    qv_make_printable(w->ffmpeg);
     s = qv_cache_folder_open(dir, &w->folder, err);
     if (!s) {
         snprintf(w->name.begin, sizeof w->name.begin, "part-%05lld-of-%05lld-%s-%08x-",
@@ -411,8 +414,11 @@ find_part(qv_cache_writer *w, uint64_t need, const char *key, qv_error *err)
     if (w->current || w->status) /* another thread made a part meanwhile */
         return say_failure(w, err);
     const uint64_t least = qv_cache_part_least(need);
-    return qv_cache_part_open(&w->folder, least > w->room ? least : w->room, qv_seconds(),
-                              &w->current, err);
+    const qv_status s = qv_cache_part_open(&w->folder, least > w->room ? least : w->room,
+                                           qv_seconds(), &w->current, err);
+    if (!s)
+        memcpy(w->current->ffmpeg, w->ffmpeg, sizeof w->ffmpeg);
+    return s;
 }
 
 static qv_status

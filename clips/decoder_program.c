@@ -129,8 +129,8 @@ say_ending(int how, char text[64])
 
 /* Runs the program, and reads the text that it prints before it ends. */
 static qv_status
-run_program(const char *program, char *const *arguments, double patience_s, char text[256],
-            qv_error *err)
+run_program(const char *program, char *const *arguments, char *const *environment,
+            double patience_s, char text[256], qv_error *err)
 {
     char found[PATH_MAX];
     const char *path;
@@ -139,7 +139,7 @@ run_program(const char *program, char *const *arguments, double patience_s, char
     const qv_status status = find_program(program, &path, found, err);
     if (status)
         return status;
-    const int code = qvm_child_start(path, arguments, environ, &child);
+    const int code = qvm_child_start(path, arguments, environment, &child);
     int how = 0;
     if (!code) { /* it ends after its text */
         qvm_receive_until(child.socket, text, 255, qv_seconds() + patience_s);
@@ -151,18 +151,43 @@ run_program(const char *program, char *const *arguments, double patience_s, char
                            code ? strerror(code) : say_ending(how, ending));
 }
 
-qv_status
-qv_decoder_version(const char *program, char text[256], qv_error *err)
+static qv_status
+read_version(const char *program, char *const *environment, char text[256], qv_error *err)
 {
-    if (!text)
-        return qv_fail(err, QV_EINVAL, "version of the decoder: text is NULL");
     char name[] = PROGRAM, version[] = "--version";
     const qv_status status =
-        run_program(program, (char *[]){ name, version, NULL }, PATIENCE_S, text, err);
+        run_program(program, (char *[]){ name, version, NULL }, environment, PATIENCE_S, text, err);
     return status || !strncmp(text, PROGRAM " ", sizeof PROGRAM)
                ? status
                : qv_fail(err, QV_EBACKEND, "%s is no " PROGRAM,
                          program ? program : "what was found");
+}
+
+qv_status
+qv_decoder_version(const char *program, char text[256], qv_error *err)
+{
+    return text ? read_version(program, environ, text, err)
+                : qv_fail(err, QV_EINVAL, "version of the decoder: text is NULL");
+}
+
+qv_status
+qv_decoder_ffmpeg(const qv_decoder *decoder, char version[QV_FFMPEG_BYTES], qv_error *err)
+{
+    static const char field[] = "\n" QVM_FFMPEG_FIELD;
+    char text[256];
+    if (!version)
+        return qv_fail(err, QV_EINVAL, "FFmpeg of the decoder: version is NULL");
+    const qv_status status = read_version(decoder ? decoder->program : NULL,
+                                          decoder ? decoder->environment : environ, text, err);
+    const char *at = status ? NULL : strstr(text, field);
+    if (!status && !at)
+        return qv_fail(err, QV_EBACKEND, "the decoder does not report its FFmpeg's version");
+    if (at) {
+        at += sizeof field - 1;
+        snprintf(version, QV_FFMPEG_BYTES, "%.*s", (int)strcspn(at, "\n"), at);
+        qv_make_printable(version);
+    }
+    return status;
 }
 
 qv_status
@@ -173,7 +198,7 @@ qvm_clip_make(const char *program, const char *path, const struct qvm_clip_shape
     char *arguments[] = { name, make, (char *)(uintptr_t)path, shape, NULL };
     snprintf(shape, sizeof shape, QVM_CLIP_SHAPE, s->width, s->height, s->fps, s->frames,
              s->is_filmed, s->number);
-    const qv_status status = run_program(program, arguments, HOUR_S, text, err);
+    const qv_status status = run_program(program, arguments, environ, HOUR_S, text, err);
     return status || !strcmp(text, QVM_MADE)
                ? status
                : qv_fail(err, QV_EIO, "the clip cannot be made: %s", text);

@@ -216,7 +216,7 @@ print_version(int fd)
         nvdec = QV_WITH_KERNELS ? "in this build, for --decode gpu; the GPU resizes frames too"
                                 : "in this build, for --decode gpu; the CPU resizes frames, since "
                                   "there was no nvcc";
-    return dprintf(fd, "qwenvit-decoder " QV_VERSION "\n  FFmpeg   %s\n  NVDEC    %s\n",
+    return dprintf(fd, "qwenvit-decoder " QV_VERSION "\n" QVM_FFMPEG_FIELD "%s\n  NVDEC    %s\n",
                    av_version_info(), nvdec) < 0;
 }
 

@@ -256,7 +256,14 @@ typedef struct qv_model_info {
     const char *note, *warning;
     int64_t stored_matrices; /* how many stay quantised (qv_model_options.weights) */
     int device;              /* of the model's context: qv_context_options.device */
-    uint64_t reserved[3];
+    /* Identifies the tower: a hash (XXH3-128) of the digest and of all numbers in config.json and
+     * the preprocessor files that tokens or grids depend on, with qv_model_options in place. Models
+     * with the same identity and dtype give the same tokens, up to the device's rounding. Caches,
+     * jobs and files of tokens know a tower by it. If the weights are not loaded, it is of the
+     * numbers alone. */
+    const char *identity;
+    const char *config; /* those numbers of config.json, as a JSON object, under our names */
+    uint64_t reserved[1];
 } qv_model_info;
 
 /*

@@ -96,7 +96,10 @@ typedef struct qv_cache_writer_options {
      * qv_cache_prune would not notice the writer. NULL: no calls. */
     void (*told)(void *user, const char *words);
     void *user; /* passed to told */
-    uint64_t reserved[8];
+    /* the version of FFmpeg that decodes (qv_decoder_ffmpeg), of at most 63 bytes, which the parts
+     * record; a run with another one goes on. NULL or "": unknown */
+    const char *ffmpeg;
+    uint64_t reserved[7];
 } qv_cache_writer_options;
 
 /* Opens a folder for adding keys, and creates it if it does not exist. Removes unfinished files of
@@ -186,6 +189,13 @@ QV_API bool qv_cache_last_rate(const qv_cache *cache, qv_cache_rate *out);
  * source. qv_cache_prune removes such a part. To find that out the call reads the part's index;
  * `superseded` may be NULL. */
 QV_API const char *qv_cache_damage(const qv_cache *cache, int64_t i, bool *superseded);
+
+#define QV_CACHE_FFMPEG_BYTES 64
+/* Sets `version` to the version of FFmpeg that decoded the clips of part i of n_parts, which it
+ * reads from the part's file; "": the part does not record it, or cannot be read. Returns
+ * QV_EINVAL if no such part exists. */
+QV_API qv_status qv_cache_part_ffmpeg(const qv_cache *cache, int64_t i,
+                                      char version[QV_CACHE_FFMPEG_BYTES], qv_error *err);
 
 /* A key and what the cache knows about it. Its texts are valid until the cache is closed. */
 typedef struct qv_cache_item {

@@ -204,6 +204,12 @@ QV_API qv_status qv_decoder_start(const char *program, qv_decoder **out, qv_erro
  * as in qv_decoder_start. Returns QV_EBACKEND if the program does not exist or does not run, for
  * example because FFmpeg's libraries are missing. */
 QV_API qv_status qv_decoder_version(const char *program, char text[256], qv_error *err);
+#define QV_FFMPEG_BYTES 64
+/* Sets `version` to the version of FFmpeg that the decoder's program runs with, such as "7.1.5",
+ * which may decide the bytes of frames. NULL: of the program that qv_decoder_start(NULL) finds.
+ * Starts the program once more. Returns QV_EBACKEND as qv_decoder_version does. */
+QV_API qv_status qv_decoder_ffmpeg(const qv_decoder *decoder, char version[QV_FFMPEG_BYTES],
+                                   qv_error *err);
 /* Finds out whether CUDA device `gpu` can decode clips (QV_DECODE_GPU). It starts a process that
  * opens the device, which takes some 0.5 s; with `wait` it waits for that. Returns QV_OK if the
  * device can; QV_ESTATE if that is not known yet, or no process can be started now; QV_EBACKEND,

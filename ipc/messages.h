@@ -150,6 +150,8 @@ union qvm_control {
     char bytes[CMSG_SPACE(QVM_SESSION_FDS * sizeof(int))];
 };
 
+#define QVM_FFMPEG_FIELD "  FFmpeg   " /* begins the line of --version with FFmpeg's version */
+
 /* Has the program make a clip instead (make_clip.c), given a path and a shape in numbers. It prints
  * QVM_MADE, or why there is no clip. */
 #define QVM_MAKE_CLIP "--make-clip"

@@ -335,7 +335,8 @@ qv_cache_fill_begin(qv_cache_fill *f, const qv_model *model, qv_error *err)
     qv_cache_info before = { .sealed = 0 };
     qv_model_info info;
     qv_model_get_info(model, &info);
-    char *by = NULL;
+    char *by = NULL, ffmpeg[QV_FFMPEG_BYTES] = ""; /* unknown without a decoder */
+    qv_decoder_ffmpeg(f->o.clip.decoder, ffmpeg, NULL);
     const qv_packing packing = qv_model_packing(model, f->o.chunk_rows);
     qv_status s = qv_cache_made_by(&info, &packing, &f->o.clip, &by, err);
     if (s)
@@ -351,7 +352,8 @@ qv_cache_fill_begin(qv_cache_fill *f, const qv_model *model, qv_error *err)
                                               .part_seconds = f->o.part_seconds,
                                               .after = before.sealed,
                                               .told = warn,
-                                              .user = f };
+                                              .user = f,
+                                              .ffmpeg = ffmpeg };
     s = qv_cache_writer_open(f->dir, &options, &f->writer, err);
     free(by);
     return s;

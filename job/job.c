@@ -146,6 +146,15 @@ set_options(qv_job *job, const qv_job_options *o, size_t n_models)
     job->n_sinks = o->sinks ? o->sinks : 1;
 }
 
+/* Returns where towers of equal weights differ, for an error that names their weights. */
+static const char *
+say_difference(const qv_model_info *a, const qv_model_info *b)
+{
+    return strcmp(a->digest, b->digest) || a->dtype != b->dtype ? ""
+           : strcmp(a->config, b->config) ? ", but other numbers in config.json"
+                                          : ", but other numbers in its preprocessor files";
+}
+
 /* Checks that all models are of one tower, so that their tokens mean the same. */
 static qv_status
 check_models(qv_job *job, qv_model *const *models, size_t n, qv_error *err)
@@ -163,14 +172,13 @@ check_models(qv_job *job, qv_model *const *models, size_t n, qv_error *err)
         if (!models[i])
             return qv_fail(err, QV_EINVAL, "open job: model %zu is NULL", i);
         qv_model_get_info(models[i], &m);
-        if (strcmp(m.model_type, job->model.model_type) || strcmp(m.digest, job->model.digest) ||
-            m.dtype != job->model.dtype || m.out_hidden != job->model.out_hidden ||
-            m.n_deepstack != job->model.n_deepstack)
+        if (strcmp(m.identity, job->model.identity) || m.dtype != job->model.dtype)
             return qv_fail(err, QV_EINVAL,
                            "open job: model %zu is %s in %s with weights %s; the first is %s in %s "
-                           "with %s",
+                           "with weights %s%s",
                            i, m.model_type, qv_dtype_name(m.dtype), m.digest, job->model.model_type,
-                           qv_dtype_name(job->model.dtype), job->model.digest);
+                           qv_dtype_name(job->model.dtype), job->model.digest,
+                           say_difference(&m, &job->model));
     }
     choose_decoders(job, models[0]);
     return QV_OK;

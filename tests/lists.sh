@@ -22,7 +22,6 @@ clips/options.inc decoder/codec.c             FFmpeg has a max_pixels too
 clips/options.inc decoder/source.c            so has its parser of images
 clips/options.inc clips/option_list.h       a rate replaces a number of frames
 clips/options.inc clips/clip_options.c      checks which options go together
-clips/options.inc cache/made_by.c           writes the numbers of the model, which are called so too
 clips/options.inc cache/resolve.c           knows the numbers of qwen-vl-utils
 clips/options.inc tools/command/info.c      prints the numbers of the model, and where a piece begins
 clips/options.inc python/src/model.cpp      gives the numbers of the model

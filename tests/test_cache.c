@@ -518,13 +518,17 @@ test_rules(const qv_model_info *model, const qv_clip_options *clip)
     static const struct {
         const char *field, *other, *words;
     } rules[] = {
-        { "\"packing\":\"pairs\",", "",
-          "\"packing\" none|the run \"pairs\"|0.2.0 and before packed whole clips|continue with" },
+        { "\"packing\":\"pairs\",", "", "does not record \"packing\", on which|continue with" },
         { "\"packing\":\"pairs\",", "\"packing\":\"clips\",",
           "\"clips\"|the run \"pairs\"|another rule|another folder" },
-        { "\"frames\":2,", "",
-          "\"frames\" none|the run 2|sampled other frames of some clips|0.4.0 and before|folder" },
-        { "\"frames\":2,", "\"frames\":3,", "\"frames\" 3|the run 2|continue with that version" },
+        { "\"frames\":2,", "", "does not record \"frames\", on which|continue with|folder" },
+        { "\"frames\":2,", "\"frames\":3,",
+          "\"frames\" 3|the run 2|sampled other frames of some clips|continue with that version" },
+        { "\"frames\":2,\"config\":{\"heads\":2},", "",
+          "does not record \"frames\", \"config\", on which|another folder" }, /* as 0.4.0's */
+        { "{\"heads\":2}", "{\"heads\":4}", "\"config.heads\" 4, and the run 2" },
+        { "\"patch_size\":0", "\"patch_size\":7", "image.patch_size\" 7, and the run 0" },
+        { "\"identity\":\"abc\"", "\"identity\":\"abd\"", "\"identity\" \"abd\", and the run" },
     };
     char *by = NULL;
     assert_ok(qv_cache_made_by(model, &packing, clip, &by, ERR));
@@ -551,7 +555,11 @@ test_rules(const qv_model_info *model, const qv_clip_options *clip)
 TEST(test_made_by)
 {
     const char *dir = temp_path("made_by");
-    qv_model_info model = { .model_type = "qwen3_vl", .dtype = QV_BF16, .image.fps = 2 };
+    qv_model_info model = { .model_type = "qwen3_vl",
+                            .dtype = QV_BF16,
+                            .image.fps = 2,
+                            .config = "{\"heads\":2}",
+                            .identity = "abc" };
     qv_clip_options clip = { .fps = 0.1, .like = QV_LIKE_QWEN_VL_UTILS };
     qv_cache_writer *w = NULL;
     qv_error err = { 0 };
@@ -579,7 +587,7 @@ TEST(test_frozen)
     static const char description[] =
         "\"options\":{\"like\":\"transformers\",\"fps\":0.0,\"num_frames\":0,\"min_frames\":0,"
         "\"max_frames\":64,\"min_pixels\":5000,\"max_pixels\":0,\"total_pixels\":0,"
-        "\"cap_pixels\":false}}}";
+        "\"cap_pixels\":false}}";
     static const struct {
         const char *options;
         qv_clip_options same, other; /* what asks for the same, and for something else */

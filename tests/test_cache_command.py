@@ -236,6 +236,71 @@ def test_what_is_not_the_same_cache(line, text):
     run(line, text, code=3)
 
 
+@pytest.mark.parametrize("file, change, text", (
+    ("config.json", {"vision_config": {"num_heads": 1}}, '"config.heads" 2, and the run 1'),
+    ("config.json", {"vision_config": {"deepstack_visual_indexes": [1, 2]}}, '"config.deepstack"'),
+    ("config.json", {"vision_config": {"hidden_act": "gelu"}}, '"config.act" "gelu_tanh", and the run "gelu_erf"'),
+    ("config.json", {"vision_config": {"rope_theta": 1e6}}, '"config.rope_theta"'),
+    ("preprocessor_config.json", {"image_std": [0.5, 0.5, 0.25]}, '"preprocessing.image.std"'),
+    ("preprocessor_config.json", {"size": {"longest_edge": 1 << 20}}, '"preprocessing.image.max_pixels"'),
+    ("video_preprocessor_config.json", {"fps": 1}, '"preprocessing.video.fps"'),
+))
+def test_the_same_weights_in_another_tower(file, change, text):
+    shutil.rmtree("tower", ignore_errors=True)
+    shutil.copytree(MODEL, "tower")
+    with open(f"tower/{file}", encoding="utf-8") as f:
+        config = json.load(f)
+    for key, value in change.items():
+        config[key] = {**config[key], **value} if isinstance(value, dict) else value
+    write(f"tower/{file}", config)
+    run(f"cache fill --model tower --backend ref {SMALL} --quiet --list good.txt -o first", text, code=3)
+
+
+def test_files_of_tokens_name_the_tower():
+    """The last tower of the test above has the same weights."""
+    about = []
+    for model in (MODEL, "tower"):
+        run(f"encode p1.ppm --model {model} --backend ref {SMALL} --quiet -o of.safetensors")
+        about.append(read_file("of.safetensors")[0])
+    assert about[0]["weights_digest"] == about[1]["weights_digest"]
+    assert about[0]["identity"] != about[1]["identity"]
+    run("info of.safetensors --json", f'"identity":"{about[1]["identity"]}"')
+
+
+def test_an_older_cache_is_read_and_not_continued():
+    """Caches of 0.4.0 have no "frames", "config" and "identity"."""
+    shutil.copytree("first", "older")
+    with open("older/qwenvit-cache.json", encoding="utf-8") as f:
+        made_by = json.load(f)
+    for name in ("frames", "config", "identity"):
+        del made_by[name]
+    write("older/qwenvit-cache.json", made_by)
+    run(f"{QUIET} --list good.txt -o older", 'does not record "frames", "config", "identity", on which tokens depend', code=3)
+    run("cache status older", "11 ok, 1 failed")
+    run("cache get older v.mp4 -o k.safetensors")
+
+
+def test_the_versions_of_ffmpeg():
+    """Each part records it, and another one goes on."""
+    def fill(program, *clips):
+        write("some.txt", *clips)
+        run(f"{QUIET} --list some.txt -o versions", QWENVIT_DECODER=os.path.abspath(program))
+
+    decoder = os.environ.get("QWENVIT_DECODER", os.path.join(os.path.dirname(QWENVIT), "qwenvit-decoder"))
+    for version in ("7.0.1", "9.9-odd\"x"):
+        write(version, "#!/bin/sh", '[ "$1" != --version ] || { ' + f"printf 'qwenvit-decoder 1\\n  FFmpeg   %s\\n' '{version}' >&0; exit; }}",
+              f"exec '{decoder}' \"$@\"")
+        os.chmod(version, 0o755)
+    fill("7.0.1", "p1.ppm")
+    fill("7.0.1", "p2.ppm", "p3.ppm")
+    fill('9.9-odd"x', "p4.ppm", "p5.ppm")
+    assert run("cache status versions --json").record["ffmpeg"] == {"7.0.1": 2, '9.9-odd"x': 1}
+    run("cache status versions", "5 ok", "  FFmpeg     ", '7.0.1 in 2 parts\n', '9.9-odd"x in 1 part\n')
+    run("cache check versions --quiet", " 0 bad keys, 0 damaged")
+    run("cache delete versions p1.ppm p4.ppm --quiet")
+    assert run("cache status versions --json").record["ffmpeg"] == {"7.0.1": 1, '9.9-odd"x': 1}
+
+
 @pytest.mark.parametrize("text, words", (
     ("p1.ppm\np2.ppm\np1.ppm", "bad.txt:3:"),
     ('{"path": "p1.ppm", "key": "__x"}', "bad.txt:1:"),

@@ -595,22 +595,27 @@ TEST(clips_lie_in_several_chunks)
     }
 }
 
-/* The windowed tower with windows of 8x8 patches, which no weight knows of. */
+/* Opens a golden tower with another text in its config.json, as long as the one it replaces. */
 static struct tiny
-open_large_windows(void)
+open_changed(const char *family, const char *text, const char *other)
 {
     static const char *const same[] = { "model.safetensors", "preprocessor_config.json" };
-    char path[600];
-    struct file config = read_file(QV_GOLDEN "/qwen2_5_vl/config.json");
-    char *side = memmem(config.data, config.bytes, "\"window_size\": 8", 16);
-    assert_non_null(side);
-    memcpy(side, "\"window_size\":16", 16);
-    temp_file("config.json", config.data, config.bytes);
+    char path[600], folder[512], name[64];
+    snprintf(folder, sizeof folder, "%s", temp_path(family));
+    assert_int_equal(mkdir(folder, 0777), 0);
+    snprintf(path, sizeof path, QV_GOLDEN "/%s/config.json", family);
+    struct file config = read_file(path);
+    char *at = memmem(config.data, config.bytes, text, strlen(text));
+    assert_non_null(at);
+    memcpy(at, other, strlen(text));
+    snprintf(name, sizeof name, "%s/config.json", family);
+    temp_file(name, config.data, config.bytes);
     EACH (c, same) {
-        snprintf(path, sizeof path, QV_GOLDEN "/qwen2_5_vl/%s", *c);
-        assert_int_equal(symlink(path, temp_path(*c)), 0);
+        snprintf(path, sizeof path, QV_GOLDEN "/%s/%s", family, *c);
+        snprintf(name, sizeof name, "%s/%s", family, *c);
+        assert_int_equal(symlink(path, temp_path(name)), 0);
     }
-    return tiny_open_family(tempdir, "ref", QV_F32, 1);
+    return tiny_open_family(folder, "ref", QV_F32, 1);
 }
 
 /* A frame pair that is two patches high has twice the windows that a chunk of its rows has room
@@ -620,7 +625,7 @@ TEST(thin_items_have_many_windows)
     enum { PACK = 320 };
     static const int64_t grids[][3] = { { 2, 2, 160 }, { 1, 160, 2 }, { 3, 2, 102 }, { 1, 2, 78 } };
     enum { THIN = sizeof grids / sizeof *grids };
-    struct tiny t = open_large_windows();
+    struct tiny t = open_changed("qwen2_5_vl", "\"window_size\": 8", "\"window_size\":16");
     struct collector *c = collector_make(&t);
     qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = PACK }, c);
     qv_item items[THIN];
@@ -812,8 +817,16 @@ TEST(options_are_checked)
     struct tiny t = tiny_open("ref", QV_F32, 1), other = tiny_open("ref", QV_F32, 1);
     struct tiny moe = tiny_open_family(QV_GOLDEN "/qwen3_vl_moe", "ref", QV_F32, 1);
     qv_model *const one[] = { t.model, t.model }, *const odd[] = { t.model, moe.model };
-    qv_model *const weights[] = { t.model, other.model };
+    static const double mean[3] = { 0.25, 0.5, 0.5 };
+    struct tiny means =
+        tiny_open_model(QV_GOLDEN "/qwen3_vl", "ref",
+                        &(qv_model_options){ .dtype = QV_F32, .image_mean = mean }, 1);
+    struct tiny heads = open_changed("qwen3_vl", "\"num_heads\": 2", "\"num_heads\": 1");
+    qv_model *const weights[] = { t.model, other.model }, *const means_of[] = { t.model,
+                                                                                means.model };
+    qv_model *const heads_of[] = { t.model, heads.model };
     snprintf(other.model->weights.digest, sizeof other.model->weights.digest, "of others");
+    snprintf(other.model->identity, sizeof other.model->identity, "another");
     const struct {
         qv_model *const *models;
         size_t n;
@@ -825,6 +838,8 @@ TEST(options_are_checked)
         { one, 2, { 0 }, "0 and 1 are the same object" },
         { odd, 2, { 0 }, "model 1 is qwen3_vl_moe" },
         { weights, 2, { 0 }, "with weights of others; the first" },
+        { means_of, 2, { 0 }, "model 1 is|but other numbers in its preprocessor files" },
+        { heads_of, 2, { 0 }, "model 1 is|but other numbers in config.json" },
         { one, 1, { .decoders = -1 }, "decoders is -1" },
         { one, 1, { .sinks = 1 << 20 }, "sinks is 1048576" },
         { one, 1, { .memory = -5 }, "memory is -5" },

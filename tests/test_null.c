@@ -182,7 +182,7 @@ CALL(qv_cache_made_by, 0)
 
 CALL(qv_cache_writer_open, RESERVED)
 {
-    const qv_cache_writer_options o = { .layout = tiny, .reserved = { [7] = reserved } };
+    const qv_cache_writer_options o = { .layout = tiny, .reserved = { [6] = reserved } };
     return qv_cache_writer_open(arg(0, new_dir), arg(1, &o), arg(2, &out.writer), arg(3, &err));
 }
 
@@ -254,6 +254,8 @@ CALL_IS(qv_cache_last_rate, NO_STATUS,
         if_not(!qv_cache_last_rate(arg(0, opened()), arg(1, &out.rate))));
 CALL_IS(qv_cache_damage, BIT(1) | NO_STATUS,
         if_not(!qv_cache_damage(arg(0, opened()), 0, arg(1, &out.flag))));
+CALL_IS(qv_cache_part_ffmpeg, 0,
+        qv_cache_part_ffmpeg(arg(0, opened()), 0, arg(1, out.version), arg(2, &err)));
 CALL_IS(qv_cache_find, 0,
         qv_cache_find(arg(0, opened()), arg(1, key_name(0)), arg(2, &out.item), arg(3, &err)));
 CALL_IS(qv_cache_at, 0, qv_cache_at(arg(0, opened()), 0, arg(1, &out.item), arg(2, &err)));
@@ -464,6 +466,8 @@ a_decoder(void)
     return d;
 }
 
+CALL_IS(qv_decoder_ffmpeg, BIT(0),
+        unless_alone(qv_decoder_ffmpeg(arg(0, a_decoder()), arg(1, out.version), arg(2, &err))));
 CALL_IS(qv_decoder_gpu, 0,
         unless_alone(qv_decoder_gpu(arg(0, a_decoder()), 0, true, arg(1, &err))));
 CALL_IS(qv_decoder_has_gpu, NO_STATUS,

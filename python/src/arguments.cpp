@@ -154,6 +154,16 @@ class Decoder
             fail(QV_ESTATE, "the decoder was started by another process than this one");
         return decoder;
     }
+    /* Returns the version of FFmpeg; "": it is unknown. */
+    std::string
+    ffmpeg() const
+    {
+        const auto held = get();
+        const Released released;
+        char version[QV_FFMPEG_BYTES] = "";
+        qv_decoder_ffmpeg(held.get(), version, nullptr);
+        return version;
+    }
 
   private:
     std::shared_ptr<qv_decoder> decoder;
@@ -183,7 +193,7 @@ bind_options(nb::module_ &m)
         const auto *kind = qv_find_image_kind((const uint8_t *)head.c_str(), head.size());
         return kind ? std::optional(std::tuple(kind->name, kind->may_move)) : std::nullopt;
     });
-    nb::class_<Decoder>(m, "Decoder").def(nb::init<nb::bytes>());
+    nb::class_<Decoder>(m, "Decoder").def(nb::init<nb::bytes>()).def("ffmpeg", &Decoder::ffmpeg);
 }
 
 } // namespace qvpy

@@ -121,7 +121,7 @@ std::string text_of(nb::bytes bytes, const char *what);
 /* What a file of tokens says of the model that made them, in the names that qv_token_file_origin
  * has. */
 struct Origin {
-    std::string model, digest, backend, device;
+    std::string model, digest, identity, backend, device;
     qv_dtype precision = QV_F32;
 };
 
@@ -223,7 +223,7 @@ class Model
     const pid_t owner = getpid();
     qv_model_info facts;
     std::shared_ptr<const Origin> origin;
-    std::string note, warning; /* of the model; facts' own are gone with it */
+    std::string note, warning, identity; /* of the model; facts' own are gone with it */
 
   private:
     std::shared_ptr<const Tower> held;

@@ -70,10 +70,12 @@ Model::Model(nb::bytes dir_, const std::string &backend, int device, const std::
     qv_model_get_info(made->model, &facts);
     note = facts.note;
     warning = facts.warning;
+    identity = facts.identity;
     qv_context_get_info(made->context, &device_facts);
     held = made;
-    origin = std::make_shared<const Origin>(Origin{
-        facts.model_type, facts.digest, device_facts.backend, device_facts.device, facts.dtype });
+    origin = std::make_shared<const Origin>(Origin{ facts.model_type, facts.digest, identity,
+                                                    device_facts.backend, device_facts.device,
+                                                    facts.dtype });
 }
 
 /* A forked process frees nothing: threads and devices belong to the process that loaded the
@@ -183,8 +185,8 @@ Model::info()
              QVPY_MEMBER(m, temporal_patch_size), QVPY_MEMBER(m, merge_size),
              QVPY_MEMBER(m, row_dim), QVPY_MEMBER(m, n_deepstack), QVPY_MEMBER(m, n_parameters),
              QVPY_MEMBER(m, weight_bytes), QVPY_MEMBER(m, stored_matrices), QVPY_MEMBER(m, digest),
-             "note", note, "model_warning", warning, "image", preprocess_dict(m.image), "video",
-             preprocess_dict(m.video));
+             "identity", identity, "note", note, "model_warning", warning, "image",
+             preprocess_dict(m.image), "video", preprocess_dict(m.video));
     return d;
 }
 

@@ -116,6 +116,7 @@ metadata_of(const Tokens &t, const Pairs &more)
     if (t.origin) {
         origin.model = t.origin->model.c_str();
         origin.digest = t.origin->digest.c_str();
+        origin.identity = t.origin->identity.c_str();
         origin.precision = qv_dtype_name(t.origin->precision);
         origin.backend = t.origin->backend.c_str();
         origin.device = t.origin->device.c_str();
@@ -260,8 +261,9 @@ get_state(const Tokens &t)
     d["data"] = nb::bytes(t.data.get(), (size_t)(1 + t.n_deepstack) * t.matrix_bytes());
     d["origin"] = nb::none();
     if (t.origin)
-        d["origin"] = nb::make_tuple(t.origin->model, t.origin->digest, t.origin->backend,
-                                     t.origin->device, qv_dtype_name(t.origin->precision));
+        d["origin"] =
+            nb::make_tuple(t.origin->model, t.origin->digest, t.origin->identity, t.origin->backend,
+                           t.origin->device, qv_dtype_name(t.origin->precision));
     return d;
 }
 
@@ -294,9 +296,11 @@ set_state(Tokens &at, nb::dict d)
     memcpy(t.data.get(), data.c_str(), data.size());
     if (!nb::object(d["origin"]).is_none()) {
         const nb::tuple o = nb::cast<nb::tuple>(d["origin"]);
+        if (o.size() != 6)
+            fail(QV_EFORMAT, "a pickle of tokens that another version of qwenvit made");
         const auto text = [&](int i) { return nb::cast<std::string>(o[i]); };
         t.origin = std::make_shared<const Origin>(
-            Origin{ text(0), text(1), text(2), text(3), parse_dtype(text(4), false) });
+            Origin{ text(0), text(1), text(2), text(3), text(4), parse_dtype(text(5), false) });
     }
     new (&at) Tokens(std::move(t));
 }

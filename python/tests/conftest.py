@@ -4,6 +4,7 @@ import functools
 import glob
 import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -37,6 +38,18 @@ def read_safetensors(path):
         if t["dtype"] in NUMPY:
             tensors[name] = np.frombuffer(data[first:last], NUMPY[t["dtype"]]).reshape(t["shape"])
     return tensors, meta
+
+
+def another_tower(golden, folder, file, **change):
+    """Copies a checkpoint with other values in one of its files. Returns the copy, which has the same weights."""
+    shutil.copytree(golden, folder)
+    with open(os.path.join(folder, file), encoding="utf-8") as f:
+        values = json.load(f)
+    for key, value in change.items():
+        values[key] = {**values[key], **value} if isinstance(value, dict) else value
+    with open(os.path.join(folder, file), "w", encoding="utf-8") as f:
+        json.dump(values, f)
+    return str(folder)
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,8 @@ import pytest
 
 import qwenvit
 import serving
-from conftest import COMMAND, bits_depend_on_place, command, read_safetensors, together, wait_until
+from conftest import COMMAND, another_tower, bits_depend_on_place, command, read_safetensors, together, wait_until
+from qwenvit import _decoder
 from serving import message, started, url
 
 pytest.importorskip("httptools")
@@ -479,6 +480,24 @@ def test_the_folder_outlives_the_server_and_has_a_bound(start, golden, tmp_path)
     assert server.ask(image(2))[1]["x-qwenvit-found"] == "miss"  # it does not miss what is gone
     status, _, answer = server.ask(image(9, 700, 700))
     assert status == 507 and "--cache-bytes is" in message(answer)
+
+
+def test_the_folder_has_nothing_for_another_tower_or_ffmpeg(golden, tmp_path, tmp_path_factory):
+    pixels = another_tower(golden, tmp_path / "pixels", "preprocessor_config.json", size={"longest_edge": 65536})
+    means = another_tower(golden, tmp_path / "means", "preprocessor_config.json", image_mean=[0.1, 0.2, 0.3])
+    heads = another_tower(golden, tmp_path / "heads", "config.json", vision_config={"num_heads": 1})
+    decoder = tmp_path / "decoder"
+    decoder.write_text("#!/bin/sh\n[ $1 != --version ] || { printf 'qwenvit-decoder 1\\n  FFmpeg   0.1\\n' >&0; exit; }\n"
+                       f"exec '{_decoder.find()}' \"$@\"\n")
+    decoder.chmod(0o755)
+    with started(tmp_path_factory) as start_of:
+        found = []
+        for model, environment in ((golden, {}), (pixels, {}), (means, {}), (heads, {}), (golden, {"QWENVIT_DECODER": str(decoder)}), (golden, {})):
+            server = start_of(model, "--cache", tmp_path / "tokens", "--cache-memory", 0, **environment)
+            status, headers, _ = server.ask(image(1))
+            assert status == 200 and server.end() == 0
+            found.append(headers["x-qwenvit-found"])
+    assert found == ["miss"] * 5 + ["folder"]
 
 
 def test_kill_9_under_load(start, tmp_path, same):

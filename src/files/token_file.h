@@ -46,12 +46,12 @@ qv_token_file_columns(bool packed, int n_deepstack, int64_t width)
 /* Says where tokens come from. A text that is NULL is not written; digest "": unknown. */
 struct qv_token_file_origin {
     const char *source; /* path, or key, in UTF-8 */
-    const char *model, *digest, *precision, *backend,
+    const char *model, *digest, *identity, *precision, *backend,
         *device;               /* as qv_model_info and qv_context_info have them */
     const char *preprocessing; /* of qv_token_file_preprocessing */
 };
 
-enum { QV_TOKEN_FILE_TEXTS = 9 };
+enum { QV_TOKEN_FILE_TEXTS = 10 };
 #define QV_TOKEN_FILE_PREPROCESSING "preprocessing"
 
 /* Sets the metadata of a file in its order. Returns how many pairs there are; their texts are

@@ -102,9 +102,13 @@ qv_model_load(qv_context *ctx, const char *dir, const qv_model_options *options,
                             &(struct qv_weights_loading){ model->dtype, ctx->threads, o->describe,
                                                           o->weights == QV_WEIGHTS_STORED },
                             &model->weights, err);
+    if (!status)
+        status = qv_identity_make(&model->config, model->weights.digest, model->identity,
+                                  &model->numbers, err);
     if (!status && *model->weights.remark)
         qv_config_warn(&model->config, model->weights.remark);
     if (status) {
+        qv_weights_free(ctx->dev, &model->weights);
         qv_tower_close(&model->tower);
         free(model->folder);
         free(model);
@@ -123,6 +127,7 @@ qv_model_free(qv_model **model)
     qv_weights_free((*model)->ctx->dev, &(*model)->weights);
     qv_tower_close(&(*model)->tower);
     free((*model)->folder);
+    free((*model)->numbers);
     free(*model);
     *model = NULL;
 }
@@ -159,6 +164,8 @@ qv_model_get_info(const qv_model *model, qv_model_info *out)
                             .warning = c->warning,
                             .stored_matrices = model->weights.n_stored,
                             .device = model->ctx->device,
+                            .identity = model->identity,
+                            .config = model->numbers,
                             .lowering = qv_lowering_name(model->patch_embed.lowering) };
     memcpy(out->model_type, c->model_type, sizeof out->model_type);
     memcpy(out->lowering_reason, model->patch_embed.reason, sizeof out->lowering_reason);

@@ -21,6 +21,7 @@ struct qv_model {
     /* how the Conv3d of the patch embedding is run, at every capacity */
     struct qv_conv3d_decision patch_embed;
     struct qv_weights weights;
+    char identity[QV_IDENTITY_SIZE], *numbers; /* of qv_identity_make */
     struct qv_arena *arena; /* the largest arena so far; a new plan uses it if it fits */
     qv_plan *idle[QV_IDLE_PLANS];
     int n_idle;

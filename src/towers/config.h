@@ -8,34 +8,18 @@
 
 enum { QV_MOST_DEPTH = 512, QV_CONFIG_NOTE = 640, QV_CONFIG_WARNING = 1536 };
 
+typedef char QV_CONFIG_TEXT;
+typedef int64_t QV_CONFIG_INT, QV_CONFIG_LAYERS;
+typedef double QV_CONFIG_REAL;
+typedef int QV_CONFIG_ACT;
+typedef bool QV_CONFIG_BLOCKS;
+typedef qv_preprocess QV_CONFIG_PREPROCESS;
+
+/* Its members are those of config.inc. */
 struct qv_config {
-    const struct qv_family *family;
-    char model_type[64]; /* the whole model's, such as "qwen3_vl" */
-    int64_t depth, hidden, heads, intermediate, out_hidden;
-    int64_t kv_heads;            /* 0: as many as heads */
-    int64_t merger_intermediate; /* width of a gated merger's MLP */
-    int64_t mlp_padding; /* the device pads `intermediate` with this many zeros; not in the file */
-    int64_t in_channels, patch, temporal, merge;
-    /* the learned position table is [n_positions, hidden], a square grid; 0: there is none */
-    int64_t n_positions;
-    /* pixels per side of the image with one position per patch, which some config.json files give
-     * instead of n_positions; 0: not given */
-    int64_t image_size;
-    int64_t window; /* pixels per side of an attention window; 0: there are no windows */
-    bool full_attention[QV_MOST_DEPTH]; /* whether a block attends to its whole frame pair */
-    int64_t n_deepstack;
-    /* blocks that have a DeepStack merger, in the mergers' order */
-    int64_t deepstack[QV_MAX_DEEPSTACK];
-    double norm_eps, rope_theta;
-    int act; /* enum qv_act of the blocks' MLP */
-    qv_preprocess image, video;
-    /* For a GGUF file, what it leaves out and where that was taken from; "" if there is nothing to
-     * say. */
-    char note[QV_CONFIG_NOTE];
-    /* Why tokens will probably differ from the published checkpoint's: means in a GGUF file look
-     * wrong, or a folder lacks preprocessor files; "" if there is nothing to say. */
-    char warning[QV_CONFIG_WARNING];
-    bool doubts_means; /* the warning is about means and deviations only */
+#define QV_CONFIG(kind, member, dimensions) QV_CONFIG_##kind member dimensions;
+#define QV_CONFIG_APART(type, member, dimensions) type member dimensions;
+#include "config.inc"
 };
 
 static inline int64_t
@@ -111,6 +95,19 @@ qv_status qv_mmproj_find(const char *path, char **file, qv_error *err);
 /* Reads a file's keys into what qv_config_read makes of a folder's files, with the file's note and
  * warning. QV_EUNSUPPORTED if it has no vision tower, or one of an unknown family. */
 qv_status qv_mmproj_read(const char *path, struct qv_config *c, qv_error *err);
+
+/* ---- identity.c ------------------------------------------------------------------------------ */
+
+enum { QV_IDENTITY_SIZE = 40 };
+
+/*
+ * Makes the identity of a tower: a hash of the weights' digest ("": unknown) and of all that tokens
+ * depend on in config.json and the preprocessor files. Towers with equal identities give
+ * the same tokens, but for the dtype and device that compute them. *numbers is set to the numbers
+ * of config.json among these, a JSON object, which the caller free()s. Returns QV_ENOMEM.
+ */
+qv_status qv_identity_make(const struct qv_config *c, const char *digest,
+                           char identity[QV_IDENTITY_SIZE], char **numbers, qv_error *err);
 
 /* ---- preprocessor.c -------------------------------------------------------------------------- */
 

@@ -147,12 +147,41 @@ model_json(const qv_cache_info *in)
     return j;
 }
 
+/* Counts the parts of each version of FFmpeg; *text has a line for each. Parts that do not record
+ * it are left out. */
+static json_t *
+ffmpeg_json(const qv_cache *c, const qv_cache_info *in, json_t **text)
+{
+    json_t *versions = json_object(), *n;
+    char version[QV_CACHE_FFMPEG_BYTES];
+    const char *key;
+    bool lost = false;
+    *text = json_array();
+    for (int64_t i = 0; i < in->n_parts && !lost; i++)
+        if (!qv_cache_part_ffmpeg(c, i, version, NULL) && *version)
+            lost = json_object_set_new(versions, version,
+                                       json_integer(1 + json_integer_value(
+                                                            json_object_get(versions, version))));
+    json_object_foreach(versions, key, n)
+    {
+        const json_int_t parts = json_integer_value(n);
+        lost = json_array_append_new(*text, json_sprintf("%s in %lld part%s", key, (long long)parts,
+                                                         parts == 1 ? "" : "s")) ||
+               lost;
+    }
+    if (!lost)
+        return versions;
+    json_decref(versions);
+    return NULL;
+}
+
 static const char status_text[] =
     "{cache}: {ok} ok, {failed} failed[text.listed?, {missing} missing, {changed} changed since]"
     "[damaged_clips?, {damaged_clips} of the ok with damaged frames]; "
     "{bytes|GB} of tokens, {text.size|GB} in {parts} part{parts|s}[damaged?, {damaged|n} damaged]\n"
     "[model?  model      [model.name?\"{model.name}\", ]{model.type}"
     "[model.folder?, \"{model.folder}\"]\n]"
+    "[text.ffmpeg?  FFmpeg     {text.ffmpeg|\n             }\n]"
     "[gone?  gone       {gone} of the ok have no files any more; their tokens count\n]"
     "[text.prunable?  prunable   {superseded} superseded records with {superseded_bytes|GB} of "
     "tokens, {damaged_bytes|GB} in damaged parts (qwenvit cache prune)\n]";
@@ -166,6 +195,7 @@ status(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in,
         [QV_CACHE_DONE] = in->n_ok, [QV_CACHE_FAILED] = in->n_failed
     };
     int64_t superseded;
+    json_t *ffmpeg;
     if (o->list)
         n[QV_CACHE_DONE] = n[QV_CACHE_FAILED] = 0;
     json_t *failures = json_array();
@@ -176,15 +206,16 @@ status(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in,
         json_decref(failures);
         return s;
     }
+    json_t *versions = ffmpeg_json(c, in, &ffmpeg);
     json_t *j =
         tool_json("cache:t ok:I failed:I damaged_clips:I bytes:I part_bytes:I parts:I superseded:I "
-                  "superseded_bytes:I damaged_bytes:I model:o damaged:o failures:o text.listed:b "
-                  "text.size:I text.prunable:b",
+                  "superseded_bytes:I damaged_bytes:I model:o damaged:o failures:o ffmpeg:o "
+                  "text.listed:b text.size:I text.prunable:b text.ffmpeg:o",
                   o->out, n[QV_CACHE_DONE] + n[QV_CACHE_SOURCE_GONE], n[QV_CACHE_FAILED],
                   count_damaged(c, in), in->bytes, in->part_bytes, in->n_parts, in->n_superseded,
                   in->superseded_bytes, in->damaged_bytes, model_json(in),
-                  damage_json(c, &superseded), failures, o->list != NULL,
-                  in->part_bytes + in->damaged_bytes, in->n_superseded || in->n_damaged);
+                  damage_json(c, &superseded), failures, versions, o->list != NULL,
+                  in->part_bytes + in->damaged_bytes, in->n_superseded || in->n_damaged, ffmpeg);
     if (o->list)
         tool_json_add(&j, "missing:I changed:I gone:I", n[QV_CACHE_MISSING], n[QV_CACHE_CHANGED],
                       n[QV_CACHE_SOURCE_GONE]);

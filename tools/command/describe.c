@@ -31,8 +31,8 @@ describe_tensors(const struct tool_options *o, const char *path, qv_error *err)
     const qv_status s = qv_safetensors_open(path, &f, err);
     if (s)
         return s;
-    static const char *const fields[] = { "qwenvit_version", "source", "model",  "weights_digest",
-                                          "precision",       "key",    "backend" };
+    static const char *const fields[] = { "qwenvit_version", "source",    "model", "weights_digest",
+                                          "identity",        "precision", "key",   "backend" };
     const size_t n = qv_safetensors_count(f);
     json_t *about = json_object(), *named = json_array();
     double bytes = 0;

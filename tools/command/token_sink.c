@@ -28,6 +28,7 @@ open_file(const struct tool_encoder *e, struct tool_output *output, const qv_job
     const struct qv_token_file_origin origin = { .source = source,
                                                  .model = e->model.model_type,
                                                  .digest = e->model.digest,
+                                                 .identity = e->model.identity,
                                                  .precision = qv_dtype_name(e->model.dtype),
                                                  .backend = e->context.backend,
                                                  .device = e->context.device,

@@ -168,7 +168,7 @@ async def metrics(service: Service, request: Request) -> Reply:
 async def models(service: Service, request: Request) -> Reply:
     service.must_be_ready()
     info = service.encoder.info
-    about = {name: info[name] for name in ("model_type", "digest", "dtype", "backend", "device", "out_hidden", "n_deepstack")}
+    about = {name: info[name] for name in ("model_type", "digest", "identity", "dtype", "backend", "device", "out_hidden", "n_deepstack")}
     limits = {**service.settings.limits._asdict(), "timeout": service.settings.seconds, "queue": service.turns.most}
     row = {"id": info["model_type"], "object": "model", "owned_by": "qwenvit", **about, "version": __version__, "limits": limits}
     return _json({"object": "list", "data": [row]})

@@ -18,7 +18,7 @@ from typing import Any
 
 import uvicorn
 
-from .. import __version__
+from .. import __version__, _decoder
 from .._async import AsyncEncoder
 from .._error import Error, error
 from .._prompt import FAMILIES
@@ -154,7 +154,11 @@ def load(service: Service, a: argparse.Namespace, loop: asyncio.AbstractEventLoo
     info = encoder.info
     service.metrics.gauge("chunk_rows", "Patches that were computed", lambda: encoder.progress()["rows"])
     service.metrics.gauge("chunk_capacity_rows", "Patches that their chunks had room for", lambda: encoder.progress()["capacity_rows"])
-    about = {"version": __version__, **{name: info[name] for name in ("digest", "dtype", "backend", "device")}}
+    # all that tokens depend on but the item
+    about = {
+        "version": __version__, "ffmpeg": _decoder.start().ffmpeg(),
+        **{name: info[name] for name in ("identity", "dtype", "backend", "device")},
+    }
     service.cache = TokenCache(about, a.cache_memory, a.cache, a.cache_bytes, service.writers)
     if a.ec_path:
         if info["model_type"] not in FAMILIES:

@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: MIT */
+/* How clips or images become frames, in JSON. */
+#pragma once
+
+#include <jansson.h>
+
+#include "qwenvit.h"
+
+/* Returns an object with all members; NULL for lack of memory. */
+json_t *qv_preprocess_json(const qv_preprocess *p);
