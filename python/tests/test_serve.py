@@ -487,7 +487,7 @@ def test_the_folder_has_nothing_for_another_tower_or_ffmpeg(golden, tmp_path, tm
     means = another_tower(golden, tmp_path / "means", "preprocessor_config.json", image_mean=[0.1, 0.2, 0.3])
     heads = another_tower(golden, tmp_path / "heads", "config.json", vision_config={"num_heads": 1})
     decoder = tmp_path / "decoder"
-    decoder.write_text("#!/bin/sh\n[ $1 != --version ] || { printf 'qwenvit-decoder 1\\n  FFmpeg   0.1\\n' >&0; exit; }\n"
+    decoder.write_text("#!/bin/sh\n[ \"$1\" != --version ] || { printf 'qwenvit-decoder 1\\n  FFmpeg   0.1\\n' >&0; exit; }\n"
                        f"exec '{_decoder.find()}' \"$@\"\n")
     decoder.chmod(0o755)
     with started(tmp_path_factory) as start_of:
