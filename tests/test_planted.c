@@ -352,8 +352,10 @@ run_endless(const struct tiny *t, qv_decoder *decoder, const char *name, enum le
                                    .ticket = 1,
                                    .client = client });
     add(job, good_clip, "good", FEW, false);
-    while (count_decoding(decoder) < 2) /* one is always ready for the next clip */
-        usleep(1000);
+    const bool is_read = strncmp(name, "opening", 7) != 0;
+    qv_job_progress p = { 0 };
+    for (; is_read ? !p.frame_bytes : count_decoding(decoder) < 2; usleep(1000))
+        qv_job_get_progress(job, &p); /* one process is always ready for the next clip */
     usleep(200000);
     const bool was_decoding = !has_ended(c, name);
     const double began_s = qv_seconds();
