@@ -109,8 +109,10 @@ qv_cache_part_free(struct qv_cache_part **part)
     if (!p)
         return;
     qv_cache_file_close(&p->file);
-    for (size_t i = 0; i < p->n_keys; i++)
+    for (size_t i = 0; i < p->n_keys; i++) {
+        free(p->keys[i].key);
         free(p->keys[i].done);
+    }
     free(p->keys);
     free(p);
     *part = NULL;
@@ -118,13 +120,14 @@ qv_cache_part_free(struct qv_cache_part **part)
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
-/* Returns the number of a key, or n_keys. */
+/* Returns the number of a key, or n_keys. Keys of one hash can be made at will, so their bytes
+ * decide. */
 static size_t
 find_key(const struct qv_cache_part *p, const char *key)
 {
     const uint64_t hash = qv_cache_key_hash(key);
     size_t i = 0;
-    while (i < p->n_keys && p->keys[i].hash != hash)
+    while (i < p->n_keys && (p->keys[i].hash != hash || strcmp(p->keys[i].key, key) != 0))
         i++;
     return i;
 }
@@ -144,7 +147,11 @@ qv_cache_part_begin(struct qv_cache_part *p, const qv_cache_layout *l, const cha
         return qv_no_memory(p->file.folder->path, err);
     p->keys = keys;
     p->keys[p->n_keys].done = NULL;
-    p->keys[p->n_keys++].hash = qv_cache_key_hash(key);
+    p->keys[p->n_keys].hash = qv_cache_key_hash(key);
+    p->keys[p->n_keys].key = strdup(key);
+    if (!p->keys[p->n_keys].key)
+        return qv_no_memory(p->file.folder->path, err);
+    p->n_keys++;
     *b = (struct qv_cache_block){ .at = p->end, .need = need };
     b->step = qv_index_padded((uint64_t)rows * qv_cache_row_bytes(l));
     b->bytes = b->step * (uint64_t)qv_cache_n_tensors(l);
@@ -166,8 +173,9 @@ void
 qv_cache_part_drop(struct qv_cache_part *p, const char *key, const struct qv_cache_block *b)
 {
     give_back(p, b, b->at);
-    p->keys[find_key(p, key)] = p->keys[p->n_keys - 1];
-    p->n_keys--;
+    const size_t i = find_key(p, key);
+    free(p->keys[i].key);
+    p->keys[i] = p->keys[--p->n_keys];
     p->front -= b->need;
     p->n_open--;
 }

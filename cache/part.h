@@ -30,6 +30,7 @@ struct qv_cache_part {
     uint64_t front;      /* the most bytes that everything in front of the data takes */
     struct {
         uint64_t hash;              /* of the key */
+        char *key;                  /* free() */
         struct qv_cache_done *done; /* free(); NULL: the key is not finished */
     } * keys;                       /* [n_keys]: the keys that were begun in it */
     size_t n_keys, keys_room, n_open;

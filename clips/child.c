@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -129,6 +130,14 @@ qvm_child_signal(const qvm_child *child, int number)
 #endif
     if (is_child(child->pid))
         kill(child->pid, number);
+}
+
+const char *
+qvm_signal_text(int number, char text[128])
+{
+    snprintf(text, 128, "killed by signal %d (%s)%s", number, strsignal(number),
+             number == SIGKILL ? ", perhaps because memory ran out" : "");
+    return text;
 }
 
 /* Waits for the process. Returns whether it has ended, or is somebody else's to wait for. */

@@ -87,6 +87,8 @@ bool qvm_child_has_ended(qvm_child *child);
 /* Waits until the process has ended. Returns its exit code, or minus the signal that killed it; 0
  * if nobody can know. */
 int qvm_child_await(qvm_child *child);
+/* Writes and returns how a signal ended a process: "killed by signal 9 (Killed), ..". */
+const char *qvm_signal_text(int number, char text[128]);
 /* Closes this process's descriptors of it; the child goes on. */
 void qvm_child_leave(qvm_child *child);
 
@@ -101,7 +103,7 @@ struct qv_decoder {
     int64_t starts; /* how often the program was started */
     bool used;      /* the program was asked to serve a session */
     bool answered;  /* .. and has answered */
-    char lost[96];  /* why the program must be started again; "": it need not */
+    char lost[192]; /* why the program must be started again; "": it need not */
     pthread_mutex_t kept_lock;
     struct qvm_kept kept; /* guarded by kept_lock */
     char *program;        /* the program's path */
@@ -122,7 +124,7 @@ typedef struct qvm_server {
 qv_status qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_t memory,
                             qvm_server *server, qv_error *err);
 /* Ends a session's process at once. Returns waitpid's status; -1: the program that knows it was
- * lost. */
-int qvm_session_end(qv_decoder *decoder, const qvm_server *server);
+ * lost, as *why says. */
+int qvm_session_end(qv_decoder *decoder, const qvm_server *server, qv_error *why);
 /* Ends a session's process without waiting for its end. */
 void qvm_session_drop(qv_decoder *decoder, const qvm_server *server);

@@ -35,6 +35,8 @@ qvm_process_start(struct qvm_process *p, const qv_clip_options *o, qv_error *err
     qv_status status = QV_OK;
     p->memory = o->decode_memory ? o->decode_memory : DEFAULT_MEMORY;
     p->patience_s = o->decode_seconds > 0 ? o->decode_seconds : DEFAULT_PATIENCE_S;
+    p->go_on = o->go_on;
+    p->user = o->user;
     p->gpu = o->gpu;
     p->session.shared = qvm_shared_memory();
     if (p->session.shared < 0 || !qvm_stream(&p->socket, &p->session.socket))
@@ -54,17 +56,18 @@ qvm_process_start(struct qvm_process *p, const qv_clip_options *o, qv_error *err
     return status ? qv_fail(err, status, "%s: %s", p->path, inner.text) : QV_OK;
 }
 
-/* Ends the decoder process. With `ask` waits for that and returns its status, or -1; else 0. */
+/* Ends the decoder process. With `why` waits for that and returns its status, or -1, in which case
+ * *why says what became of the program; else 0. */
 static int
-end(struct qvm_process *p, bool ask)
+end(struct qvm_process *p, qv_error *why)
 {
     int how = 0;
     close_fd(&p->socket);
     close_fd(&p->codec);
     close_fd(&p->session.socket);
     close_fd(&p->session.codec);
-    if (p->server.pid && ask)
-        how = qvm_session_end(p->decoder, &p->server);
+    if (p->server.pid && why)
+        how = qvm_session_end(p->decoder, &p->server, why);
     else if (p->server.pid)
         qvm_session_drop(p->decoder, &p->server);
     p->server.pid = 0;
@@ -84,7 +87,7 @@ qvm_process_init(struct qvm_process *p, const char *path, qv_outcome *outcome, i
 void
 qvm_process_close(struct qvm_process *p)
 {
-    end(p, false);
+    end(p, NULL);
     qv_decoder_stop(&p->own_decoder);
     close_fd(&p->session.shared);
 }
@@ -116,28 +119,41 @@ qvm_process_give_gpu(struct qvm_process *p, const qvm_request *r, qv_error *err)
 static qv_status
 explain_end(struct qvm_process *p, const char *silent, qv_error *err)
 {
-    const int how = end(p, true);
+    char text[128];
+    qv_error why;
+    const int how = end(p, &why);
     p->program_lost = how == -1;
     if (how == -1)
-        return qv_fail(err, QV_EBACKEND, "%s: qwenvit-decoder has ended", p->path);
+        return qv_fail(err, QV_EBACKEND, "%s: %s", p->path, why.text);
     if (silent)
         return qv_fail(err, QV_EFORMAT, "%s: %s for %g s (decode_seconds): it was killed", p->path,
                        silent, p->patience_s);
     if (WIFSIGNALED(how))
-        return qv_fail(err, QV_EFORMAT, "%s: its decoder crashed with signal %d (%s)", p->path,
-                       WTERMSIG(how), strsignal(WTERMSIG(how)));
+        return qv_fail(err, QV_EFORMAT, "%s: its decoder was %s", p->path,
+                       qvm_signal_text(WTERMSIG(how), text));
     return qv_fail(err, p->asked ? QV_EFORMAT : QV_EBACKEND,
                    "%s: its decoder exited with code %d without an error", p->path,
                    WIFEXITED(how) ? WEXITSTATUS(how) : 0);
 }
 
-/* Sets the error for a socket that fails on this side, and ends the decoder process. */
+/* Sets the error for a caller that does not go on or a socket that fails on this side, and ends the
+ * decoder process. */
 static qv_status
 lose_it(struct qvm_process *p, int why, qv_error *err)
 {
-    end(p, false);
+    end(p, NULL);
+    if (why == ECANCELED)
+        return qv_fail(err, QV_ESTATE, "%s: its caller does not go on", p->path);
     return qv_fail(err, QV_EBACKEND, "%s: no way to talk to its decoder: %s", p->path,
                    strerror(why));
+}
+
+/* Sends (`out`) or receives. Returns as qvm_transfer does. */
+static int
+talk(const struct qvm_process *p, bool out, void *bytes, size_t n)
+{
+    return qvm_transfer(p->socket, out, bytes, n,
+                        &(struct qvm_patience){ qv_seconds() + p->patience_s, p->go_on, p->user });
 }
 
 /* No error yet if the process is gone: its last message must still be read. A process that takes
@@ -145,7 +161,7 @@ lose_it(struct qvm_process *p, int why, qv_error *err)
 qv_status
 qvm_process_send(struct qvm_process *p, const void *bytes, size_t n, qv_error *err)
 {
-    const int code = qvm_send_until(p->socket, bytes, n, qv_seconds() + p->patience_s);
+    const int code = talk(p, true, (void *)(uintptr_t)bytes, n);
     if (!code || code == EPIPE || code == ECONNRESET)
         return QV_OK;
     if (code == ETIMEDOUT)
@@ -162,7 +178,7 @@ qvm_process_tell(struct qvm_process *p, const qvm_request *request, qv_error *er
 qv_status
 qvm_process_receive(struct qvm_process *p, void *bytes, size_t n, qv_error *err)
 {
-    const int code = qvm_receive_until(p->socket, bytes, n, qv_seconds() + p->patience_s);
+    const int code = talk(p, false, bytes, n);
     if (code == ETIMEDOUT || code == ECONNRESET)
         return explain_end(p, code == ETIMEDOUT ? "no sign of life from its decoder" : NULL, err);
     return code ? lose_it(p, code, err) : QV_OK;
@@ -290,7 +306,7 @@ qvm_process_next(struct qvm_process *p, qvm_event *event, qv_error *err)
         if (status)
             return status;
         if (!accept_event(p, event)) {
-            end(p, false);
+            end(p, NULL);
             return qv_fail(err, QV_EFORMAT,
                            "%s: its decoder sent an impossible reply and was killed", p->path);
         }

@@ -10,6 +10,8 @@ struct qvm_process {
     qv_outcome *outcome; /* the clip's, which the decoder's reports are written to */
     int64_t memory;      /* the most memory of the process, in bytes */
     double patience_s;
+    bool (*go_on)(void *user); /* as in the clip's options */
+    void *user;
     qvm_session session; /* descriptors that the decoder is given; -1: not open */
     qv_decoder *decoder, *own_decoder;
     qvm_server server; /* the process itself; pid is 0: there is none */

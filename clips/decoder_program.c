@@ -119,12 +119,16 @@ find_program(const char *program, const char **path, char found[PATH_MAX], qv_er
                          found);
 }
 
-/* Returns why a program ended without a message. */
+/* Returns why a program ended without a message; has_run: its libraries are there. */
 static const char *
-say_ending(int how, char text[64])
+say_ending(int how, bool has_run, char text[128])
 {
-    snprintf(text, 64, how < 0 ? "killed by signal %d" : "exit code %d", abs(how));
-    return how == NOT_LOADED ? NO_FFMPEG : text;
+    if (how == NOT_LOADED && !has_run)
+        return NO_FFMPEG;
+    if (how < 0)
+        return qvm_signal_text(-how, text);
+    snprintf(text, 128, "exit code %d", how);
+    return text;
 }
 
 /* Runs the program, and reads the text that it prints before it ends. */
@@ -145,10 +149,10 @@ run_program(const char *program, char *const *arguments, char *const *environmen
         qvm_receive_until(child.socket, text, 255, qv_seconds() + patience_s);
         how = end_program(&child);
     }
-    char ending[64];
+    char ending[128];
     return *text ? QV_OK
                  : qv_fail(err, QV_EBACKEND, "%s does not run: %s", path,
-                           code ? strerror(code) : say_ending(how, ending));
+                           code ? strerror(code) : say_ending(how, false, ending));
 }
 
 static qv_status
@@ -285,13 +289,14 @@ send_order(const qv_decoder *d, const qvm_order *order, const qvm_session *s, do
 static void
 give_up(qv_decoder *d, int code)
 {
-    char text[64];
+    char text[128];
     if (code == ETIMEDOUT) {
         qvm_child_signal(&d->child, SIGKILL);
         snprintf(d->lost, sizeof d->lost, "did not answer for %g s and was killed", d->patience_s);
     } else if (code == EPIPE || code == ECONNRESET) {
         snprintf(d->lost, sizeof d->lost, "has ended%s: %s",
-                 d->answered ? "" : " without an answer", say_ending(end_program(&d->child), text));
+                 d->answered ? "" : " without an answer",
+                 say_ending(end_program(&d->child), d->answered, text));
     } else {
         snprintf(d->lost, sizeof d->lost, "cannot be heard: %s", strerror(code));
     }
@@ -325,7 +330,8 @@ make_ready(qv_decoder *d, const qvm_order *order, int64_t *start, qv_error *err)
     if (order->kind != QVM_SERVE)
         return *start == d->starts && !*d->lost
                    ? QV_OK
-                   : qv_fail(err, QV_EBACKEND, "qwenvit-decoder was lost");
+                   : qv_fail(err, QV_EBACKEND, "qwenvit-decoder %s",
+                             *d->lost ? d->lost : "has ended, and was started again");
     if (*d->lost)
         end_program(&d->child);
     const qv_status status = d->child.pid ? QV_OK : start_program(d, err);
@@ -365,12 +371,12 @@ qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_t memor
 }
 
 int
-qvm_session_end(qv_decoder *decoder, const qvm_server *server)
+qvm_session_end(qv_decoder *decoder, const qvm_server *server, qv_error *why)
 {
     int32_t how;
     int64_t start = server->start;
     const qvm_order order = { .kind = QVM_KILL, .pid = server->pid };
-    return ask(decoder, &order, NULL, &start, &how, NULL) ? -1 : how;
+    return ask(decoder, &order, NULL, &start, &how, why) ? -1 : how;
 }
 
 void

@@ -86,7 +86,12 @@ typedef struct qv_clip_options {
      * anything unforeseen from its beginning; qv_outcome.not_gpu says why. */
     qv_decode decode;
     int gpu;
-    uint64_t reserved[6];
+    /* Asked with `user`, in the thread that opens or reads the clip, at least every 50 ms while that
+     * waits for the clip's process: false ends the wait and the process, with QV_ESTATE. NULL: it
+     * is not asked. A job asks on its own behalf instead. */
+    bool (*go_on)(void *user);
+    void *user;
+    uint64_t reserved[4];
 } qv_clip_options;
 
 typedef enum qv_value_type {
@@ -239,6 +244,7 @@ QV_API void qv_decoder_stop(qv_decoder **decoder);
  *  - QV_EINVAL for a fault of the caller: options that exclude each other or are out of range;
  *    start_s and end_s with no frame between them, or for an image.
  *  - QV_ENOMEM for lack of memory here, or too many open files.
+ *  - QV_ESTATE if options.go_on returned false.
  *  - QV_EBACKEND if the file system or its server is gone; if qwenvit-decoder is missing, ended
  *    twice while it decoded this clip, makes no more processes, or these cannot lock themselves in;
  *    with QV_DECODE_GPU, if the GPU, its driver or its decoders are missing, or the process that

@@ -174,6 +174,16 @@ int qvm_wait_for(int socket, short events, double until_s);
  * side has gone. */
 int qvm_receive_until(int socket, void *message, size_t n, double until_s);
 int qvm_send_until(int socket, const void *message, size_t n, double until_s);
+/* How long a wait may take: until_s as above, and as long as go_on returns true, which is asked at
+ * the beginning and then every 50 ms; NULL: it is not asked. */
+struct qvm_patience {
+    double until_s;
+    bool (*go_on)(void *user);
+    void *user;
+};
+/* Sends (`out`) or receives all n bytes. Returns as the two above do; ECANCELED if go_on ends the
+ * wait. */
+int qvm_transfer(int socket, bool out, void *bytes, size_t n, const struct qvm_patience *patience);
 /* Do the same without a time limit. Return false on failure. */
 bool qvm_receive(int socket, void *message, size_t n);
 bool qvm_send(int socket, const void *message, size_t n);

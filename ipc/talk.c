@@ -14,6 +14,8 @@
 #include "clock.h"
 #include "messages.h"
 
+#define ASK_S 0.05
+
 int
 qvm_shared_memory(void)
 {
@@ -84,16 +86,28 @@ qvm_wait_for(int socket, short events, double until_s)
     }
 }
 
-/* Sends (`out`) or receives all n bytes, and waits whenever the socket is not ready. */
+/* Waits for a socket, if go_on may be asked again for a short time only. */
 static int
-transfer(int socket, bool out, char *at, size_t n, double until_s)
+wait_asking(int socket, short events, const struct qvm_patience *patience)
 {
+    const double soon_s = patience->go_on ? qv_seconds() + ASK_S : INFINITY;
+    const bool is_last = patience->until_s <= soon_s;
+    const int code = qvm_wait_for(socket, events, is_last ? patience->until_s : soon_s);
+    return code == ETIMEDOUT && !is_last ? 0 : code;
+}
+
+int
+qvm_transfer(int socket, bool out, void *bytes, size_t n, const struct qvm_patience *patience)
+{
+    char *at = bytes;
     while (n) {
+        if (patience->go_on && !patience->go_on(patience->user))
+            return ECANCELED;
         const ssize_t some = out ? send(socket, at, n, QVM_NOSIGNAL | MSG_DONTWAIT)
                                  : recv(socket, at, n, MSG_DONTWAIT);
         int code = some > 0 ? 0 : some ? errno : ECONNRESET;
         if (code == EAGAIN)
-            code = qvm_wait_for(socket, out ? POLLOUT : POLLIN, until_s);
+            code = wait_asking(socket, out ? POLLOUT : POLLIN, patience);
         if (code && code != EINTR)
             return code;
         at += some > 0 ? some : 0;
@@ -105,13 +119,14 @@ transfer(int socket, bool out, char *at, size_t n, double until_s)
 int
 qvm_receive_until(int socket, void *message, size_t n, double until_s)
 {
-    return transfer(socket, false, message, n, until_s);
+    return qvm_transfer(socket, false, message, n, &(struct qvm_patience){ .until_s = until_s });
 }
 
 int
 qvm_send_until(int socket, const void *message, size_t n, double until_s)
 {
-    return transfer(socket, true, (char *)(uintptr_t)message, n, until_s);
+    return qvm_transfer(socket, true, (void *)(uintptr_t)message, n,
+                        &(struct qvm_patience){ .until_s = until_s });
 }
 
 bool

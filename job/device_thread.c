@@ -62,7 +62,7 @@ choose(struct qv_job_device *d, struct qv_job_buffer *buffer, double *wait_s)
 {
     qv_job *job = d->job;
     /* a reader that waits for memory gets it once chunks have gone */
-    const bool more = (qv_job_next_waiting(job) || job->n_putting) && job->serving == job->ticket;
+    const bool more = (qv_job_next_waiting(job) || job->n_putting) && !job->wants_memory;
     buffer->chunk = qv_feeder_ready(job->feeder, d->index, qv_seconds(), more, wait_s);
     if (!buffer->chunk)
         return false;
@@ -154,7 +154,7 @@ push_chunk(struct qv_job_device *d, struct qv_job_buffer *buffer)
     buffer->device_s = ended_s - began_s;
     for (size_t i = 0; i < buffer->n && !job->o.keep_frames; i++) /* the device has them now */
         qv_job_free_frames(job, &buffer->pieces[i].frames);
-    if (chunk->refused && (status == QV_ENOMEM || !qv_ends_all(status))) {
+    if (status && chunk->refused) {
         fail_chunk(job, buffer, status, &err);
         hand_over(job, buffer);
         return;

@@ -284,6 +284,18 @@ start_gpus(qv_job *job, qv_decoder *decoder)
     job->gpus_started = true;
 }
 
+/* Returns whether an item's reader goes on. */
+static bool
+goes_on(void *user)
+{
+    const struct qv_job_item *item = user;
+    qv_job *job = item->client->job;
+    pthread_mutex_lock(&job->lock);
+    const bool goes_on = !qv_job_is_over(job, item);
+    pthread_mutex_unlock(&job->lock);
+    return goes_on;
+}
+
 /* Sets the clip's options. The job's own decoder starts for the first clip that needs it. */
 static qv_status
 set_clip_options(qv_job *job, struct qv_job_item *item, qv_error *err)
@@ -291,6 +303,8 @@ set_clip_options(qv_job *job, struct qv_job_item *item, qv_error *err)
     qv_clip_options *o = &item->clip_options;
     *o = item->source.clip ? *item->source.clip : job->o.clip;
     item->source.clip = NULL;
+    o->go_on = goes_on;
+    o->user = item;
     if (item->source.kind == QV_SOURCE_BYTES) {
         o->bytes = item->source.bytes;
         o->n_bytes = item->source.n_bytes;

@@ -116,6 +116,7 @@ enum qv_job_state {
 struct qv_job_item {
     struct qv_job_item *next, **link; /* in the list of all items */
     struct qv_job_item *next_waiting; /* in the list of those that wait for a reader */
+    struct qv_job_item *next_wants_memory;
     struct qv_job_client *client;
     qv_job_source source;
     qv_clip_options clip_options;
@@ -215,7 +216,7 @@ struct qv_job {
     int n_reading, n_putting;    /* items with a reader; items that will get more frame pairs */
     int64_t n_handed;            /* chunks that were handed to the sink */
     size_t used;                 /* bytes of frames */
-    int64_t ticket, serving;     /* readers get memory in the order in which they ask */
+    struct qv_job_item *wants_memory; /* items whose readers wait for memory, in order */
     double opened_s;
     qv_job_progress progress;
 };
@@ -228,6 +229,13 @@ qv_job_next_waiting(const qv_job *job)
     while (item && item->client->most_ahead && item->client->results >= item->client->most_ahead)
         item = item->next_waiting;
     return item;
+}
+
+/* Returns whether no more of an item is to be read, under the lock. */
+static inline bool
+qv_job_is_over(const qv_job *job, const struct qv_job_item *item)
+{
+    return job->stopping || item->status;
 }
 
 /* Returns how many clips are decoded at once, under the lock. */

@@ -8,40 +8,45 @@
 
 /* ---- room ------------------------------------------------------------------------------------ */
 
-static bool
-is_over(const qv_job *job, const struct qv_job_item *item)
-{
-    return job->stopping || item->status;
-}
-
 /* Waits for memory, which readers get in the order in which they ask, so that small pieces do not
  * keep a large one waiting. A piece above the limit gets it once nothing else has any. */
 static void
-wait_for_memory(qv_job *job, size_t bytes)
+wait_for_memory(qv_job *job, struct qv_job_item *item, size_t bytes)
 {
-    const int64_t ticket = job->ticket++;
     const size_t most = (size_t)job->o.memory;
+    struct qv_job_item **link = &job->wants_memory;
+    while (*link)
+        link = &(*link)->next_wants_memory;
+    *link = item;
     qv_job_wake(
         job,
         QV_JOB_DEVICES); /* no piece may come for a while, so they fill chunks with what is there */
-    while (!job->stopping && (job->serving != ticket || (job->used && job->used + bytes > most)))
+    while (!qv_job_is_over(job, item) &&
+           (job->wants_memory != item || (job->used && job->used + bytes > most)))
         qv_job_wait(job, QV_JOB_READERS);
-    job->serving++;
+    for (link = &job->wants_memory; *link != item;)
+        link = &(*link)->next_wants_memory;
+    *link = item->next_wants_memory;
+    item->next_wants_memory = NULL;
     qv_job_wake(job, QV_JOB_READERS);
 }
 
-/* Waits until frames may be read, and takes their memory; false: the job or the item is over. */
+/* Waits until an item's next frame pairs may be put; false: the job or the item is over. For a clip,
+ * `frames` then own the bytes that are counted for them. */
 static bool
-take_room(qv_job *job, struct qv_job_item *item, size_t bytes)
+take_room(qv_job *job, struct qv_job_item *item, struct qv_job_frames *frames, size_t bytes)
 {
     pthread_mutex_lock(&job->lock);
     qv_job_clock_start(&item->room, qv_seconds());
-    while (!is_over(job, item) && item->feed->full)
+    while (!qv_job_is_over(job, item) && item->feed->full)
         qv_job_wait(job, QV_JOB_READERS);
-    if (bytes && !is_over(job, item))
-        wait_for_memory(job, bytes);
-    const bool over = is_over(job, item);
-    job->used += over ? 0 : bytes;
+    if (frames && !qv_job_is_over(job, item))
+        wait_for_memory(job, item, bytes);
+    const bool over = qv_job_is_over(job, item);
+    if (frames && !over) {
+        frames->bytes = bytes;
+        job->used += bytes;
+    }
     if (job->used > job->progress.most_frame_bytes)
         job->progress.most_frame_bytes = job->used;
     qv_job_clock_stop(&item->room, qv_seconds());
@@ -66,7 +71,7 @@ put(qv_job *job, struct qv_job_item *item, struct qv_job_frames *frames, qv_erro
     qv_status status = QV_EFULL;
     pthread_mutex_lock(&job->lock);
     qv_job_clock_start(&item->room, qv_seconds());
-    while (!is_over(job, item) && status == QV_EFULL) {
+    while (!qv_job_is_over(job, item) && status == QV_EFULL) {
         status = qv_feeder_put(job->feeder, item->feed, frames ? frames->at : NULL, frames, err);
         if (status == QV_EFULL)
             qv_job_wait(job, QV_JOB_READERS);
@@ -233,20 +238,14 @@ open_clip(const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err
     return qv_job_feed(job, item, name_of(item), err);
 }
 
-/* Reads frames one at a time, so that a job's end waits for one at most. *more: it goes on. */
+/* Reads n frames from number `first` on. */
 static qv_status
-read_frames(qv_job *job, struct qv_job_item *item, uint8_t *to, int64_t first, int64_t n,
-            bool *more, qv_error *err)
+read_frames(struct qv_job_item *item, uint8_t *to, int64_t first, int64_t n, qv_error *err)
 {
     const size_t frame = (size_t)item->outcome.width * (size_t)item->outcome.height * 3;
     for (int64_t got, at = 0; at < n; at += got) {
-        pthread_mutex_lock(&job->lock);
-        *more = !is_over(job, item);
-        pthread_mutex_unlock(&job->lock);
-        if (!*more)
-            return QV_OK;
-        qv_status status = qv_clip_read(item->clip, to + (size_t)at * frame, 1, &got,
-                                        item->timestamps_s + first + at, err);
+        const qv_status status = qv_clip_read(item->clip, to + (size_t)at * frame, 1, &got,
+                                              item->timestamps_s + first + at, err);
         if (status)
             return status;
         if (!got)
@@ -256,58 +255,56 @@ read_frames(qv_job *job, struct qv_job_item *item, uint8_t *to, int64_t first, i
     return QV_OK;
 }
 
-/* Allocates memory for n frames, whose bytes are already counted. */
-static struct qv_job_frames *
-hold_frames(size_t bytes)
+/* Waits for room for n frames, and reads them into `frames`. */
+static qv_status
+fill_frames(qv_job *job, struct qv_job_item *item, struct qv_job_frames *frames, int64_t first,
+            int64_t n, qv_error *err)
 {
-    struct qv_job_frames *frames = malloc(sizeof *frames);
-    void *at = malloc(bytes);
-    if (!frames || !at) {
-        free(frames);
-        free(at);
-        return NULL;
-    }
-    *frames = (struct qv_job_frames){ .at = at, .bytes = bytes, .users = 1 };
-    return frames;
+    const size_t bytes = (size_t)n * (size_t)item->outcome.width * (size_t)item->outcome.height * 3;
+    if (!take_room(job, item, frames, bytes))
+        return qv_fail(err, QV_ESTATE, "%s: it is over", name_of(item));
+    const double began_s = qv_seconds();
+    frames->at = malloc(bytes);
+    const qv_status status = frames->at ? read_frames(item, frames->at, first, n, err)
+                                        : qv_fail(err, QV_ENOMEM, "%s: no memory for %lld frames",
+                                                  name_of(item), (long long)n);
+    take_outcome(job, item);
+    pthread_mutex_lock(&job->lock);
+    item->wait_decode_s += qv_seconds() - began_s;
+    pthread_mutex_unlock(&job->lock);
+    return status;
 }
 
-/* Reads the clip's next frame pairs from `pair` on, and puts them. *more: it goes on. */
+/* Reads the clip's next frame pairs from `pair` on, and puts them. */
 static qv_status
-read_pairs(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_error *err)
+read_pairs(qv_job *job, struct qv_job_item *item, int64_t pair, qv_error *err)
 {
     const int64_t one = item->outcome.is_image ? 1 : job->model.temporal_patch_size;
     const int64_t first = item->outcome.is_image ? 0 : pair * one;
     const int64_t most = item->outcome.is_image ? 1 : item->step * one,
                   left = item->outcome.n_frames - first;
-    const int64_t n = left < most ? left : most;
-    const size_t bytes = (size_t)n * (size_t)item->outcome.width * (size_t)item->outcome.height * 3;
-    *more = take_room(job, item, bytes);
-    if (!*more)
-        return QV_OK;
-    const double began_s = qv_seconds();
-    struct qv_job_frames *frames = hold_frames(bytes);
-    qv_status status = frames ? read_frames(job, item, frames->at, first, n, more, err)
-                              : qv_fail(err, QV_ENOMEM, "%s: no memory for %lld frames",
-                                        name_of(item), (long long)n);
-    take_outcome(job, item);
+    struct qv_job_frames *frames = malloc(sizeof *frames);
+    if (!frames)
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for frames", name_of(item));
+    *frames = (struct qv_job_frames){ .users = 1 };
+    const qv_status status = fill_frames(job, item, frames, first, left < most ? left : most, err);
+    if (!status)
+        return put(job, item, frames, err);
     pthread_mutex_lock(&job->lock);
-    item->wait_decode_s += qv_seconds() - began_s;
-    if (status || !*more)
-        qv_job_free_frames(job, &frames);
+    qv_job_free_frames(job, &frames);
     pthread_mutex_unlock(&job->lock);
-    return frames ? put(job, item, frames, err) : status;
+    return status;
 }
 
-/* Reads a clip a few frame pairs at a time, so that little of it is in memory. */
+/* Reads a clip a few frame pairs at a time, so that little of it is in memory. One that is over
+ * (QV_ESTATE) is reported by who ended it. */
 static qv_status
 read_clip(const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err)
 {
-    qv_job *job = w->job;
-    bool more = true;
     qv_status status = open_clip(w, item, err);
-    for (int64_t pair = 0; !status && more && pair < item->whole.grid_thw[0]; pair += item->step)
-        status = read_pairs(job, item, pair, &more, err);
-    return status;
+    for (int64_t pair = 0; !status && pair < item->whole.grid_thw[0]; pair += item->step)
+        status = read_pairs(w->job, item, pair, err);
+    return status == QV_ESTATE ? QV_OK : status;
 }
 
 /* ---- frames and patches ---------------------------------------------------------------------- */
@@ -317,7 +314,7 @@ put_item(qv_job *job, struct qv_job_item *item, qv_error *err)
 {
     const int64_t pairs = item->whole.grid_thw[0];
     qv_status status = QV_OK;
-    for (int64_t at = 0; at < pairs && !status && take_room(job, item, 0); at += item->step)
+    for (int64_t at = 0; at < pairs && !status && take_room(job, item, NULL, 0); at += item->step)
         status = put(job, item, NULL, err);
     return status;
 }

@@ -114,10 +114,10 @@ WRAPPED(qv_status, qvm_session_start,
     return QV_OK;
 }
 
-WRAPPED(int, qvm_session_end, (qv_decoder * decoder, const qvm_server *server))
+WRAPPED(int, qvm_session_end, (qv_decoder * decoder, const qvm_server *server, qv_error *why))
 {
     if (!is_of_threads(decoder))
-        return __real_qvm_session_end(decoder, server);
+        return __real_qvm_session_end(decoder, server, why);
     struct served *s = (struct served *)(intptr_t)server->start;
     pthread_join(s->thread, NULL);
     free(s);
@@ -127,7 +127,7 @@ WRAPPED(int, qvm_session_end, (qv_decoder * decoder, const qvm_server *server))
 WRAPPED(void, qvm_session_drop, (qv_decoder * decoder, const qvm_server *server))
 {
     if (is_of_threads(decoder))
-        __wrap_qvm_session_end(decoder, server);
+        __wrap_qvm_session_end(decoder, server, NULL);
     else
         __real_qvm_session_drop(decoder, server);
 }

@@ -116,13 +116,13 @@ breaches() {
 members() {
     sed -n "1,/^} $1;/p" include/qwenvit_clips.h | tac | sed '/^typedef struct/q' | tac | sed '1d;$d' | tr '\n' ' ' |
         sed 's,/\*[^*]*\*\+\([^/*][^*]*\*\+\)*/,,g' | tr ';' '\n' |
-        sed 's/^ *\(const \)\{0,1\}[a-z_0-9]* \**//; s/\[.*//; /^ *$/d' | tr -d ' ' | tr , '\n' | sort
+        sed 's/(\*\([a-z_]*\)).*/\1/; s/^ *\(const \)\{0,1\}[a-z_0-9]* \**//; s/\[.*//; /^ *$/d' | tr -d ' ' | tr , '\n' | sort
 }
 
 # agree MEMBERS: whether these are the list's and those that belong to the caller
 agree() {
     listed=$(sed -n 's/^QV_CLIP_OPTION(\([a-z_]*\),.*/\1/p' clips/options.inc)
-    [ "$1" = "$(printf '%s\n' $listed bytes decoder n_bytes reserved | sort)" ]
+    [ "$1" = "$(printf '%s\n' $listed bytes decoder go_on n_bytes reserved user | sort)" ]
 }
 
 # seen FILE LINE: a line that is a breach

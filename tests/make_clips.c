@@ -1135,3 +1135,35 @@ clip_write_frames(const char *path, int n)
     clip_write_bytes(path, bytes);
     free(bytes.data);
 }
+
+void
+clip_write_slow(const char *path, int width, int height, int n)
+{
+    const recipe r = { .name = path, .encoder_options = "g=600" };
+    AVFormatContext *mux = open_muxer(path, NULL);
+    AVCodecContext *encoder = open_encoder(&r, &(look){ .width = width, .height = height },
+                                           mux->oformat->flags & AVFMT_GLOBALHEADER);
+    AVPacket *seconds[2 * CLIP_FPS]; /* later seconds have the second one's packets */
+    add_streams(&r, mux, encoder);
+    begin_file(mux, NULL);
+    for (int i = 0; i < 2 * CLIP_FPS; i++) {
+        AVFrame *frame = draw(&r, encoder, 0);
+        frame->pts = i;
+        need(avcodec_send_frame(encoder, frame) >= 0, path);
+        av_frame_free(&frame);
+        seconds[i] = av_packet_alloc();
+        need(avcodec_receive_packet(encoder, seconds[i]) >= 0, path);
+        need(!i == !!(seconds[i]->flags & AV_PKT_FLAG_KEY), "more than one key frame");
+    }
+    for (int i = 0; i < n; i++) {
+        AVPacket *packet = av_packet_clone(seconds[i < CLIP_FPS ? i : CLIP_FPS + i % CLIP_FPS]);
+        packet->pts = packet->dts = i;
+        write_packet(&r, mux, encoder, packet);
+        av_packet_free(&packet);
+    }
+    for (int i = 0; i < 2 * CLIP_FPS; i++)
+        av_packet_free(&seconds[i]);
+    avcodec_free_context(&encoder);
+    need(av_write_trailer(mux) >= 0 && avio_closep(&mux->pb) >= 0, path);
+    avformat_free_context(mux);
+}

@@ -40,3 +40,6 @@ void clip_write(const char *name);
 void clip_write_bytes(const char *name, clip_bytes bytes);
 /* Writes n ordinary frames; the ending of the path gives the container. */
 void clip_write_frames(const char *path, int n);
+/* Writes one key frame and n - 1 frames that repeat it: each takes few bytes, and as long to decode
+ * as its size asks for. */
+void clip_write_slow(const char *path, int width, int height, int n);

@@ -161,6 +161,50 @@ TEST(test_superseded)
     assert_int_equal(again.records + again.rewritten + again.removed + again.freed, 0);
 }
 
+/* Makes one of two keys that have the same XXH3-64: what one puts into two places of its sums, the
+ * other puts there the other way around. */
+static void
+make_twin(char key[1001], bool second)
+{
+    memset(key, 'k', 1000);
+    key[1000] = 0;
+    memcpy(key + 128, second ? "aaaOa```" : "aaaO````", 8);
+    memcpy(key + 576, second ? "7ei-````" : "7ei-a```", 8);
+}
+
+/* Keys whose hashes are the same are two keys: in one part, when others of it go, and when one of
+ * them goes. */
+TEST(test_keys_of_one_hash)
+{
+    const char *dir = temp_path("twins");
+    char twins[2][1001];
+    const char *other = "other", *first = twins[0];
+    qv_cache_writer *w = open_writer(dir, &tiny, 1 << 20);
+    for (int i = 0; i < 2; i++)
+        make_twin(twins[i], i == 1);
+    assert_true(strcmp(twins[0], twins[1]) != 0);
+    assert_int_equal(qv_cache_key_hash(twins[0]), qv_cache_key_hash(twins[1]));
+    for (int i = 0; i < 2; i++)
+        write_key(w, &tiny, twins[i], 2 + i);
+    write_key(w, &tiny, other, 1);
+    close_writer(&w);
+    assert_int_equal(info_of(dir).n_parts, 1);
+    const qv_cache_prune_options drops[] = { { .drop = &other, .n_drop = 1 },
+                                             { .drop = &first, .n_drop = 1 } };
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(prune(dir, &drops[i]).records, 1);
+        qv_cache *c = open_cache(dir);
+        assert_int_equal(cache_info(c).n_ok, 2 - i);
+        for (int j = i; j < 2; j++) {
+            qv_cache_item item = find_item(c, twins[j]);
+            check_item(c, &item, 2 + j);
+        }
+        check_all(c);
+        validate_parts(dir);
+        close_cache(&c);
+    }
+}
+
 /* If two records were sealed at the same time, the last one by name counts, before and after a
  * prune. */
 TEST(test_keeps_order)

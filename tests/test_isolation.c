@@ -66,8 +66,8 @@ TEST(test_faults)
         const char *text;
     } cases[] = {
         { "none", QV_OK, N_FRAMES, "" },
-        { "segv", QV_EFORMAT, 2, "crashed with signal 11" },
-        { "abort", QV_EFORMAT, 2, "crashed with signal 6" },
+        { "segv", QV_EFORMAT, 2, "was killed by signal 11" },
+        { "abort", QV_EFORMAT, 2, "was killed by signal 6" },
         { "hang", QV_EFORMAT, 2, "no sign of life" },
         { "opening hang", QV_EFORMAT, 0, "no sign of life" },
         { "end 4242", QV_EFORMAT, 2, "an impossible reply" },
@@ -82,9 +82,9 @@ TEST(test_faults)
     /* The strict filter does end a process. */
 #ifdef __x86_64__
         { "x32", QV_EFORMAT, 2,
-          "crashed with signal 31" }, /* calls of another ABI, by other numbers */
+          "was killed by signal 31" }, /* calls of another ABI, by other numbers */
 #endif
-        { "strict escape", QV_EFORMAT, 2, "crashed with signal 31" },
+        { "strict escape", QV_EFORMAT, 2, "was killed by signal 31" },
     };
     EACH (c, cases) {
         const qv_clip_options options = { .decoder = start(c->fault), .decode_seconds = 2 };

@@ -17,6 +17,7 @@
 #include "command/tool.h"
 #include "collector.h"
 #include "faulty_decoder.h"
+#include "make_clips.h"
 #include "processes.h"
 #include "start_decoder.h"
 #include "tempdir.h"
@@ -88,9 +89,9 @@ static const struct fault faults[] = {
     { "signal 6", QV_EFORMAT, "signal 6" },
     { "signal 7", QV_EFORMAT, "signal 7" },
     { "signal 8", QV_EFORMAT, "signal 8" },
-    { "signal 9", QV_EFORMAT, "signal 9" },
+    { "signal 9", QV_EFORMAT, "was killed by signal 9 (Killed), perhaps because memory ran out" },
     { "signal 11", QV_EFORMAT, "signal 11" },
-    { "signal 15", QV_EFORMAT, "signal 15" },
+    { "signal 15", QV_EFORMAT, "was killed by signal 15 (Terminated)" },
     { "signal 31", QV_EFORMAT, "signal 31" },
     { "signal 19", QV_EFORMAT, "no sign of life" }, /* SIGSTOP. */
     { "opening signal 11", QV_EFORMAT, "signal 11" },
@@ -271,6 +272,232 @@ TEST(no_clip_is_read_without_the_lock)
     const struct got *g = find(c, "alone");
     assert_int_equal(g->status, QV_EBACKEND);
     assert_non_null(strstr(g->error, "its decoder cannot be locked in: no such filter"));
+}
+
+/* ---- clips that are given up ------------------------------------------------------------------ */
+
+/* What takes no time must take less than SOON_S, or the wait was for a decoder. */
+#define SOON_S 3.0
+
+/* Clips whose decoders say nothing for a long time: one decodes for minutes what lies between two
+ * sampled frames, the others obey nobody. */
+static const char *const endless[] = { "slow", "hang", "opening hang",
+                                       "half", "deaf", "deaf and dumb" };
+
+static const char *
+endless_path(const char *name)
+{
+    static char slow[512];
+    if (strcmp(name, "slow") != 0)
+        return plant(name);
+    if (!*slow) {
+        snprintf(slow, sizeof slow, "%s", temp_path("slow.mp4"));
+        clip_write_slow(slow, 960, 544, 84000);
+    }
+    return slow;
+}
+
+/* The slow clip's second sampled frame is its last one; the others' third one never comes. */
+static qv_clip_options
+endless_options(const char *name)
+{
+    return clip_options(strcmp(name, "slow") ? FRAMES : 2, false);
+}
+
+enum leaving { IS_DROPPED, CLIENT_CANCELS, CLIENT_CLOSES, JOB_CANCELS, JOB_CLOSES, LEAVINGS };
+
+static void
+give_up(enum leaving how, qv_job **job, qv_job_client **client)
+{
+    switch (how) {
+    case IS_DROPPED: qv_job_drop(*job, *client, 1); break;
+    case CLIENT_CANCELS: qv_job_client_cancel(*client); break;
+    case CLIENT_CLOSES: qv_job_client_close(client); break;
+    case JOB_CANCELS: qv_job_cancel(*job); /* fall through */
+    default: qv_job_client_close(client); qv_job_close(job);
+    }
+}
+
+static int
+count_decoding(const qv_decoder *decoder)
+{
+    int n = 0;
+    for (struct child c = { 0 }; next_child(decoder->child.pid, &c);)
+        n += c.state != 'Z';
+    return n;
+}
+
+static bool
+has_ended(struct collector *c, const char *key)
+{
+    pthread_mutex_lock(&c->lock);
+    const bool has = find(c, key)->lasts > 0;
+    pthread_mutex_unlock(&c->lock);
+    return has;
+}
+
+/* Adds a clip that nobody waits for to its end, and another one after it. */
+static int
+run_endless(const struct tiny *t, qv_decoder *decoder, const char *name, enum leaving how)
+{
+    struct collector *c = collector_make(t);
+    const qv_job_options options = { .decoders = 1, .chunk_rows = ROWS, .clip.decoder = decoder };
+    const qv_clip_options o = endless_options(name);
+    qv_job *job = collector_job(t, 1, options, c);
+    qv_job_client *client = NULL;
+    assert_ok(qv_job_client_open(job, 0, false, 0, &client, ERR));
+    job_add(job, &(qv_job_source){ .key = name,
+                                   .path = endless_path(name),
+                                   .clip = &o,
+                                   .ticket = 1,
+                                   .client = client });
+    add(job, good_clip, "good", FEW, false);
+    const bool is_read = strncmp(name, "opening", 7) != 0;
+    qv_job_progress p = { 0 };
+    for (; is_read ? !p.frame_bytes : count_decoding(decoder) < 2; usleep(1000))
+        qv_job_get_progress(job, &p); /* one process is always ready for the next clip */
+    usleep(200000);
+    const bool was_decoding = !has_ended(c, name);
+    const double began_s = qv_seconds();
+    give_up(how, &job, &client);
+    while (!has_ended(c, name) && qv_seconds() < began_s + BOUND_S)
+        usleep(1000);
+    const double ended_s = qv_seconds() - began_s;
+    while (((job && !has_ended(c, "good")) || count_decoding(decoder) > 1) &&
+           qv_seconds() < began_s + BOUND_S)
+        usleep(1000);
+    const double all_s = qv_seconds() - began_s;
+    qv_job_client_close(&client);
+    qv_job_close(&job);
+    const bool right = was_decoding && ended_s < SOON_S && all_s < SOON_S &&
+                       find(c, name)->cancelled && find(c, name)->status == QV_ESTATE &&
+                       find(c, "good")->lasts == 1;
+    if (!right)
+        print_error("%s, given up in way %d: %s %s after %.1f s, all was over after %.1f s\n", name,
+                    (int)how, was_decoding ? "it ended with" : "it had ended before, with",
+                    qv_status_name(find(c, name)->status), ended_s, all_s);
+    return !right;
+}
+
+/* A clip that is dropped, or whose client or job is given up, ends at once with its process,
+ * whatever that does, and the next clip is decoded. */
+TEST(nobody_decodes_what_was_given_up)
+{
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    qv_decoder *decoder = start("");
+    int bad = 0;
+    EACH (name, endless)
+        for (int how = 0; how < LEAVINGS; how++)
+            bad += run_endless(&t, decoder, *name, (enum leaving)how);
+    assert_int_equal(bad, 0);
+}
+
+/* Many drops and a close while clips are opened and read. */
+TEST(drops_come_at_any_time)
+{
+    enum { N = 40 };
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    qv_decoder *decoder = start("");
+    const qv_clip_options o = clip_options(FEW, false);
+    for (int round = 0; round < 5; round++) {
+        struct collector *c = collector_make(&t);
+        qv_job *job = job_open(&t, c, decoder);
+        for (int i = 0; i < N; i++)
+            job_add(job, &(qv_job_source){ .key = good_key(i),
+                                           .path = good_clip,
+                                           .clip = &o,
+                                           .ticket = 1 + (uint64_t)i });
+        for (int i = 0; i < N; i += 2) {
+            usleep((useconds_t)(i * 37 % 11) * 400);
+            qv_job_drop(job, NULL, 1 + (uint64_t)i);
+        }
+        if (round % 2)
+            job_end(job);
+        else
+            qv_job_close(&job);
+        for (int i = 0; i < N; i++)
+            assert_int_equal(find(c, good_key(i))->lasts, 1);
+    }
+}
+
+/* Clips that wait for memory, which another one has, end at once too: the last one, and then the
+ * one that would get it next. */
+TEST(nobody_waits_for_memory_that_was_given_up)
+{
+    enum { N = 3 };
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    struct collector *c = collector_make(&t);
+    const qv_job_options options = {
+        .decoders = N, .chunk_rows = ROWS, .memory = 1, .clip.decoder = start("")
+    };
+    const qv_clip_options o = clip_options(2, false);
+    qv_job_progress p = { 0 };
+    qv_job *job = collector_job(&t, 1, options, c);
+    for (int i = 0; i < N; i++) {
+        job_add(job, &(qv_job_source){ .key = good_key(i),
+                                       .path = i ? good_clip : endless_path("slow"),
+                                       .clip = &o,
+                                       .ticket = 1 + (uint64_t)i });
+        for (; !p.frame_bytes; qv_job_get_progress(job, &p))
+            usleep(1000);
+        usleep(300000);
+    }
+    bool right = true;
+    for (int i = N - 1; i >= 0; i--) {
+        const double began_s = qv_seconds();
+        right = right && !has_ended(c, good_key(i)) && qv_job_drop(job, NULL, 1 + (uint64_t)i) == 1;
+        while (!has_ended(c, good_key(i)) && qv_seconds() < began_s + BOUND_S)
+            usleep(1000);
+        right = right && qv_seconds() - began_s < SOON_S;
+    }
+    qv_job_get_progress(job, &p);
+    qv_job_close(&job);
+    assert_true(right);
+    assert_int_equal(p.frame_bytes, 0);
+}
+
+struct asked {
+    int left; /* how often it goes on */
+};
+
+static bool
+goes_on_for(void *user)
+{
+    struct asked *a = user;
+    return a->left-- > 0;
+}
+
+/* A clip that is read without a job ends too when its caller does not go on. */
+TEST(a_caller_need_not_go_on)
+{
+    static uint8_t frames[2 * 32 * 32 * 3]; /* of any of the clips */
+    qv_decoder *decoder = start("");
+    int bad = 0;
+    EACH (name, endless)
+        for (int left = 0; left < 30; left += 7) {
+            struct asked asked = { left };
+            qv_clip_options o = endless_options(*name);
+            o.decoder = decoder;
+            o.go_on = goes_on_for;
+            o.user = &asked;
+            qv_clip *clip = NULL;
+            qv_error err;
+            int64_t n = 1;
+            const char *path = endless_path(*name);
+            const double began_s = qv_seconds();
+            qv_status status = qv_clip_open(path, NULL, NULL, &o, &clip, &err);
+            while (!status && n)
+                status = qv_clip_read(clip, frames, 1, &n, NULL, &err);
+            const double took_s = qv_seconds() - began_s;
+            qv_clip_close(&clip);
+            const bool right = status == QV_ESTATE && strstr(err.text, "does not go on") &&
+                               asked.left == -1 && took_s < SOON_S;
+            if (!right)
+                print_error("%s, asked %d times: %s after %.1f s, '%s'\n", *name, left,
+                            qv_status_name(status), took_s, status ? err.text : "");
+            bad += !right;
+        }
+    assert_int_equal(bad, 0);
 }
 
 /* ---- the decoder's program is killed --------------------------------------------------------- */

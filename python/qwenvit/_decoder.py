@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -20,6 +21,8 @@ HELP = (
     "clips and images in files are decoded by FFmpeg's libraries, which are not here: install them "
     "(apt-get install ffmpeg, dnf install ffmpeg-libs, conda install ffmpeg), or give frames as arrays"
 )
+KILLED = "killed by signal"
+DIES = "clips and images in files are decoded by qwenvit-decoder, which was killed when it was started"
 
 _lock = threading.Lock()
 # a fork copies the lock, perhaps held by a thread that is not in the new process
@@ -60,6 +63,9 @@ def _missing(program: str) -> str | None:
         return str(e)
     if done.returncode == 0:
         return None
+    if done.returncode < 0:
+        perhaps = ", perhaps because memory ran out" if done.returncode == -signal.SIGKILL else ""
+        return f"{KILLED} {-done.returncode} ({signal.strsignal(-done.returncode)}){perhaps}"
     words = done.stderr.decode(errors="replace").strip()
     return words or f"{program} ended with {done.returncode}"
 
@@ -81,7 +87,11 @@ def find() -> str:
         if why is None:
             return program
         words.append(f"{os.path.basename(folder)}: {why}")
-    raise error("QV_EBACKEND", f"{HELP} ({'; '.join(words) or 'no decoder was built'})")
+    was_killed = any(KILLED in w for w in words)  # so FFmpeg's libraries may well be here
+    raise error(
+        "QV_EBACKEND",
+        f"{DIES if was_killed else HELP} ({'; '.join(words) or 'no decoder was built'})",
+    )
 
 
 def find_any() -> str:

@@ -264,9 +264,19 @@ NOT_HERE = "echo libavformat.so.59: cannot open shared object file >&2; exit 127
 
 def test_without_ffmpeg_files_say_what_to_install_and_arrays_work(model, clip, frames, programs):
     programs(59, NOT_HERE)
-    programs(60, "kill -9 $$")
-    refused(lambda: model.encode(clip), "apt-get install ffmpeg.*ffmpeg-60: .* -9; ffmpeg-59: libavf", "QV_EBACKEND")
+    programs(60, "exit 3")
+    refused(lambda: model.encode(clip), "apt-get install ffmpeg.*ffmpeg-60: .* 3; ffmpeg-59: libavf", "QV_EBACKEND")
     assert len(model.encode(frames))
+
+
+@pytest.mark.parametrize("number, words", [(9, "Killed\\), perhaps because memory ran out;"), (11, "Segmentation fault\\);")])
+def test_a_decoder_that_is_killed_is_not_missing(model, clip, programs, number, words):
+    programs(59, NOT_HERE)
+    programs(60, f"kill -{number} $$")
+    refused(lambda: model.encode(clip), f"was killed when .*ffmpeg-60: killed by signal {number} \\({words}", "QV_EBACKEND")
+    with pytest.raises(qwenvit.Error) as e:
+        model.encode(clip)
+    assert "install" not in str(e.value)
 
 
 def test_without_ffmpeg_the_command_does_what_needs_no_clip(golden, clip, programs):

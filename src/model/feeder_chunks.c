@@ -346,7 +346,7 @@ push(const qv_feeder *f, struct qv_feeder_device *d, qv_error *err)
     qv_item items[QV_FEEDER_PIECES];
     d->is_chosen = false;
     qv_status status = take_plan(f, d, chunk, err);
-    chunk->shown.refused = status != QV_OK;
+    chunk->shown.refused = status && (status == QV_ENOMEM || !qv_ends_all(status));
     if (status)
         return status;
     for (size_t i = 0; i < chunk->shown.n; i++)
@@ -369,8 +369,10 @@ qv_feeder_push(qv_feeder *f, int device, qv_error *err)
         return qv_fail(err, QV_ESTATE, "push: no chunk was chosen for device %d", device);
     struct qv_feeder_device *d = &f->devices[device];
     qv_feeder_take_turn(d);
+    const struct qv_filled *chunk = next_of(d);
     const qv_status status = push(f, d, err);
-    if (d->n_pushed == d->n_pulled)
+    /* a device that is lost may never be pulled from */
+    if (d->n_pushed == d->n_pulled || (status && !chunk->shown.refused))
         qv_feeder_end_turn(d);
     return status;
 }

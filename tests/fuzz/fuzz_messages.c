@@ -6,11 +6,12 @@
 #include <math.h>
 
 #include "fuzz.h"
+#include "error.h"
 #include "../clips/clips.h"
 
 qv_status __wrap_qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_t memory,
                                    qvm_server *server, qv_error *err);
-int __wrap_qvm_session_end(qv_decoder *decoder, const qvm_server *server);
+int __wrap_qvm_session_end(qv_decoder *decoder, const qvm_server *server, qv_error *why);
 void __wrap_qvm_session_drop(qv_decoder *decoder, const qvm_server *server);
 
 static struct fuzz_bytes input;
@@ -132,9 +133,11 @@ __wrap_qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_
 }
 
 int
-__wrap_qvm_session_end(qv_decoder *decoder, const qvm_server *server)
+__wrap_qvm_session_end(qv_decoder *decoder, const qvm_server *server, qv_error *why)
 {
     FUZZ_CHECK(server->pid == 1);
+    if (ended == -1)
+        qv_fail(why, QV_EBACKEND, "qwenvit-decoder has ended");
     return ended;
 }
 
@@ -146,14 +149,11 @@ __wrap_qvm_session_drop(qv_decoder *decoder, const qvm_server *server)
 
 /* ---- the clip's side ------------------------------------------------------------------------- */
 
+/* Returns whether a text ends within its bytes, and a terminal may be shown it. */
 static bool
 is_text(const char *text, size_t size)
 {
-    const size_t n = strnlen(text, size);
-    for (size_t i = 0; i < n; i++)
-        if (text[i] < ' ' || text[i] > '~')
-            return false;
-    return n < size;
+    return strnlen(text, size) < size && qv_is_printable(text);
 }
 
 static void

@@ -4,7 +4,7 @@
 
 static const char model_folder[] = QV_GOLDEN "/qwen3_vl_moe";
 enum { PATCH = 3 * 4 * 4, ROW = 2 * PATCH, MERGE_AREA = 4, OUT = 20, DEEPSTACK = 1 };
-enum { MOST_PATCHES = 16, MOST_ITEMS = 8 };
+enum { MOST_PATCHES = 64, MOST_ITEMS = 8 }; /* MOST_PATCHES: of what is computed */
 
 static qv_context *ctx;
 static qv_model *described, *model;
@@ -230,7 +230,7 @@ try_plan(struct fuzz_bytes *b)
                (o.capacity.segment_rows ? o.capacity.segment_rows : o.capacity.patches));
     FUZZ_CHECK(fuzz_failed(qv_plan_push(plan, &item, 1, &err), &err)); /* It has no weights. */
     qv_plan_free(&plan);
-    if (info.capacity.patches <= 4 * MOST_PATCHES && info.capacity.segments <= 1024)
+    if (info.capacity.patches <= MOST_PATCHES && info.capacity.segments <= 1024)
         use_plan(&o, &info, b);
 }
 
@@ -264,8 +264,8 @@ try_encode(struct fuzz_bytes *b)
     const qv_input input = fuzz_flag(b) ? QV_INPUT_FRAMES : QV_INPUT_PATCHES;
     struct items all = read_items(b, input);
     /* Large items must be refused because of the tokens' capacity; large plans would take long. */
-    const bool small = all.patches > 0 && o.capacity.patches <= 4 * MOST_PATCHES &&
-                       o.capacity.segments <= 1024 && o.capacity.segment_rows <= 4 * MOST_PATCHES;
+    const bool small = all.patches > 0 && o.capacity.patches <= MOST_PATCHES &&
+                       o.capacity.segments <= 1024 && o.capacity.segment_rows <= MOST_PATCHES;
     qv_tokens t = take_tokens(small ? all.patches / MERGE_AREA : 0, o.output, fuzz_flag(b));
     if (!fuzz_failed(qv_encode(model, input, all.items, all.n, &o, &t, &err), &err))
         FUZZ_CHECK(small && t.n == all.patches / MERGE_AREA);
