@@ -151,7 +151,6 @@ qvm_make_clip(int socket, char **arguments)
     int e = AVERROR(EINVAL);
     qvm_end_with(qvm_caller(socket));
     signal(SIGXFSZ, SIG_IGN); /* so a file above the limit is an error */
-    av_log_set_level(AV_LOG_ERROR);
     if (/* NOLINTNEXTLINE(cert-err34-c): the command wrote the numbers */
         sscanf(arguments[1], QVM_CLIP_SHAPE, &s.width, &s.height, &s.fps, &s.frames) == 4)
         e = make_clip(path, &s);
