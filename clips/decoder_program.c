@@ -200,8 +200,7 @@ qvm_clip_make(const char *program, const char *path, const struct qvm_clip_shape
     enum { HOUR_S = 3600 };
     char text[256], name[] = PROGRAM, make[] = QVM_MAKE_CLIP, shape[96];
     char *arguments[] = { name, make, (char *)(uintptr_t)path, shape, NULL };
-    snprintf(shape, sizeof shape, QVM_CLIP_SHAPE, s->width, s->height, s->fps, s->frames,
-             s->is_filmed, s->number);
+    snprintf(shape, sizeof shape, QVM_CLIP_SHAPE, s->width, s->height, s->fps, s->frames);
     const qv_status status = run_program(program, arguments, environ, HOUR_S, text, err);
     return status || !strcmp(text, QVM_MADE)
                ? status

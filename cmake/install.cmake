@@ -75,13 +75,12 @@ if(TARGET qwenvit_command)
     install_program(qwenvit_command ${CMAKE_INSTALL_BINDIR})
     install_program(qwenvit_bench ${CMAKE_INSTALL_BINDIR})
 endif()
-# A manual page and bash's completion, which the programs print themselves, of the options that they have.
+# bash's completion, which the programs print themselves, of the options that they have.
 if(TARGET qwenvit_command AND NOT CMAKE_CROSSCOMPILING)
     foreach(program qwenvit_command qwenvit_bench)
         set(name $<TARGET_FILE_NAME:${program}>)
         add_custom_command(TARGET ${program} POST_BUILD VERBATIM
-            COMMAND ${program} help --man > ${name}.1 COMMAND ${program} help --bash > ${name}.bash)
-        install(FILES ${CMAKE_BINARY_DIR}/${name}.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT runtime)
+            COMMAND ${program} help --bash > ${name}.bash)
         install(FILES ${CMAKE_BINARY_DIR}/${name}.bash COMPONENT runtime RENAME ${name}
                 DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
     endforeach()

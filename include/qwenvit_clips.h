@@ -383,7 +383,7 @@ typedef struct qv_job_sink {
     qv_status (*rows)(void *user, void *entry, const qv_job_result *result, const qv_job_rows *rows,
                       qv_error *err);
     qv_status (*end)(void *user, void *entry, const qv_job_result *result, qv_error *err);
-    void *user; /* given to each, and to options.go_on, lost and span */
+    void *user; /* given to each, and to options.go_on and lost */
 } qv_job_sink;
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
@@ -425,11 +425,6 @@ typedef struct qv_job_options {
      * decodes (qv_outcome.not_gpu). A GPU does not notice all damage, so use QV_DECODE_CPU for
      * tokens that are stored and must be the same each time. */
     qv_clip_options clip;
-    /* Called by each stage's own thread with what it did: "decode" of a decoder, "push" and "pull"
-     * of a device, "sink" of a sink thread. lane is the thread's number, times are seconds of
-     * CLOCK_MONOTONIC, and key is the source's, or NULL if there are several. */
-    void (*span)(void *user, const char *stage, int lane, const char *key, double begin_s,
-                 double end_s);
     uint64_t reserved[8];
 } qv_job_options;
 

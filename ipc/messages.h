@@ -155,13 +155,9 @@ union qvm_control {
 /* Has the program make a clip instead (make_clip.c), given a path and a shape in numbers. It prints
  * QVM_MADE, or why there is no clip. */
 #define QVM_MAKE_CLIP "--make-clip"
-#define QVM_CLIP_SHAPE "%d,%d,%d,%d,%d,%d"
+#define QVM_CLIP_SHAPE "%d,%d,%d,%d"
 struct qvm_clip_shape {
     int width, height, fps, frames; /* the sides are even */
-    /* 1: it looks filmed: a detailed surface that pans, with grain, in H.264 with libx264's
-     * defaults if FFmpeg has that, else in MPEG-4 with B-pictures. 0: it is smooth, in MPEG-4. */
-    int is_filmed;
-    int number; /* of a filmed clip: each number shows another part of the surface */
 };
 #define QVM_MADE "made"
 

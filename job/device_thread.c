@@ -140,7 +140,6 @@ push_chunk(struct qv_job_device *d, struct qv_job_buffer *buffer)
     qv_error err = { 0 }, no_memory;
     const double began_s = qv_seconds();
     const qv_feeder_chunk *chunk = buffer->chunk;
-    const char *key = buffer->n == 1 ? buffer->pieces[0].item->source.key : NULL;
     qv_job_clock_start(&d->busy, began_s);
     pthread_mutex_unlock(&job->lock);
     const qv_status status = qv_feeder_push(job->feeder, d->index, &err);
@@ -148,7 +147,6 @@ push_chunk(struct qv_job_device *d, struct qv_job_buffer *buffer)
     const qv_status room =
         status ? QV_OK : size_buffer(d, buffer, chunk->capacity_tokens, &no_memory);
     const double ended_s = qv_seconds();
-    qv_job_span(job, "push", d->index, key, began_s, ended_s);
     pthread_mutex_lock(&job->lock);
     qv_job_clock_stop(&d->busy, ended_s);
     buffer->device_s = ended_s - began_s;
@@ -196,7 +194,6 @@ pull_chunk(struct qv_job_device *d)
     pthread_mutex_unlock(&job->lock);
     qv_status status = qv_feeder_pull(job->feeder, d->index, &buffer->tokens, &err);
     const double ended_s = qv_seconds();
-    qv_job_span(job, "pull", d->index, NULL, began_s, ended_s);
     pthread_mutex_lock(&job->lock);
     qv_job_clock_stop(&d->busy, ended_s);
     buffer->device_s += ended_s - began_s;

@@ -66,14 +66,6 @@ qv_job_wait_asking(qv_job *job, enum qv_job_who who)
 }
 
 void
-qv_job_span(const qv_job *job, const char *stage, int lane, const char *key, double begin_s,
-            double end_s)
-{
-    if (job->o.span)
-        job->o.span(job->o.sink.user, stage, lane, key, begin_s, end_s);
-}
-
-void
 qv_job_lose(qv_job *job, qv_status status, const qv_error *err)
 {
     const bool first = !job->status;

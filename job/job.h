@@ -276,9 +276,6 @@ enum qv_job_state qv_job_let_go(qv_job *job, struct qv_job_item *item);
 /* Gives back a hold of frames, and sets the holder's pointer, which may be NULL, to NULL. */
 void qv_job_free_frames(qv_job *job, struct qv_job_frames **holder);
 
-void qv_job_span(const qv_job *job, const char *stage, int lane, const char *key, double begin_s,
-                 double end_s);
-
 /* read_clips.c. Asks which GPUs decode and has their processes started. */
 void qv_job_find_gpus(qv_job *job, qv_decoder *decoder);
 /* Asks at once if an earlier job had GPUs opened with this decoder, which may be NULL. */

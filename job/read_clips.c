@@ -399,7 +399,6 @@ qv_job_read(void *worker)
         const bool is_clip = qv_job_kind_of(item)->is_clip;
         qv_error err = { 0 };
         qv_status status = is_clip ? read_clip(w, item, &err) : put_item(job, item, &err);
-        qv_job_span(job, "decode", w->lane, item->source.key, item->began_s, qv_seconds());
         finish_reading(w, item, status, &err);
     }
     return NULL;

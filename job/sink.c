@@ -84,7 +84,6 @@ call(qv_job *job, struct qv_job_worker *w, struct qv_job_item *item,
     if (ends)
         status = end(job, item, &r, &err);
     const double ended_s = qv_seconds();
-    qv_job_span(job, "sink", w->lane, item->source.key, began_s, ended_s);
     pthread_mutex_lock(&job->lock);
     qv_job_clock_stop(&w->busy, ended_s);
     if (ends) {

@@ -72,7 +72,7 @@ done
 [ -z "\$compile" ] || $cc -nostdinc -isystem "$own" -isystem "$PWD/system/usr/include" \\
     -isystem "$PWD/system/usr/include/$multiarch" -fsyntax-only "\$@" || exit
 [ -z "\$out" ] || : > "\$out"
-[ -n "\$compile" ] || [ -z "\$out" ] || chmod +x "\$out" # a program is run for its manual page
+[ -n "\$compile" ] || [ -z "\$out" ] || chmod +x "\$out" # a program is run for its completion
 END
 chmod +x cc
 

@@ -36,8 +36,6 @@ src/outcome.inc tools/command/info.c        tells them in sentences
 src/outcome.inc tools/command/token_sink.c      tells them in sentences
 src/outcome.inc tools/command/estimate.c    sums frames of a list of clips
 src/outcome.inc tools/command/progress_line.c sums frames and times of the clips of a job
-src/outcome.inc tools/bench/job.c           has times of a stage of a job, which are called so too
-src/outcome.inc tools/bench/preprocess.c    records of 0.1.0 have these names
 src/outcome.inc python/src/cache.cpp        frames in memory come with their rate
 src/outcome.inc python/qwenvit/adapters/__init__.py has the names of 0.2
 src/outcome.inc python/qwenvit/_cache.py    gives fields of a record as properties, with their defaults

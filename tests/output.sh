@@ -65,7 +65,7 @@ if [ -e /dev/full ]; then
         --drawing /dev/full
     whole 3 '/dev/full: cannot append' $encode -o /dev/null --json=/dev/full
     whole 3 'standard output cannot be written' sh -c '"$1" info "$2" > /dev/full' - "$qwenvit" "$model"
-    for asked in --help --version help 'help --man' 'help encode'; do
+    for asked in --help --version help 'help --bash' 'help encode'; do
         whole 3 'standard output cannot be written' sh -c '"$1" $2 > /dev/full' - "$qwenvit" "$asked"
     done
     [ -c /dev/full ] && [ -c /dev/null ] || fail 'a device was replaced'

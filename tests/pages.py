@@ -74,16 +74,12 @@ with tempfile.TemporaryDirectory() as work:
         done = run("plot", "--what", what, records, "-o", os.path.join(work, "a.svg"))
         assert row in open(os.path.join(work, "a.csv"), encoding="utf-8").read().splitlines(), done.stderr
         ElementTree.parse(os.path.join(work, "a.svg"))
-    job = {"bench": "job", "case": "M, 9 clips", "cores": 4}
-    more = [record("decode", 1500.0, **job), record("discard", 3000.0, **job),
-            record("packed", 9.0, case="M 156816 patches packed", list="list64.txt", items=64, patches=156816, capacity=12288, fill=0.98),
+    more = [record("packed", 9.0, case="M 156816 patches packed", list="list64.txt", items=64, patches=156816, capacity=12288, fill=0.98),
             record("encode", 2.0, flops=4e9, bytes=1e8, machine={**OURS, "roof_tflops_per_s": 800.0, "roof_gb_per_s": 4000.0})]
     drawn = os.path.join(work, "drawn.jsonl")
     with open(drawn, "w", encoding="utf-8") as f:
-        f.writelines(json.dumps(r) + "\n" for r in [*more, record("device", 2000.0, **job)])
-    for what, row in (("job", '"Qwen3-VL-4B, 9 clips, 4 cores","job, tokens discarded",3000.0,3 s'),
-                      ("job", '"Qwen3-VL-4B, 9 clips, 4 cores",device alone,2000.0,2 s'),
-                      ("fill", '"64 clips and images, 156,816 patches, chunks of 12,288",packed into chunks,98.0,98% of the rows hold patches'),
+        f.writelines(json.dumps(r) + "\n" for r in more)
+    for what, row in (("fill", '"64 clips and images, 156,816 patches, chunks of 12,288",packed into chunks,98.0,98% of the rows hold patches'),
                       ("roofline", "Qwen3-VL-4B,tower,40.0,2.0")):
         done = run("plot", "--what", what, drawn, "-o", os.path.join(work, "a.svg"))
         assert row in open(os.path.join(work, "a.csv"), encoding="utf-8").read().splitlines(), (row, done.stderr)

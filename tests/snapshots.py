@@ -62,9 +62,8 @@ INFO = ["x264.mp4", "rgb.jpg", "whole.gif", "text.mp4", "empty.mp4", "--list all
         "x264.mp4 --start 1 --end 2 --fps 7", "x264.mp4 three.mp4 --like qwen-vl-utils --model qwen2_5_vl",
         "x264.mp4 --model qwen3_vl --backend cpu", "x264.mp4 --model qwen2_5_vl --backend cpu --dtype f32", "long.mp4 --model glm4v",
         "qwen3_vl --backend cpu", "qwen2_5_vl --backend ref", "qwen3_vl --decode gpu", "bare", "nobody", "."]
-BENCH = ["tower --model qwen3_vl --grid 1,4,4 --no-limit", "gemm --shape 64,64 --rows 4", "preprocess x264.mp4",
-         "patch-embed --model qwen3_vl --rows 64", "conv3d --shapes shapes.txt", "start x264.mp4 --model qwen3_vl -o start",
-         "cache --model qwen3_vl -o bench.cache --keys 300", "job --model qwen3_vl --clips 2 --seconds 1 --size 64,64 -o jobs"]
+BENCH = ["tower --model qwen3_vl --grid 1,4,4 --no-limit", "gemm --shape 64,64 --rows 4",
+         "patch-embed --model qwen3_vl --rows 64", "conv3d --shapes shapes.txt"]
 USAGE = ["", "--help", "--version", "decode", "encode", "encode three.mp4", "encode --modell x three.mp4", "encode three.mp4 --model",
          "encode three.mp4 --num-frames 0", "encode three.mp4 --fps 0 --model qwen3_vl -o no", "info qwen3_vl --dtype f64",
          "encode three.mp4 --fps x --model qwen3_vl -o no", "encode three.mp4 --max-pixels -1 --model qwen3_vl -o no",

@@ -344,7 +344,6 @@ def test_the_longest_key():
     *((f"{QUIET} --list good.txt -o x --shard {shard}", "I/N")
       for shard in ("3/3", "-1/3", "1", "1/0", "a/b", "1/2x")),
     (f"{QUIET} --list good.txt -o x --tokens u8", "bf16, f16 or f32"),
-    ("bench cache --keys 10", "--model DIR is required"),
 ))
 def test_usage(line, text):
     run(line, text, code=2)
@@ -400,20 +399,6 @@ def test_repair_keeps_keys_that_cannot_be_read_now():
             "cache check unread --repair --quiet", "Permission denied", "1 bad key,", code=1,
             program="strace", LSAN_OPTIONS="detect_leaks=0")
     run("cache check unread", "11 keys in 1 part: 0 bad keys")
-
-
-def test_a_cache_of_many_keys():
-    """As docs/cache.md measures one, of fewer."""
-    many = f"bench cache --model {MODEL} --backend ref --repeats 1 -o many"
-    run(f"{many} --keys 3000", "look_s")
-    run("cache status many/tokens --list many/clips.txt", "3000 ok, 0 failed, 0 missing")
-    filled = run(f"cache fill --model {MODEL} --backend ref --quiet --list many/clips.txt "
-                 "-o many/tokens --json").record
-    assert filled["there"] == 3000 and filled["peak_bytes"] > 0
-    parts = os.listdir("many/tokens")
-    run(f"{many} --keys 3000 --json", '"case":"3000 keys","way":"find"')
-    assert os.listdir("many/tokens") == parts  # what was there was not made again
-    run(f"{many} --keys 10", "has 3000 keys; --keys is 10", code=2)
 
 
 @pytest.mark.parametrize("out, text", (

@@ -14,7 +14,7 @@
 
 #include "../clips/gpu.h"
 #include "../decoder/gpu_decoder.h"
-#include "command/encode.h"
+#include "command/tool.h"
 #include "decoder_thread.h"
 #include "engine/context.h"
 #include "make_clips.h"
@@ -410,28 +410,25 @@ struct results {
     qv_decoder *decoder;
 };
 
-/* Hears that a clip was decoded, and waits for a process that is being started, so that it has a
- * share in the job. */
-static void
-hear_span(void *user, const char *stage, int lane, const char *key, double begin_s, double end_s)
+static const struct results *of_job; /* the job that runs; NULL: none does */
+
+/* Once a job's clip was decoded, waits for a process that is being started, so that it has a share
+ * in the job. */
+WRAPPED(void, qv_clip_close, (qv_clip * *clip))
 {
-    const struct results *results = user;
-    struct qvm_gpus *gpus = results->decoder->gpus;
-    (void)lane;
-    (void)key;
-    (void)begin_s;
-    (void)end_s;
-    if (strcmp(stage, "decode") != 0)
+    __real_qv_clip_close(clip);
+    if (!of_job)
         return;
+    struct qvm_gpus *gpus = of_job->decoder->gpus;
     pthread_mutex_lock(&gpus->lock);
     const bool is_starting = gpus->at[0].now.child.pid && !gpus->at[0].now.ready;
-    if (results->loses && gpus->at[0].now.given) {
+    if (of_job->loses && gpus->at[0].now.given) {
         snprintf(gpus->at[0].why, sizeof gpus->at[0].why, "the device is lost");
         gpus->at[0].retry_s = INFINITY;
     }
     pthread_mutex_unlock(&gpus->lock);
     if (is_starting)
-        qv_decoder_gpu(results->decoder, 0, true, NULL);
+        qv_decoder_gpu(of_job->decoder, 0, true, NULL);
 }
 
 static qv_status
@@ -464,7 +461,6 @@ run_job(const struct tiny *t, const char *fault, qv_decode decode, struct result
     char key[16];
     const qv_job_options o = { .sink = { NULL, take, look, results },
                                .decoders = cores ? 0 : 3,
-                               .span = hear_span,
                                .memory = memory,
                                .clip = { .decoder = start_gpu(fault),
                                          .decode = decode,
@@ -482,6 +478,7 @@ run_job(const struct tiny *t, const char *fault, qv_decode decode, struct result
     qv_model *models[GPUS];
     for (size_t i = 0; i < n_models; i++)
         models[i] = t[i].model;
+    of_job = results;
     assert_int_equal(qv_job_open(models, n_models, &o, &job, NULL), QV_OK);
     qv_job_progress progress;
     qv_job_get_progress(job, &progress);
@@ -493,6 +490,7 @@ run_job(const struct tiny *t, const char *fault, qv_decode decode, struct result
     }
     status = qv_job_end(job, NULL);
     qv_job_close(&job);
+    of_job = NULL;
     results->opened = decoder->gpus->at[0].now.child.pid != 0;
     for (int i = 0; i < GPUS; i++)
         results->given[i] = decoder->gpus->at[i].now.given;
@@ -624,15 +622,14 @@ TEST(test_cache)
 TEST(test_files)
 {
     const char *clips[] = { "x264.mp4", "x264-pyramid.mkv" };
-    struct tiny t = tiny_open("ref", QV_F32, 1);
-    struct tool_devices devices = { .contexts = { t.ctx }, .models = { t.model }, .n = 1 };
-    double job_s;
     for (int i = 0; i < 2; i++)
         clip_write(clips[i]);
     on_cuda = true;
     for (int gpu = 0; gpu < 2; gpu++) {
         qv_decoder *decoder = start_gpu("");
-        const struct tool_options o = { .model = QV_GOLDEN "/qwen3_vl",
+        const struct tool_options o = { .backend = "ref",
+                                        .dtype = QV_F32,
+                                        .model = QV_GOLDEN "/qwen3_vl",
                                         .output = temp_path(gpu ? "gpu" : "auto"),
                                         .output_dtype = QV_F32,
                                         .quiet = true,
@@ -642,8 +639,7 @@ TEST(test_files)
                                         .arguments = clips,
                                         .n_arguments = 2 };
         assert_int_equal(qv_decoder_gpu(decoder, 0, true, NULL), QV_OK);
-        qv_context_get_info(t.ctx, &devices.infos[0]);
-        assert_int_equal(tool_encode_on(&o, &devices, &job_s), 0);
+        assert_int_equal(tool_encode(&o), 0);
         assert_int_equal(decoder->gpus->at[0].now.given, gpu ? 2 : 0);
     }
     on_cuda = false;

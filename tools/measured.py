@@ -66,7 +66,7 @@ def read_records(paths):
             if missing:
                 raise SystemExit(f"{path}:{i}: no {', '.join(missing)}; {WANTED}")
             work = (r["bench"], case(r), r["way"], r["dtype"], place(r),
-                    *map(r.get, ("model", "capacity", "step", "stored", "cores", "decode")))
+                    *map(r.get, ("model", "capacity", "step", "stored")))
             if "failed" not in r and r.get("day", "") >= kept.get(work, r).get("day", ""):
                 kept[work] = r  # a failed one has a message and no time
     if not kept:
@@ -183,10 +183,6 @@ def ms(r):
     return digits(r["median_ms"]) + (" (tuned)" if r["machine"].get("tuned") else "") if r else ""
 
 
-def seconds(r):
-    return digits(r["median_ms"] / 1e3) if r else ""
-
-
 def over(a, b):
     """Returns a's time divided by b's, or "" if one is None."""
     return f"{a['median_ms'] / b['median_ms']:.2f}" if a and b else ""
@@ -282,27 +278,6 @@ def rows_table(records):
             "worst over one row"], rows
 
 
-STAGES = {"decode": "decoding alone, s", "device": "device alone, s", "files": "writing files alone, s",
-          "parts": "writing a cache alone, s", "cpu": "the CPU's job, s"}
-JOBS = {"discard": "job, tokens discarded, s", "encode": "job, a file per clip, s", "cache": "job, a cache, s"}
-
-
-def jobs_table(records):
-    rows = []
-    for (name, cores), ways in groups(records, case, lambda r: r["cores"]).items():
-        clips, _, decoder = name.partition(", by ")
-        ways.setdefault("decode", ways.get("gpu"))  # a GPU's decoders by themselves
-        job = ways.get("discard")
-        some = job and 0 < job.get("gpu_clips", 0) < job["clips"]
-        rows.append([clips, str(cores), {"": "cpu", "the GPU": "gpu"}.get(decoder, decoder)
-                     + (f", {job['gpu_clips']} clips by the GPU" if some else ""),
-                     *(seconds(ways.get(w)) for w in STAGES),
-                     *(bold(seconds(ways.get(w))) + field(ways.get(w), "over_slowest", " ({:.2f})") for w in JOBS),
-                     field(job, "times_cpu"), field(job or ways["decode"], "cpu_s_per_clip", "{:.3f}")])
-    return ["clips", "cores", "`--decode`", *STAGES.values(), *JOBS.values(), "times the CPU's job",
-            "CPU seconds per clip"], rows
-
-
 # name -> (which records, what makes the table of one machine)
 MACHINE_TABLES = {
     "towers": (lambda r: r["bench"] == "tower" and "stored" not in r and r["case"].endswith(" patches"), towers_table),
@@ -311,7 +286,6 @@ MACHINE_TABLES = {
     "stored weights": (lambda r: "over_widened" in r, stored_table),
     "patch embedding": (lambda r: r["bench"] == "patch-embed", embed_table),
     "few rows": (lambda r: r["bench"] == "gemm" and r["m"] <= 16, rows_table),
-    "jobs": (lambda r: r["bench"] == "job" and r["way"] in ("gpu", *STAGES, *JOBS), jobs_table),
 }
 
 
@@ -403,7 +377,7 @@ def readme(records, version, left_out):
 
 # ---- pictures: bars [(group, bar, milliseconds, note)] -------------------------------------------
 
-COLOURS = {"qwenvit": "#0072b2", "job": "#0072b2", "packed into chunks": "#0072b2", "transformers": "#d55e00", "transformers linear": "#d55e00", "compiled torch": "#e69f00",
+COLOURS = {"qwenvit": "#0072b2", "packed into chunks": "#0072b2", "transformers": "#d55e00", "transformers linear": "#d55e00", "compiled torch": "#e69f00",
            "library's Conv3d": "#009e73", "torch conv3d": "#cc79a7", "torch linear": "#56b4e9"}
 
 
@@ -433,17 +407,6 @@ def embed_bars(records):
     return compared(found.values())
 
 
-def job_bars(records):
-    """Returns the bars of jobs with their stages alone."""
-    bars = []
-    for (name, cores), ways in groups((r for r in records if r["bench"] == "job"), case, lambda r: r["cores"]).items():
-        stages = [(STAGES[w].rpartition(",")[0], ways[w]["median_ms"]) for w in ("decode", "device", "files", "parts") if w in ways]
-        jobs = [("job" + JOBS[w].rpartition(",")[0][3:], ways[w]["median_ms"]) for w in JOBS if w in ways]
-        if len(stages) > 1 and jobs:
-            bars += [(f"{name}, {cores} cores", bar, value, digits(value / 1e3) + " s") for bar, value in stages + jobs]
-    return bars
-
-
 def fill_bars(records):
     """Returns the bars of how full the device's rows are, for chunks as packed and for other ways to batch the same list."""
     found = {}
@@ -471,10 +434,10 @@ def all_bars(records):
 
 
 BARS = {"tower": (tower_bars, "Towers, from pixels to tokens"), "patch-embed": (embed_bars, "Patch embedding"),
-        "job": (job_bars, "Jobs and their stages alone, from files to tokens"), "fill": (fill_bars, "How full the device's rows are"),
+        "fill": (fill_bars, "How full the device's rows are"),
         "all": (all_bars, "Median times")}
 CSV_HEADS = {"fill": ("group", "bar", "percent", "note"), "roofline": ("tower", "way", "FLOPs per byte", "TFLOP/s")}
-PICTURES = {"docs/towers.svg": "tower", "docs/embed.svg": "patch-embed", "docs/stages.svg": "job", "docs/fill.svg": "fill",
+PICTURES = {"docs/towers.svg": "tower", "docs/embed.svg": "patch-embed", "docs/fill.svg": "fill",
             "docs/roofline.svg": "roofline"}  # of the GPU timed last that has the records, in bf16
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Starts `qwenvit serve` on a free port, and asks it. For tests and benches.
+"""Starts `qwenvit serve` on a free port, and asks it.
 
 Run as a program, it is the server with an encoder that takes its time where max_frames is above
 700: a tenth of a second for each more. At 699 it cannot go on; at 698 it is full at first."""
@@ -20,12 +20,12 @@ SLOW = 700
 
 
 class Server:
-    """A server as a process of its own. program: another one that takes the same options."""
+    """A server as a process of its own."""
 
-    def __init__(self, model, log, *arguments, slow=False, key="", program="", **environment):
+    def __init__(self, model, log, *arguments, slow=False, key="", **environment):
         self.key = key  # given with each request
         self.clients = concurrent.futures.ThreadPoolExecutor(64)
-        program = [program or __file__] if slow or program else ["-m", "qwenvit", "serve"]
+        program = [__file__] if slow else ["-m", "qwenvit", "serve"]
         self.log = str(log)
         with open(self.log, "w", encoding="utf-8") as out:
             command = [sys.executable, *program, "--model", str(model), "--port", "0", *map(str, arguments)]

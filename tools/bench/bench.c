@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* What all benches share: a device, timing, tables, records, lists, folders. */
+/* What all benches share: a device, timing, tables, records, lists. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 
 #include "bench.h"
@@ -405,15 +404,6 @@ bench_report(struct bench *b, const struct bench_record *r, qv_error *err)
     return bench_emit(b, r, err);
 }
 
-qv_status
-bench_ended(const char *what, int code, qv_error *err)
-{
-    const qv_status status = code == TOOL_USAGE    ? QV_EINVAL
-                             : code == TOOL_DEVICE ? QV_EBACKEND
-                                                   : QV_EFORMAT;
-    return code ? qv_fail(err, status, "%s ended with exit code %d", what, code) : QV_OK;
-}
-
 /* ---- lists ----------------------------------------------------------------------------------- */
 
 /* Cuts blanks and comments off a line, and returns where the text begins. */
@@ -460,30 +450,4 @@ bench_each_line(struct bench *b, const char *path, const char *text, bench_line 
         status = qv_fail(err, QV_EIO, "%s: cannot be read: %s", path, strerror(errno));
     fclose(f);
     return status;
-}
-
-/* ---- temporary folders ----------------------------------------------------------------------- */
-
-qv_status
-bench_open_folder(const char *folder, char **out, qv_error *err)
-{
-    char *path = qv_path_join(folder, "bench-XXXXXX");
-    if (!path)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for a path", folder);
-    if ((mkdir(folder, 0777) && errno != EEXIST) || !mkdtemp(path)) {
-        const int e = errno;
-        free(path);
-        return qv_fail(err, QV_EIO, "%s: cannot be made or written to: %s", folder, strerror(e));
-    }
-    *out = path;
-    return QV_OK;
-}
-
-void
-bench_close_folder(char **folder)
-{
-    if (*folder)
-        tool_remove_folder(*folder);
-    free(*folder);
-    *folder = NULL;
 }

@@ -87,32 +87,15 @@ qv_status bench_report(struct bench *b, const struct bench_record *r, qv_error *
  * under that name. */
 void bench_put_figure(json_t *record, const char *name, struct bench_figure figure);
 
-/* Returns QV_OK, or an error if the command that `what` names ended with another exit code than
- * 0. */
-qv_status bench_ended(const char *what, int code, qv_error *err);
-
 /* Calls `take` for each line of a user's list, or of `text` if that is not NULL, as a part; blank
  * lines and comments after # are skipped. An invalid line makes the file invalid. */
 typedef qv_status bench_line(void *user, char *line, qv_error *err);
 qv_status bench_each_line(struct bench *b, const char *path, const char *text, bench_line *take,
                           void *user, qv_error *err);
 
-/* Makes a new folder inside `folder`, which is made if it does not exist. bench_close_folder
- * removes *out with all that is in it. */
-qv_status bench_open_folder(const char *folder, char **out, qv_error *err);
-void bench_close_folder(char **folder);
-
-/* The benches. An error of QV_ESTATE says that times were measured wrongly. */
+/* The benches. */
 typedef qv_status bench_function(struct bench *b, qv_error *err);
-bench_function bench_tower, bench_conv3d, bench_patch_embed, bench_gemm, bench_preprocess,
-    bench_cache, bench_job, bench_start, bench_profile;
-
-struct qv_cache_writer;
-/* A cache for `bench job` to fill; qv_cache_writer_close seals it. Any thread may put keys. */
-qv_status bench_start_parts(const char *folder, const qv_model_info *model,
-                            struct qv_cache_writer **writer, qv_error *err);
-qv_status bench_put_tokens(struct qv_cache_writer *w, const char *key, const qv_tokens *row,
-                           qv_error *err);
+bench_function bench_tower, bench_conv3d, bench_patch_embed, bench_gemm, bench_profile;
 
 /* ---- operations.c: operations alone ---------------------------------------------------------- */
 

@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "figures.h"
 
-#include "error.h"
-
 /* How far two measurements of a rate may lie apart, and so how far a share may be above 1; and how
  * far times scatter. */
 #define AGREEMENT 1.05
 #define SCATTER 1.03
-#define JOB_SCATTER 0.97
 
 static const char unknown[] = "the roofline is not known";
 static const char above[] = "it is faster than the roofline, which was measured too low";
@@ -95,49 +92,4 @@ bench_scatter(double median_ms, double p90_ms)
 {
     const double far = 1.5, clock_ms = 0.02; /* below this the clocks themselves differ */
     return p90_ms > far * median_ms && p90_ms - median_ms > clock_ms ? p90_ms / median_ms : 0;
-}
-
-/* ---- jobs ------------------------------------------------------------------------------------ */
-
-const char *const bench_job_names[BENCH_JOB_WAYS] = { "decode", "device",  "devices", "files",
-                                                      "parts",  "discard", "encode",  "cache" };
-
-/* The stages of each way, as bits. */
-static const unsigned stages[BENCH_JOB_WAYS] = {
-    [BENCH_JOB_DISCARD] = 1 << BENCH_JOB_DECODE | 1 << BENCH_JOB_DEVICES,
-    [BENCH_JOB_ENCODE] = 1 << BENCH_JOB_DECODE | 1 << BENCH_JOB_DEVICES | 1 << BENCH_JOB_FILES,
-    [BENCH_JOB_CACHE] = 1 << BENCH_JOB_DECODE | 1 << BENCH_JOB_DEVICES | 1 << BENCH_JOB_PARTS,
-};
-
-struct bench_job_bounds
-bench_job_bounds_of(const double ms[BENCH_JOB_WAYS], enum bench_job_way way)
-{
-    struct bench_job_bounds b = { 0 };
-    for (int stage = 0; stage < BENCH_JOB_WAYS; stage++) {
-        if (!(stages[way] & 1u << stage))
-            continue;
-        if (!(ms[stage] > 0)) /* it was not timed */
-            return (struct bench_job_bounds){ 0 };
-        b.sum_ms += ms[stage];
-        if (ms[stage] > b.slowest_ms) {
-            b.slowest_ms = ms[stage];
-            b.slowest = (enum bench_job_way)stage;
-        }
-    }
-    return b;
-}
-
-qv_status
-bench_job_check(const double ms[BENCH_JOB_WAYS], qv_error *err)
-{
-    for (int way = 0; way < BENCH_JOB_WAYS; way++) {
-        const struct bench_job_bounds b = bench_job_bounds_of(ms, (enum bench_job_way)way);
-        if (ms[way] > 0 && ms[way] < JOB_SCATTER * b.slowest_ms)
-            return qv_fail(err, QV_ESTATE,
-                           "\"%s\" took %.1f ms, %.3f of \"%s\", %.1f ms: a stage alone is a "
-                           "bound, so that was measured wrongly; nothing is recorded",
-                           bench_job_names[way], ms[way], ms[way] / b.slowest_ms,
-                           bench_job_names[b.slowest], b.slowest_ms);
-    }
-    return QV_OK;
 }

@@ -26,17 +26,7 @@
     "gemm\n"                                                                                       \
     "  over_m1           the time over the time for one row\n"                                     \
     "  over_copy         the time over copying the weights, which come from memory, not a "        \
-    "cache\n\n"                                                                                    \
-    "job\n"                                                                                        \
-    "  decode, device, devices, files, parts: stages alone: decoding, one device, all devices,\n"  \
-    "                    writing a file per clip, writing a cache\n"                               \
-    "  discard, encode, cache: the job, with its tokens discarded, in files, or in a cache\n"      \
-    "  over_slowest      over the slowest of its stages; over_sum: over their sum\n"               \
-    "  times_one         how many times faster all devices are than one\n\n"                       \
-    "cache, start\n"                                                                               \
-    "  resume            a run that has nothing to do; list_s, look_s: parts of it\n"              \
-    "  open, find        opening the cache, finding a key\n"                                       \
-    "  first_ms          the first run, without cached kernels\n"
+    "cache\n"
 
 static int
 run(const struct tool_options *o, const char *name, bench_function *bench)
@@ -52,7 +42,7 @@ run(const struct tool_options *o, const char *name, bench_function *bench)
     const int code = status ? tool_fail(status, &err) : TOOL_DONE;
     if (o->legend && !code)
         tool_print("\n" LEGEND);
-    return status == QV_ESTATE ? TOOL_FAILED : code;
+    return code;
 }
 
 #define BENCH(id, name)                                                                            \
@@ -64,10 +54,6 @@ BENCH(tower, "tower")
 BENCH(patch_embed, "patch-embed")
 BENCH(conv3d, "conv3d")
 BENCH(gemm, "gemm")
-BENCH(preprocess, "preprocess")
-BENCH(job, "job")
-BENCH(cache, "cache")
-BENCH(start, "start")
 BENCH(profile, "profile")
 
 enum { DEVICE = GROUP_DEVICE | GROUP_JSON | GROUP_BENCH };
@@ -96,35 +82,6 @@ static const struct tool benches[] = {
       .example = "qwenvit bench gemm --shape 5120,13824 --weights q4g64",
       .groups = DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_GEMM,
       .run = run_gemm },
-    { .name = "bench preprocess",
-      .arguments = "[CLIP]",
-      .does = "Times decoding a clip and resizing a frame.",
-      .example = "qwenvit bench preprocess clip.mp4",
-      .groups = DEVICE | GROUP_CLIP | GROUP_PREPROCESS,
-      .run = run_preprocess },
-    { .name = "bench job",
-      .does =
-          "Times a job, and its decoding, device and writing alone. It makes clips in the folder "
-          "of -o, unless\n--list names some.",
-      .needs = "--model -o",
-      .example = "qwenvit bench job --model Qwen3-VL-4B-Instruct -o FOLDER --device all",
-      .groups = DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_OUTPUT | GROUP_CLIP | GROUP_JOB |
-                GROUP_DEVICES,
-      .run = run_job },
-    { .name = "bench cache",
-      .does = "Times a cache of many keys, which it makes first: a run that has nothing to do, "
-              "opening the cache,\nfinding a key.",
-      .needs = "--model -o",
-      .example = "qwenvit bench cache --model Qwen3-VL-4B-Instruct -o FOLDER",
-      .groups = DEVICE | GROUP_MODEL | GROUP_OUTPUT | GROUP_MANY,
-      .run = run_cache },
-    { .name = "bench start",
-      .arguments = "[CLIP]",
-      .does = "Times `encode` of a clip, from the start of the process to its end.",
-      .needs = "--model -o",
-      .example = "qwenvit bench start clip.mp4 --model Qwen3-VL-4B-Instruct -o FOLDER",
-      .groups = DEVICE | GROUP_MODEL | GROUP_OUTPUT | GROUP_CLIP,
-      .run = run_start },
 };
 
 static const struct tool_program bench = { .name = "qwenvit bench",
@@ -139,7 +96,7 @@ static const struct tool tools[] = {
       .does = "Shows where the time goes: the time, bytes, FLOPs and share of the roofline of "
               "every layer and\noperation of a chunk, with random pixels.",
       .needs = "--model",
-      .example = "qwenvit profile --model Qwen3-VL-4B-Instruct clip.mp4 --trace trace.json",
+      .example = "qwenvit profile --model Qwen3-VL-4B-Instruct clip.mp4",
       .groups =
           GROUP_DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_CLIP | GROUP_PROFILE | GROUP_JSON,
       .run = run_profile },

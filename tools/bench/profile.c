@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "bench.h"
-#include "command/encode.h"
 #include "error.h"
 #include "model/items.h"
 
@@ -305,37 +304,6 @@ emit_steps(struct profile *p, qv_error *err)
     return status;
 }
 
-/* ---- the trace ------------------------------------------------------------------------------- */
-
-enum { DEVICES = 2, LAYERS = 1, OPERATIONS = 2 }; /* a process of trace.c, and its lanes */
-
-/* Writes the medians as a trace, in which each operation begins where the previous one ended. */
-static qv_status
-write_trace(const struct profile *p, const char *path, qv_error *err)
-{
-    struct tool_trace *t = NULL;
-    double at_s = 0, layer_s = 0;
-    qv_status status = tool_trace_open(path, &t, err);
-    for (size_t i = 0; i < p->n && !status; i++) {
-        char text[400];
-        const struct row *r = &p->rows[i];
-        const double end_s = at_s + 1e-3 * r->ms;
-        tool_trace_write(t, r->op, DEVICES, OPERATIONS, at_s, end_s,
-                         tool_json("operation:s kernel:s flops:f bytes:f",
-                                   qv_op_print(&p->steps[i].op, text, sizeof text), r->kernel,
-                                   r->flops, r->bytes));
-        at_s = end_s;
-        if (i + 1 < p->n && !strcmp(r->layer, r[1].layer))
-            continue;
-        tool_trace_write(t, r->layer, DEVICES, LAYERS, layer_s, at_s, json_object());
-        layer_s = at_s;
-    }
-    if (!status)
-        status = tool_trace_finish(t, err);
-    tool_trace_close(&t);
-    return status;
-}
-
 /* ---- the command ----------------------------------------------------------------------------- */
 
 qv_status
@@ -357,8 +325,6 @@ bench_profile(struct bench *b, qv_error *err)
         print_all(&p);
     if (!status)
         status = emit_steps(&p, err);
-    if (!status && b->o->trace)
-        status = write_trace(&p, b->o->trace, err);
     close_all(&p);
     return status;
 }

@@ -20,16 +20,6 @@ qv_status tool_cache_add_list(struct qv_cache_fill *fill, const struct tool_list
 qv_cache_trust tool_cache_trust(const struct tool_options *o);
 
 int tool_cache_remove_keys(const struct tool_options *o, const char *const *keys, size_t n);
-/* Makes a cache like `qwenvit cache fill`, but without catching signals, on devices that are open;
- * if there are none, it opens them. */
-struct tool_devices;
-struct tool_cache_times {
-    double list_s, look_s, job_s; /* time to read the list; to find what the cache lacks of it; to
-                                   * compute that */
-};
-int tool_cache_run_on(const struct tool_options *o, struct tool_devices *devices,
-                      struct tool_cache_times *times);
-
 /* ---- estimate.c ------------------------------------------------------------------------------ */
 
 int tool_cache_estimate(const struct tool_options *o);
@@ -43,11 +33,3 @@ struct tool_rules tool_rules_of(const qv_model_info *model); /* NULL: the publis
 /* Runs `info --list`: reports the sums. model is NULL, or the model that would make the tokens.
  * Returns an exit code. */
 int tool_info_list(const struct tool_options *o, const qv_model_info *model);
-
-/* Encodes clips on the devices of the options, and discards the tokens. */
-struct tool_measured {
-    int64_t clips, tokens;  /* of those that did not fail */
-    double seconds, load_s; /* load_s: before the others */
-};
-qv_status tool_measure(const struct tool_options *o, const struct tool_entry *const *clips,
-                       size_t n, struct tool_measured *out, qv_error *err);

@@ -68,8 +68,9 @@ struct run {
     const struct tool_options *o;
     struct tool_list list;
     int64_t n_wanted;
-    struct tool_cache_times times;
-    struct tool_devices *devices;
+    double list_s, look_s, job_s; /* time to read the list; to find what the cache lacks of it; to
+                                   * compute that */
+    struct tool_devices devices;
     qv_cache_fill *fill;
     struct tool_job_progress progress;
     struct tool_reasons failures;
@@ -160,10 +161,9 @@ report(const struct run *r, const qv_cache_fill_counts *n, qv_error *err)
         "cache:t done:I tokens:I frames:I failed:I damaged:I there:I failed_before:I "
         "interrupted:b list_s:f look_s:f job_s:f peak_bytes:I version:s commit:s text.total_s:f",
         r->o->out, n->done, n->tokens, n->frames, n->failed, n->damaged, n->there, n->failed_before,
-        tool_signals_caught() != 0, r->times.list_s, r->times.look_s, r->times.job_s,
-        tool_peak_bytes(), qv_version(), QV_COMMIT,
-        r->times.list_s + r->times.look_s + r->devices->load_s + r->times.job_s);
-    tool_json_add_rates(&j, "", n->frames, n->tokens, n->seconds, r->devices->load_s);
+        tool_signals_caught() != 0, r->list_s, r->look_s, r->job_s, tool_peak_bytes(), qv_version(),
+        QV_COMMIT, r->list_s + r->look_s + r->devices.load_s + r->job_s);
+    tool_json_add_rates(&j, "", n->frames, n->tokens, n->seconds, r->devices.load_s);
     return tool_show(
         r->o, j,
         "{cache}: {done} done, {tokens} tokens, {failed} failed; {there} were there, "
@@ -180,11 +180,11 @@ run_fill(struct run *r, qv_error *err)
 {
     qv_cache_fill_counts n;
     tool_job_progress_begin(&r->progress, r->n_wanted, r->o);
-    qv_status s = qv_cache_fill_end(r->fill, r->devices->models, r->devices->n, err);
+    qv_status s = qv_cache_fill_end(r->fill, r->devices.models, r->devices.n, err);
     tool_bar_end();
     qv_cache_fill_get_counts(r->fill, &n);
     tool_reasons_tell(&r->failures, r->o);
-    r->times.job_s = n.seconds;
+    r->job_s = n.seconds;
     if (s) /* a disk that fails now is not bad input */
         return tool_fail(s == QV_EIO ? QV_EBACKEND : s, err);
     s = report(r, &n, err);
@@ -196,45 +196,34 @@ run_all(struct run *r, qv_error *err)
 {
     const double began_s = qv_seconds();
     qv_status s = tool_cache_list(r->o, &r->list, err);
-    r->times.list_s = qv_seconds() - began_s;
+    r->list_s = qv_seconds() - began_s;
     if (!s)
         s = find_work(r, err);
-    r->times.look_s = qv_seconds() - began_s - r->times.list_s;
-    if (!s && !r->devices->n)
-        s = tool_devices_open(r->o, r->devices, err);
+    r->look_s = qv_seconds() - began_s - r->list_s;
+    if (!s)
+        s = tool_devices_open(r->o, &r->devices, err);
     if (!s) /* a folder that cannot be made is bad input; a disk that fails later is not */
-        s = qv_cache_fill_begin(r->fill, r->devices->models[0], err);
+        s = qv_cache_fill_begin(r->fill, r->devices.models[0], err);
     return s ? tool_fail(s, err) : run_fill(r, err);
-}
-
-int
-tool_cache_run_on(const struct tool_options *o, struct tool_devices *devices,
-                  struct tool_cache_times *times)
-{
-    struct run r = { .o = o, .devices = devices };
-    qv_error err = { 0 };
-    if (pthread_mutex_init(&r.lock, NULL))
-        return tool_fail(qv_fail(&err, QV_ENOMEM, "no lock can be made"), &err);
-    const int code = run_all(&r, &err);
-    *times = r.times;
-    pthread_mutex_destroy(&r.lock);
-    qv_cache_fill_close(&r.fill);
-    tool_list_free(&r.list);
-    return code;
 }
 
 int
 tool_cache_fill(const struct tool_options *o)
 {
+    struct run r = { .o = o };
+    qv_error err = { 0 };
     if (tool_check_sources(o, "cache fill"))
         return TOOL_USAGE;
     if (o->dry_run)
         return tool_cache_estimate(o);
-    struct tool_devices devices = { .n = 0 };
-    struct tool_cache_times times;
     tool_signals_defer();
-    const int code = tool_cache_run_on(o, &devices, &times);
-    tool_devices_close(&devices);
+    if (pthread_mutex_init(&r.lock, NULL))
+        return tool_fail(qv_fail(&err, QV_ENOMEM, "no lock can be made"), &err);
+    const int code = run_all(&r, &err);
+    pthread_mutex_destroy(&r.lock);
+    qv_cache_fill_close(&r.fill);
+    tool_list_free(&r.list);
+    tool_devices_close(&r.devices);
     if (tool_signals_caught())
         tool_complain("interrupted: what was done is sealed; run it again to go on");
     tool_signals_obey();

@@ -127,12 +127,6 @@ tool_devices_open(const struct tool_options *o, struct tool_devices *d, qv_error
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
-static void
-see_span(void *user, const char *stage, int lane, const char *key, double begin_s, double end_s)
-{
-    tool_trace_span(((struct tool_encoder *)user)->trace, stage, lane, key, begin_s, end_s);
-}
-
 /* Shows progress. A signal cancels the job. */
 static bool
 go_on(void *user, qv_job *job)
@@ -158,8 +152,7 @@ open_job(struct tool_encoder *e, const struct tool_devices *d, qv_error *err)
                                      .alone = one,
                                      .keep_frames = o->drawing,
                                      .clip = e->clip,
-                                     .go_on = one ? NULL : go_on,
-                                     .span = e->trace ? see_span : NULL };
+                                     .go_on = one ? NULL : go_on };
     return qv_job_open(d->models, d->n, &options, &e->job, err);
 }
 
@@ -170,10 +163,10 @@ run_job(struct tool_encoder *e, qv_error *err)
     qv_status status = QV_OK;
     const double began_s = qv_seconds();
     tool_job_progress_begin(&e->progress, (int64_t)e->n, e->o);
-    if (e->defers)
+    if (many) {
         tool_signals_defer();
-    if (many)
         go_on(e, e->job); /* the first record comes at once */
+    }
     for (size_t i = 0; i < e->n && !status; i++) {
         struct tool_output *output = &e->outputs[i];
         const qv_clip_options options = qvm_options_merge(output->own, &e->clip);
@@ -203,13 +196,9 @@ encode_with(struct tool_encoder *e, const struct tool_devices *d, qv_error *err)
     qv_model_get_info(d->models[0], &e->model);
     if (pthread_mutex_init(&e->lock, NULL))
         return tool_fail(qv_fail(err, QV_ENOMEM, "no lock can be made"), err);
-    qv_status status = e->o->trace ? tool_trace_open(e->o->trace, &e->trace, err) : QV_OK;
-    if (!status)
-        status = open_job(e, d, err);
+    qv_status status = open_job(e, d, err);
     if (!status)
         status = run_job(e, err);
-    if (!status && e->trace)
-        status = tool_trace_finish(e->trace, err);
     int code = status ? tool_fail(status, err) : TOOL_DONE;
     tool_reasons_tell(&e->notes, e->o);
     tool_reasons_tell(&e->failures, e->o);
@@ -218,7 +207,6 @@ encode_with(struct tool_encoder *e, const struct tool_devices *d, qv_error *err)
         code = status ? tool_fail(status, err) : code;
     }
     qv_job_close(&e->job);
-    tool_trace_close(&e->trace);
     pthread_mutex_destroy(&e->lock);
     if (!code && tool_signals_caught())
         tool_complain("interrupted: %zu of %zu clips are done, %zu failed, %zu were not done",
@@ -256,8 +244,8 @@ check_usage(const struct tool_options *o)
     return wrong ? TOOL_USAGE : tool_check_sources(o, "encode");
 }
 
-int
-tool_encode_on(const struct tool_options *o, struct tool_devices *devices, double *job_s)
+static int
+encode(const struct tool_options *o, struct tool_devices *devices)
 {
     qv_error err = { 0 };
     struct tool_list list = { 0 };
@@ -272,22 +260,17 @@ tool_encode_on(const struct tool_options *o, struct tool_devices *devices, doubl
         status = name_outputs(o, &list, outputs, &err);
     if (!status)
         status = check_outputs(o, &list, outputs, n, &err);
-    const bool many = o->list || n > 1, own = !devices->n; /* a bench opens the devices itself */
     const bool makes_folders = is_folder(o, &list);
     if (!status && makes_folders)
         status = make_output_folder(o->output, &err);
-    if (!status && own)
+    if (!status)
         status = tool_devices_open(o, devices, &err);
-    struct tool_encoder e = { .o = o,
-                              .clip = o->clip,
-                              .outputs = outputs,
-                              .n = n,
-                              .makes_folders = makes_folders,
-                              .defers = own && many };
+    struct tool_encoder e = {
+        .o = o, .clip = o->clip, .outputs = outputs, .n = n, .makes_folders = makes_folders
+    };
     if (e.clip.decode == QV_DECODE_AUTO)
         e.clip.decode = QV_DECODE_CPU; /* a GPU does not notice all damage, and files stay */
     const int code = status ? tool_fail(status, &err) : encode_with(&e, devices, &err);
-    *job_s = e.job_s;
     for (size_t i = 0; outputs && i < n; i++) {
         tool_output_close(&outputs[i]);
         free(outputs[i].path);
@@ -301,10 +284,9 @@ int
 tool_encode(const struct tool_options *o)
 {
     struct tool_devices devices = { .n = 0 };
-    double job_s;
     int code = check_usage(o);
     if (!code)
-        code = tool_encode_on(o, &devices, &job_s);
+        code = encode(o, &devices);
     tool_devices_close(&devices);
     tool_signals_obey();
     return code;

@@ -19,8 +19,6 @@ struct tool_output {
     double write_s;
 };
 
-struct tool_trace;
-
 struct tool_encoder {
     const struct tool_options *o;
     qv_clip_options clip; /* options of all clips */
@@ -36,10 +34,8 @@ struct tool_encoder {
     qv_job *job;
     struct tool_job_progress progress;
     struct tool_progress bar; /* progress of a single clip */
-    struct tool_trace *trace; /* NULL: no trace */
     double job_s, load_s;     /* load_s: before the job, to open devices and load the model */
     bool makes_folders;       /* outputs lie in a folder that may not be there yet */
-    bool defers;              /* a signal ends the job in good order */
 };
 
 struct tool_devices {
@@ -54,10 +50,6 @@ struct tool_devices {
  * there must be one. tool_devices_close must be called in any case. */
 qv_status tool_devices_open(const struct tool_options *o, struct tool_devices *d, qv_error *err);
 void tool_devices_close(struct tool_devices *d);
-
-/* Encodes on devices that are open; if there are none, it opens them. Returns an exit code, and
- * reports errors itself. *job_s is the time from the first clip until all are written. */
-int tool_encode_on(const struct tool_options *o, struct tool_devices *devices, double *job_s);
 
 /* Complains, and returns TOOL_USAGE, unless clips are given either as arguments or by --list. */
 int tool_check_sources(const struct tool_options *o, const char *name);
@@ -77,16 +69,5 @@ void tool_json_add_rates(json_t **object, const char *of, int64_t frames, int64_
 #define TOOL_RATES_TEXT                                                                            \
     "{sampled_frames_per_s|1f} sampled frames and {tokens_per_s|1f} tokens per second; loading "   \
     "the model took {load_s|time} before"
-
-/* Writes trace events as they come. The file appears at the end. */
-qv_status tool_trace_open(const char *path, struct tool_trace **out, qv_error *err);
-/* Any thread may call these: a span of a job's stage, by qv_seconds(), and one of the diagram's
- * rows, by time from the begin. The reference to args is taken. */
-void tool_trace_span(struct tool_trace *t, const char *stage, int lane, const char *key,
-                     double begin_s, double end_s);
-void tool_trace_write(struct tool_trace *t, const char *name, int process, int lane, double begin_s,
-                      double end_s, json_t *args);
-qv_status tool_trace_finish(struct tool_trace *t, qv_error *err);
-void tool_trace_close(struct tool_trace **trace);
 
 qv_status tool_report_job(const struct tool_encoder *e, qv_error *err);

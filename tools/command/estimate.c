@@ -6,7 +6,6 @@
 
 #include "cache_command.h"
 #include "dtype.h"
-#include "encode.h"
 #include "error.h"
 
 /* Opening a clip takes milliseconds. If there are more than this, a sample of so many stands for
@@ -143,74 +142,7 @@ tool_info_list(const struct tool_options *o, const qv_model_info *model)
     return s ? tool_fail(s, &err) : e.unusable ? TOOL_FAILED : TOOL_DONE;
 }
 
-/* ---- --measure ------------------------------------------------------------------------------- */
-
-static bool
-go_on(void *user, qv_job *job)
-{
-    (void)user, (void)job;
-    return !tool_signals_caught();
-}
-
-static qv_status
-run_job(const struct tool_options *o, const struct tool_devices *d,
-        const struct tool_entry *const *clips, size_t n, struct tool_measured *out, qv_error *err)
-{
-    qv_model_info model;
-    qv_model_get_info(d->models[0], &model);
-    const qv_job_options options = { .output = model.dtype,
-                                     .chunk_rows = o->chunk_rows,
-                                     .alone = n == 1,
-                                     .clip = o->clip,
-                                     .go_on = go_on };
-    qv_job *job = NULL;
-    qv_status s = qv_job_open(d->models, d->n, &options, &job, err);
-    for (size_t i = 0; i < n && !s; i++) {
-        const qv_clip_options own = qvm_options_merge(clips[i]->own, &o->clip);
-        const qv_job_source source = { .key = clips[i]->key, .path = clips[i]->path, .clip = &own };
-        s = qv_job_add(job, &source, err);
-    }
-    if (!s)
-        s = qv_job_end(job, err);
-    if (!s) {
-        qv_job_progress p;
-        qv_job_get_progress(job, &p);
-        *out = (struct tool_measured){ p.done - p.failed, p.tokens, p.elapsed_s, d->load_s };
-    }
-    qv_job_close(&job);
-    return s;
-}
-
-qv_status
-tool_measure(const struct tool_options *o, const struct tool_entry *const *clips, size_t n,
-             struct tool_measured *out, qv_error *err)
-{
-    struct tool_devices devices = { .n = 0 };
-    *out = (struct tool_measured){ .clips = 0 };
-    qv_status s = n ? tool_devices_open(o, &devices, err) : QV_OK;
-    if (!s && n)
-        s = run_job(o, &devices, clips, n, out, err);
-    tool_devices_close(&devices);
-    return s;
-}
-
 /* ---- cache fill --dry-run -------------------------------------------------------------------- */
-
-/* Takes the rate of some clips of the list, evenly spaced, in place of the last run's. */
-static qv_status
-measure(const struct tool_options *o, const struct tool_list *list, qv_cache_rate *rate,
-        qv_error *err)
-{
-    enum { MOST = 16 };
-    const struct tool_entry *clips[MOST];
-    struct tool_measured took;
-    const size_t n = list->n < MOST ? list->n : MOST;
-    for (size_t i = 0; i < n; i++)
-        clips[i] = &list->at[(2 * i + 1) * list->n / (2 * n)];
-    const qv_status s = tool_measure(o, clips, n, &took, err);
-    *rate = (qv_cache_rate){ .clips = took.clips, .tokens = took.tokens, .seconds = took.seconds };
-    return s;
-}
 
 struct forecast {
     const struct tool_options *o;
@@ -288,24 +220,21 @@ static const char forecast_text[] =
     "  time       [text.asked?{text.time_s|time} at {text.asked} clips per second "
     "(--rate)][text.seconds?{text.time_s|time} of one process, as fast as the last run here, which "
     "sealed {text.clips} clips and {text.tokens} tokens in {text.seconds|time} after its first "
-    "part][text.measured?{text.time_s|time} on this machine, where {text.clips} of the clips took "
-    "{text.measured|time}][text.unknown?it cannot be told: no run has sealed two parts here; "
-    "--rate N says how many clips per second are done, --measure measures it]\n";
+    "part][text.unknown?it cannot be told: no run has sealed two parts here; "
+    "--rate N says how many clips per second are done]\n";
 
 static qv_status
 report(const struct forecast *f, qv_error *err)
 {
     const struct tool_options *o = f->o;
-    const double h = hours(f);
+    const double h = hours(f), last_s = o->rate > 0 || !f->has_rate ? 0 : f->rate.seconds;
     json_t *j = estimate_json(&f->sums, &f->layout);
     tool_json_add(&j,
                   "cache:t there:I failed_before:I bytes:I hours:o text.asked:f text.unknown:b "
-                  "text.time_s:f text.clips:I text.tokens:I text.seconds:f text.measured:f",
+                  "text.time_s:f text.clips:I text.tokens:I text.seconds:f",
                   o->out, f->counts.there, f->counts.failed_before,
                   (int64_t)bytes_of(&f->sums, &f->layout), h < 0 ? json_null() : json_real(h),
-                  o->rate, h < 0, 3600 * h, f->rate.clips, f->rate.tokens,
-                  o->measure || o->rate > 0 || !f->has_rate ? 0.0 : f->rate.seconds,
-                  o->measure && f->has_rate ? f->rate.seconds : 0.0);
+                  o->rate, h < 0, 3600 * h, f->rate.clips, f->rate.tokens, last_s);
     return tool_show(o, j, forecast_text, err);
 }
 
@@ -321,10 +250,6 @@ tool_cache_estimate(const struct tool_options *o)
         s = describe_model(&f, &err);
     if (!s)
         s = estimate(o, &f.list, &f.model, &f.sums, &err);
-    if (!s && o->measure) {
-        s = measure(o, &f.list, &f.rate, &err);
-        f.has_rate = f.rate.tokens > 0;
-    }
     if (!s)
         s = report(&f, &err);
     tool_list_free(&f.list);

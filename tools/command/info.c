@@ -285,8 +285,6 @@ static const char clip_text[] =
     "  memory     weights {weight_bytes|size} + arena {arena_bytes|size}[text.beside? + its "
     "decoders, at most {text.beside|size}] = {device_bytes|size} on the device\n"
     "  conv3d     {lowering}: {lowering_reason}\n"
-    "[measured_s?  time       {measured_s|time} on this machine, after {load_s|time} to load the "
-    "model\n]"
     "  packed     with others, [same_bits_packed?the same bits][!same_bits_packed?bits may differ "
     "(see info MODEL)]\n"
     "  runs on    {text.kernels|\n             }\n]";
@@ -379,12 +377,6 @@ show_clip(struct scene *s, const char *path, qv_error *err)
             add_cost(s, &j, &c, plan);
         qv_plan_free(&plan);
     }
-    if (!status && s->o->measure) {
-        const struct tool_entry entry = { .path = path, .key = path }, *entries[] = { &entry };
-        struct tool_measured took;
-        status = tool_measure(s->o, entries, 1, &took, err);
-        tool_json_add(&j, "measured_s:f load_s:f", took.seconds, took.load_s);
-    }
     if (!status)
         return tool_show(s->o, j, clip_text, err);
     json_decref(j);
@@ -457,11 +449,6 @@ tool_info(const struct tool_options *o)
     int code = TOOL_DONE;
     if (!o->n_arguments && !o->model && !o->list) {
         tool_complain("info: no checkpoint folder, clip or list given (qwenvit info --help)");
-        return TOOL_USAGE;
-    }
-    if (o->measure && (o->list || !o->n_arguments)) {
-        tool_complain("info: --measure goes with clips; for a list there is qwenvit cache fill "
-                      "--dry-run --measure");
         return TOOL_USAGE;
     }
     qv_status status = tool_open_context(o, &s.ctx, &err);

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Has what all subcommands talk to their user with: complaints, exit codes, JSON and progress; and
- * folders that they clear. */
+/* Has what all subcommands talk to their user with: complaints, exit codes, JSON and progress. */
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -169,26 +167,6 @@ tool_is_folder(const char *path)
 {
     struct stat st;
     return !stat(path, &st) && S_ISDIR(st.st_mode);
-}
-
-static int
-remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
-{
-    (void)st, (void)type;
-    return at->level ? remove(path) : 0;
-}
-
-void
-tool_clear_folder(const char *folder)
-{
-    nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-}
-
-void
-tool_remove_folder(const char *folder)
-{
-    tool_clear_folder(folder);
-    rmdir(folder);
 }
 
 json_t *

@@ -76,7 +76,7 @@ static const struct option options[] = {
     { "-o", "OUT", "file or folder to write the result to; a folder's name may end in /", OUTPUT,
       GROUP_OUTPUT, AT(output) },
     { "--list", "FILE", "clips to read, one path or JSON object per line; -: standard input", CLIPS,
-      GROUP_ENCODE | GROUP_FILL | GROUP_JOB | GROUP_INFO, AT(list) },
+      GROUP_ENCODE | GROUP_FILL | GROUP_INFO, AT(list) },
     { "--list", "FILE", "count only this list's clips, and also those that the cache lacks", CLIPS,
       GROUP_STATUS, AT(list) },
     { "--list", "FILE", "remove all keys that are not in this list", CLIPS, GROUP_PRUNE, AT(list) },
@@ -108,10 +108,6 @@ static const struct option options[] = {
       GROUP_INFO, AT(rate), .with = "--list" },
     { "--repair", NULL, "remove damaged keys, so that the next run encodes them again", FLAG,
       GROUP_CHECK, AT(repair) },
-    { "--measure", NULL, "encode up to 16 of the clips, to measure the time on this machine", FLAG,
-      GROUP_FILL, AT(measure), .with = "--dry-run" },
-    { "--measure", NULL, "encode the clip, to measure the time on this machine", FLAG, GROUP_INFO,
-      AT(measure), .with = "--model" },
     { "--no-lock", NULL, "the cache is on a file system without locks, and nobody else uses it",
       FLAG, GROUP_REMOVE | GROUP_CHECK, AT(no_lock) },
     { "--drawing", "FILE.png", "also draw the frames and their tokens", OUTPUT, GROUP_ENCODE,
@@ -120,7 +116,7 @@ static const struct option options[] = {
       "dtype of the tokens in the file: f32 or bf16 (default: the model's)", DTYPE, GROUP_ENCODE,
       AT(output_dtype) },
     { "--chunk-rows", "N", "patches in a chunk (default: what suits the device)", COUNT,
-      GROUP_ENCODE | GROUP_FILL | GROUP_TOWER | GROUP_JOB, AT(chunk_rows) },
+      GROUP_ENCODE | GROUP_FILL | GROUP_TOWER, AT(chunk_rows) },
     { "--config", "DIR", "folder whose config.json has the sizes", TEXT, GROUP_SYNTH, AT(config) },
     { "--seed", "N", "seed of the random weights (default 1)", NUMBER, GROUP_SYNTH, AT(seed) },
     { "--shards", "N", "split the weights over N files (default 1)", COUNT, GROUP_SYNTH,
@@ -138,18 +134,11 @@ static const struct option options[] = {
       GROUP_VERIFY, AT(verify_clip) },
     { "--against", "FILE", "compare with layers that another program wrote, in a safetensors file",
       INPUT, GROUP_VERIFY, AT(against) },
-    { "--against-model", "DIR",
-      "print how far off another checkpoint's layers are, such as a GGUF file's", INPUT,
-      GROUP_VERIFY, AT(against_model) },
-    { "--max-distance", "X", "fail if a layer of --against-model is farther off than X", REAL,
-      GROUP_VERIFY, AT(max_distance), .with = "--against-model" },
     { "--against-backend", "NAME",
       "compare with f32 on this backend (default: on the same backend)", TEXT, GROUP_VERIFY,
       AT(against_backend) },
     { "--legend", NULL, "print an explanation below the table", FLAG, GROUP_VERIFY | GROUP_BENCH,
       AT(legend) },
-    { "--trace", "FILE", "also write trace events, which Perfetto opens", OUTPUT,
-      GROUP_PROFILE | GROUP_ENCODE, AT(trace) },
     { "--grid", "T,H,W", "frame pairs, rows of patches, columns of patches (default 1,20,38)",
       TRIPLE, GROUP_TOWER | GROUP_PROFILE | GROUP_VERIFY, AT(grid) },
     { "--pack", "FILE", "file with one grid t,h,w per line, to pack into chunks", INPUT,
@@ -163,14 +152,6 @@ static const struct option options[] = {
       GROUP_EMBED | GROUP_GEMM, AT(rows) },
     { "--shape", "N,K", "time one matrix of this size, instead of a tower's", PAIR, GROUP_GEMM,
       AT(shape) },
-    { "--size", "H,W", "size of source frames (default 720,1280)", PAIR,
-      GROUP_PREPROCESS | GROUP_JOB, AT(size) },
-    { "--keys", "N", "number of keys in the cache that is made (default 1000000)", COUNT,
-      GROUP_MANY, AT(keys) },
-    { "--clips", "N", "number of clips in the list that is made (default 160)", COUNT, GROUP_JOB,
-      AT(clips) },
-    { "--seconds", "S", "length of each clip that is made (default 10)", REAL, GROUP_JOB,
-      AT(seconds) },
     { "--repeats", "N", "number of timed runs or chunks (default 7)", COUNT,
       GROUP_BENCH | GROUP_PROFILE, AT(repeats) },
     { "--budget", "SECONDS", "stop timing after this long; what is under way is finished", REAL,
@@ -289,13 +270,11 @@ tool_usage(const struct tool *tool, char text[TOOL_USAGE_BYTES])
 }
 
 void
-tool_each_option(const struct tool *tool,
-                 void (*see)(void *user, const char *name, const char *value, const char *help),
-                 void *user)
+tool_each_option(const struct tool *tool, void (*see)(const char *name))
 {
     for (EACH_OPTION(o))
         if (o->help && find_option(tool, o->name, strcspn(o->name, "[")) == o)
-            see(user, o->name, o->value, o->help);
+            see(o->name);
 }
 
 void
@@ -602,14 +581,7 @@ tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *
            const char **help)
 {
     struct line l = { .tool = tool, .argc = argc, .argv = argv, .out = out };
-    *out = (struct tool_options){ .seed = 1,
-                                  .shards = 1,
-                                  .repeats = 7,
-                                  .keys = 1000000,
-                                  .clips = 160,
-                                  .seconds = 10,
-                                  .grid = { 1, 20, 38 },
-                                  .size = { 720, 1280 } };
+    *out = (struct tool_options){ .seed = 1, .shards = 1, .repeats = 7, .grid = { 1, 20, 38 } };
     out->arguments = calloc((size_t)argc + 1, sizeof *out->arguments);
     if (!out->arguments) {
         tool_complain("no memory for arguments");

@@ -140,7 +140,7 @@ check_outputs(const struct tool_options *o, const char *const *outputs, size_t n
               const char *const *inputs, size_t n_inputs, qv_error *err)
 {
     /* a cache is read too, and the folder of --config is copied from */
-    const char *const folders[] = { o->model, o->against_model, o->config, o->out };
+    const char *const folders[] = { o->model, o->config, o->out };
     struct place *places = malloc((n_outputs + 1) * sizeof *places), in;
     size_t n = 0;
     if (!places)
@@ -187,7 +187,7 @@ qv_status
 tool_check_list_outputs(const struct tool_options *o, const struct tool_list *list,
                         const char *const *more, size_t n_more, qv_error *err)
 {
-    const char *const own[] = { o->drawing, o->trace, o->json_file, o->failures };
+    const char *const own[] = { o->drawing, o->json_file, o->failures };
     enum { OWN = sizeof own / sizeof *own };
     const char **names = malloc((OWN + n_more + list->n + 1) * sizeof *names);
     if (!names)

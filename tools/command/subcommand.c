@@ -28,7 +28,12 @@ print_usage(const struct tool_program *p, FILE *to)
             p->name);
     for (const struct tool *t = p->tools; t < p->tools + p->n; t++)
         fprintf(to, "  %-11s %.*s\n", tool_word(t), (int)strcspn(t->does, ":.\n"), t->does);
-    fprintf(to, "\n%s SUBCOMMAND --help lists its options.\nexit codes: " TOOL_EXIT_CODES, p->name);
+    fprintf(
+        to,
+        "\n%s SUBCOMMAND --help lists its options.\n"
+        "exit codes: 0 done; 1 a check or part of the work failed; 2 wrong usage; 3 bad input;\n"
+        "4 device or environment\n",
+        p->name);
 }
 
 bool
@@ -282,10 +287,6 @@ tool_main(const struct tool_program *p, int argc, char **argv)
     const bool help = !strcmp(first, "help");
     if (!strcmp(first, "--help") || !strcmp(first, "-h") || (help && argc < 3)) {
         print_usage(p, stdout);
-        return close_stdout(TOOL_DONE);
-    }
-    if (help && !strcmp(argv[2], "--man")) {
-        tool_print_man(p);
         return close_stdout(TOOL_DONE);
     }
     if (help && !strcmp(argv[2], "--bash")) {

@@ -63,14 +63,10 @@ struct tool_options {
     bool force;
     const char *make_clip;
     /* bench, profile, verify */
-    int64_t grid[3], size[2], shape[2], repeats, rows;
-    int64_t keys, clips;
-    double seconds; /* of clips that are made */
-    double budget;  /* seconds for all of a bench; 0: no limit */
+    int64_t grid[3], shape[2], repeats, rows;
+    double budget; /* seconds for all of a bench; 0: no limit */
     bool no_limit;
-    const char *shapes, *pack, *lowering, *trace, *verify_clip, *against, *against_backend,
-        *against_model;
-    double max_distance; /* from another model; 0: none was asked for */
+    const char *shapes, *pack, *lowering, *verify_clip, *against, *against_backend;
     /* cache */
     const char *out, *key; /* the cache's folder */
     qv_dtype tokens;
@@ -79,7 +75,7 @@ struct tool_options {
     double part_seconds;
     bool recursive; /* folders stand for all below them */
     bool no_deepstack, packed, retry_failed, trust_keys, same_size, no_lock, dry_run, repair,
-        measure, legend;
+        legend;
     double rate; /* clips per second */
     /* remaining arguments: files or keys */
     const char **arguments;
@@ -111,15 +107,8 @@ enum tool_group {
     GROUP_EMBED = 1 << 21,
     GROUP_CONV3D = 1 << 22,
     GROUP_GEMM = 1 << 23,
-    GROUP_PREPROCESS = 1 << 24,
-    GROUP_JOB = 1 << 25,
-    GROUP_MANY = 1 << 26, /* a cache of many keys */
-    GROUP_CHECK = 1 << 27,
+    GROUP_CHECK = 1 << 24,
 };
-
-#define TOOL_EXIT_CODES                                                                            \
-    "0 done; 1 a check or part of the work failed; 2 wrong usage; 3 bad input;\n"                  \
-    "4 device or environment\n"
 
 struct tool_program;
 struct tool {
@@ -142,8 +131,7 @@ struct tool_program {
     size_t n;
 };
 const char *tool_word(const struct tool *tool); /* the last word of its name: a verb's own name */
-/* pages.c: what `help --man` and `help --bash` print. */
-void tool_print_man(const struct tool_program *program);
+/* completion.c: prints what `help --bash` does. */
 void tool_print_completion(const struct tool_program *program);
 int tool_main(const struct tool_program *program, int argc, char **argv);
 
@@ -178,11 +166,8 @@ int tool_cache_delete(const struct tool_options *o);
 int tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *out,
                const char **help);
 void tool_print_help(const struct tool *tool, const char *page);
-/* Calls `see` for each option and named argument; value may be NULL. */
-void tool_each_option(const struct tool *tool,
-                      void (*see)(void *user, const char *name, const char *value,
-                                  const char *help),
-                      void *user);
+/* Calls `see` for each option and named argument. */
+void tool_each_option(const struct tool *tool, void (*see)(const char *name));
 /* Parses n integers, none below `least`, with `between` between them. */
 bool tool_parse_integers(const char *text, int64_t *out, int n, char between, int64_t least);
 /* Returns whether the word is nearer to `name` than *least letters (left out, added or replaced),
@@ -280,7 +265,7 @@ void tool_reasons_tell(struct tool_reasons *r, const struct tool_options *o);
 
 /* outputs.c: return QV_EINVAL, naming the file, if two outputs are one file, or an output is one of
  * the inputs, a file in a model's folder or a file of a cache that the options name: of the files
- * that the options name; and of the files that --json, --trace and --drawing write, and more of
+ * that the options name; and of the files that --json and --drawing write, and more of
  * them, where the inputs are a list and its clips. */
 qv_status tool_check_named_outputs(const struct tool_options *o, qv_error *err);
 struct tool_list;
@@ -297,9 +282,6 @@ bool tool_describe(const struct tool_options *o, const char *path, qv_status *st
                    qv_error *err);
 
 bool tool_is_folder(const char *path);
-/* tool_clear_folder removes the files in a folder, tool_remove_folder also the folder. */
-void tool_clear_folder(const char *folder);
-void tool_remove_folder(const char *folder);
 /* Returns qv_utf8_text as a JSON string; NULL for lack of memory. */
 json_t *tool_json_text(const char *bytes);
 int64_t tool_peak_bytes(void); /* returns the peak memory of this process */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* qwenvit verify --against FILE compares layers with another implementation's outputs;
- * --against-model compares them with another checkpoint's. */
+/* qwenvit verify --against FILE compares layers with another implementation's outputs. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -153,88 +152,5 @@ verify_against_file(const struct verify_job *job, const char *path, struct verif
     if (!status && verify_wants(job, QV_BF16))
         status = check_file(job, file, QV_BF16, input, out, err);
     qv_safetensors_close(&file);
-    return status;
-}
-
-/* ---- another checkpoint's tower -------------------------------------------------------------- */
-
-static qv_status
-same_sizes(const struct verify_job *job, const char *other, qv_error *err)
-{
-    struct qv_config a, b;
-    const struct verify_job job_b = { .dir = other };
-    qv_status status = verify_config(job, &a, err);
-    if (!status)
-        status = verify_config(&job_b, &b, err);
-    if (status)
-        return status;
-    const struct {
-        const char *what;
-        int64_t a, b;
-    } sizes[] = { { "depth", a.depth, b.depth },
-                  { "hidden size", a.hidden, b.hidden },
-                  { "number of heads", a.heads, b.heads },
-                  { "output size", a.out_hidden, b.out_hidden },
-                  { "patch size", a.patch, b.patch },
-                  { "merge size", a.merge, b.merge },
-                  { "number of DeepStack outputs", a.n_deepstack, b.n_deepstack } };
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (sizes[i].a != sizes[i].b)
-            return qv_fail(err, QV_EFORMAT, "%s: its %s is %lld, that of %s is %lld",
-                           qv_path_tail(other), sizes[i].what, (long long)sizes[i].b,
-                           qv_path_tail(job->dir), (long long)sizes[i].a);
-    return QV_OK;
-}
-
-/* The other's layers in a dtype, beside what our own bf16 is off. */
-static qv_status
-tell_layers(const struct verify_job *other, qv_dtype dtype, double most,
-            const struct verify_input *input, const struct verify_layers *truth,
-            const struct verify_layers *own, struct verify_table *out, qv_error *err)
-{
-    struct verify_layers seen = { 0 };
-    qv_status status = verify_ours(other, dtype, VERIFY_AS_STORED, input, &seen, err);
-    for (size_t i = 0; i < seen.n && !status; i++) {
-        const struct verify_layer *l = &seen.layers[i];
-        struct verify_held_to to = { .slack = INFINITY, .cosine = -INFINITY };
-        status = verify_same_layer(truth, l->name, l, &to.truth, err);
-        to.exact = to.yardstick = to.truth;
-        if (!status && own->n)
-            status = verify_same_layer(own, l->name, l, &to.yardstick, err);
-        if (!status)
-            status = verify_layer("against-model", dtype, l, &to, out, err);
-        if (!status) {
-            out->rows[out->n - 1].bar_worst = most;
-            verify_judge(&out->rows[out->n - 1]);
-        }
-        if (!status && own->n)
-            snprintf(out->rows[out->n - 1].note, sizeof out->rows->note,
-                     "the model's own bf16: worst %.2e, mean %.2e",
-                     out->rows[out->n - 1].yardstick_worst, out->rows[out->n - 1].yardstick_mean);
-    }
-    verify_layers_free(&seen);
-    return status;
-}
-
-qv_status
-verify_against_model(const struct verify_job *job, const char *dir, double most,
-                     const struct verify_input *input, struct verify_table *out, qv_error *err)
-{
-    struct verify_job other = *job;
-    struct verify_truth truth = { 0 };
-    struct verify_layers own = { 0 };
-    other.dir = dir;
-    qv_status status = same_sizes(job, dir, err);
-    if (!status)
-        status = verify_truth(job, job->ctx, VERIFY_AS_STORED, input, false, &truth, err);
-    if (!status && verify_wants(job, QV_BF16))
-        status = verify_unless_left_out(job, verify_ours(job, QV_BF16, VERIFY_AS_STORED, input,
-                                                         &own, err));
-    if (!status && verify_wants(job, QV_F32))
-        status = tell_layers(&other, QV_F32, most, input, &truth.exact, &own, out, err);
-    if (!status && own.n)
-        status = tell_layers(&other, QV_BF16, most, input, &truth.exact, &own, out, err);
-    verify_layers_free(&own);
-    verify_truth_free(&truth);
     return status;
 }

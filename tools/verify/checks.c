@@ -174,7 +174,7 @@ check_bits(const char *check, const char *name, qv_dtype dtype, const struct ver
             status = compare_bits(l, other, row, err);
         if (status)
             return status;
-        if (!row->ok && strcmp(check, "layouts")) /* rows of that check have the layouts' names */
+        if (!row->ok)
             snprintf(row->name, sizeof row->name, "%s", l->name);
         n++;
     }
@@ -200,34 +200,6 @@ check_repeat(const struct verify_job *job, qv_model *model, qv_dtype dtype,
             status = check_bits("repeat", runs[i].name, dtype, first, &again, out, err);
         verify_layers_free(&again);
     }
-    return status;
-}
-
-static qv_status
-check_layouts(const struct verify_job *job, const struct qv_config *config, qv_dtype dtype,
-              const struct verify_input *input, const struct verify_layers *first,
-              struct verify_table *out, qv_error *err)
-{
-    struct verify_tensor weight;
-    qv_status status =
-        verify_read_tensor(job->dir, config, "patch_embed.proj.weight", &weight, err);
-    say(job, weight.is_gguf ? "other layouts left out: a GGUF file has one" : "from other layouts");
-    for (int i = 0; i < VERIFY_LAYOUTS && !status && !weight.is_gguf; i++) {
-        struct verify_layers again = { 0 };
-        qv_model *model = NULL;
-        if (i == (int)weight.stored)
-            continue;
-        status =
-            verify_load_layout(job, config, dtype, &weight, (enum verify_layout)i, &model, err);
-        if (!status)
-            status = verify_run(model, input, VERIFY_AS_IT_IS, &again, err);
-        if (!status)
-            status = check_bits("layouts", verify_layout_name((enum verify_layout)i), dtype, first,
-                                &again, out, err);
-        verify_layers_free(&again);
-        qv_model_free(&model);
-    }
-    free(weight.data);
     return status;
 }
 
@@ -303,8 +275,6 @@ verify_dtype(const struct verify_job *job, const struct qv_config *config, qv_dt
     if (keep)
         status = run_ideal(job, model, input, truth, err);
     qv_model_free(&model);
-    if (!status)
-        status = check_layouts(job, config, dtype, input, &seen, out, err);
     if (keep)
         truth->exact = seen;
     else

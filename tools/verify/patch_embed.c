@@ -71,7 +71,7 @@ read_rounded(const char *dir, const struct qv_config *c, struct rounded_tensor a
     struct verify_tensor t = { 0 };
     qv_status status = verify_read_tensor(dir, c, as.name, &t, err);
     if (!status && !(*out = malloc((size_t)t.values * qv_dtype_bytes(as.kept))))
-        status = qv_fail(err, QV_ENOMEM, "no memory for tensor %s", t.name);
+        status = qv_fail(err, QV_ENOMEM, "no memory for tensor %s", as.name);
     for (int64_t i = 0; i < t.values && !status; i++) {
         union {
             float f;

@@ -134,9 +134,6 @@ say_compared(struct report *r)
         snprintf(r->compared, sizeof r->compared,
                  "qwenvit's layers with those in %.100s, which another program computed",
                  qv_path_tail(o->against));
-    else if (o->against_model)
-        snprintf(r->compared, sizeof r->compared, "the layers of %.100s with this model's in f32%s",
-                 qv_path_tail(o->against_model), o->max_distance > 0 ? "" : ", without a bar");
     else if (o->against_backend)
         snprintf(r->compared, sizeof r->compared,
                  "qwenvit on %.40s with qwenvit in f32 on %.40s; no other program takes part",
@@ -155,8 +152,6 @@ static const struct {
     { "pulled", "pulled: what a caller receives, equal to the bit to the layers it comes from" },
     { "rounding", "rounding: bf16 against f32, the bars from an ideal bf16 tower" },
     { "repeat", "repeat: another fresh plan, equal to the bit" },
-    { "layouts", "layouts: the patch weight stored otherwise, equal to the bit" },
-    { "against-model", "against-model: each layer of the other model held to this one's in f32" },
     { "against", "against: each layer held to the other's, in bf16 with bars from rounding" },
 };
 
@@ -206,7 +201,7 @@ static void
 print_table(const struct report *r)
 {
     const char *check = "";
-    size_t failed = 0, judged = 0;
+    size_t failed = 0;
     print_input(r);
     for (size_t i = 0; i < r->table.n; i++) {
         const struct verify_row *row = &r->table.rows[i];
@@ -221,14 +216,8 @@ print_table(const struct report *r)
         }
         print_row(row);
         failed += !row->ok;
-        judged += verify_is_judged(row);
     }
-    if (failed || judged)
-        tool_print("\n%zu rows, %zu failed, %.1f s\n", r->table.n, failed, r->seconds);
-    else
-        tool_print("\n%zu rows, %.1f s; no bar was asked for (--max-distance X), so this is no "
-                   "verdict\n",
-                   r->table.n, r->seconds);
+    tool_print("\n%zu rows, %zu failed, %.1f s\n", r->table.n, failed, r->seconds);
     if (r->o->legend)
         tool_print("\n" TOOL_VERIFY_LEGEND "\n");
 }
@@ -241,13 +230,7 @@ number(double x)
     return isfinite(x) ? json_real(x) : json_null();
 }
 
-/* A verdict is null where nothing was asked that it could answer. */
-static json_t *
-verdict_json(bool ok, bool judged)
-{
-    return ok && !judged ? json_null() : json_boolean(ok);
-}
-
+/* The verdict of a row without a bar is null, unless it fails. */
 static json_t *
 row_json(const struct verify_row *r)
 {
@@ -266,7 +249,8 @@ row_json(const struct verify_row *r)
                     { "bar_abs", r->bar_abs },
                     { "bar_cosine", r->bar_cosine } };
     json_t *j = tool_json("check:s name:s dtype:s ok:o note:s why:s", r->check, r->name,
-                          qv_dtype_name(r->dtype), verdict_json(r->ok, verify_is_judged(r)),
+                          qv_dtype_name(r->dtype),
+                          r->ok && !verify_is_judged(r) ? json_null() : json_boolean(r->ok),
                           r->note, r->why);
     for (size_t i = 0; !r->bits && i < sizeof numbers / sizeof *numbers; i++)
         json_object_set_new(j, numbers[i].key, number(numbers[i].value));
@@ -279,20 +263,17 @@ static json_t *
 report_json(const struct report *r)
 {
     json_t *rows = json_array(), *grids = json_array();
-    bool judged = false;
-    for (size_t i = 0; i < r->table.n; i++) {
+    for (size_t i = 0; i < r->table.n; i++)
         json_array_append_new(rows, row_json(&r->table.rows[i]));
-        judged = judged || verify_is_judged(&r->table.rows[i]);
-    }
     for (size_t i = 0; i < r->input.n; i++)
         json_array_append_new(grids, tool_json_grid(r->input.thw[i]));
     json_t *machine = tool_json("backend:s device:s threads:i", r->context.backend,
                                 r->context.device, r->context.threads);
     return tool_json("verify:t compared:t version:s commit:s machine:o model_type:s pixels:t "
-                     "grid_thw:o seconds:f ok:o rows:o",
+                     "grid_thw:o seconds:f ok:b rows:o",
                      r->o->model, r->compared, qv_version(), QV_COMMIT, machine,
                      r->config.model_type, r->pixels, grids, r->seconds,
-                     verdict_json(!verify_first_failure(&r->table), judged), rows);
+                     !verify_first_failure(&r->table), rows);
 }
 
 /* ---- the subcommand -------------------------------------------------------------------------- */
@@ -300,11 +281,10 @@ report_json(const struct report *r)
 static int
 check_usage(const struct tool_options *o)
 {
-    const char *wrong =
-        o->against && o->verify_clip ? "--against has pixels of its own: no --clip"
-        : (o->against != NULL) + (o->against_backend != NULL) + (o->against_model != NULL) > 1
-            ? "--against, --against-backend and --against-model exclude each other"
-            : NULL;
+    const char *wrong = o->against && o->verify_clip ? "--against has pixels of its own: no --clip"
+                        : o->against && o->against_backend
+                            ? "--against and --against-backend exclude each other"
+                            : NULL;
     if (wrong)
         tool_complain("verify: %s (qwenvit verify --help)", wrong);
     return wrong ? TOOL_USAGE : TOOL_DONE;
@@ -314,17 +294,6 @@ static void
 say(const char *what)
 {
     tool_say("verify: %s", what);
-}
-
-/* Prints a model's warning. A file that cannot be read is reported when it is loaded. */
-static void
-warn(const struct verify_job *job, const char *path)
-{
-    struct qv_config config;
-    struct verify_job of = *job;
-    of.dir = path;
-    if (!verify_config(&of, &config, NULL) && *config.warning)
-        tool_complain("%s", config.warning);
 }
 
 static qv_status
@@ -358,10 +327,8 @@ verify(const struct tool_options *o, struct report *r, qv_error *err)
         qv_context_get_info(job.ctx, &r->context);
     if (!status)
         status = verify_config(&job, &r->config, err);
-    if (!status)
-        warn(&job, o->model);
-    if (!status && o->against_model)
-        warn(&job, o->against_model);
+    if (!status && *r->config.warning)
+        tool_complain("%s", r->config.warning);
     if (!status && o->against) {
         snprintf(r->pixels, sizeof r->pixels, "%.4000s", o->against);
         status = verify_against_file(&job, o->against, &r->input, &r->table, err);
@@ -371,11 +338,7 @@ verify(const struct tool_options *o, struct report *r, qv_error *err)
                      : make_pixels(o, &r->config, &r->input, r->pixels, sizeof r->pixels, err);
         if (!status)
             status = o->against_backend ? against_backend(&job, r, err)
-                     : o->against_model
-                         ? verify_against_model(&job, o->against_model,
-                                                o->max_distance > 0 ? o->max_distance : INFINITY,
-                                                &r->input, &r->table, err)
-                         : verify_model(&job, &r->input, &r->table, err);
+                                        : verify_model(&job, &r->input, &r->table, err);
     }
     say_compared(r);
     tool_close_context(&job.ctx, &r->context);

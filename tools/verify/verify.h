@@ -25,7 +25,7 @@ struct verify_distance {
 
 /* A bar is infinite if there is none. */
 struct verify_row {
-    char check[16]; /* "definition", "pulled", "rounding", "repeat", "layouts", "against" */
+    char check[16]; /* "definition", "pulled", "rounding", "repeat", "against" */
     char name[48];  /* name of the layer, such as "blocks.0" */
     qv_dtype dtype;
     bool bits; /* only equality of bits counts, and only max_abs is set */
@@ -68,8 +68,8 @@ struct verify_job {
     void (*say)(const char *what);        /* progress; may be NULL */
 };
 
-/* Checks the model against itself: definition, pulled, rounding, repeat, layouts. The input is one
- * clip of frames. */
+/* Checks the model against itself: definition, pulled, rounding, repeat. The input is one clip of
+ * frames. */
 qv_status verify_model(const struct verify_job *job, const struct verify_input *input,
                        struct verify_table *out, qv_error *err);
 /* Checks the model against the f32 tower of another context. */
@@ -80,14 +80,6 @@ qv_status verify_against_backend(const struct verify_job *job, qv_context *other
  * in *input. */
 qv_status verify_against_file(const struct verify_job *job, const char *path,
                               struct verify_input *input, struct verify_table *out, qv_error *err);
-
-/* Compares each layer of the model in another folder or GGUF file, in f32 and bf16, with this
- * model's in f32; notes have the distances of this model's own bf16. `most` is the bar on each
- * layer's worst distance; infinite: there is none. Returns QV_EFORMAT if the towers' sizes
- * differ. */
-qv_status verify_against_model(const struct verify_job *job, const char *other, double most,
-                               const struct verify_input *input, struct verify_table *out,
-                               qv_error *err);
 
 /* ---- parts that the checks share ------------------------------------------------------------- */
 
@@ -194,24 +186,11 @@ qv_status verify_definition(const char *dir, const struct qv_config *config, qv_
                             const struct verify_input *input, const struct verify_layer *found,
                             struct verify_table *out, qv_error *err);
 
-/* The ways in which a patch embedding's weight may be stored. */
-enum verify_layout { VERIFY_5D, VERIFY_2D, VERIFY_CHANNELS_LAST, VERIFY_LAYOUTS };
-const char *verify_layout_name(enum verify_layout layout);
-
-/* A tensor of the tower in memory. The patch weight is [o, c, kd, kh, kw], however it is stored. */
+/* A tensor of the tower in memory. The patch weight is [o, c, kd, kh, kw]. */
 struct verify_tensor {
-    char name[512]; /* name in the checkpoint */
     qv_dtype dtype;
     int64_t values;
-    enum verify_layout stored; /* how the patch weight is stored */
-    bool is_gguf;              /* in a GGUF file, which knows one layout */
     void *data;
 };
 qv_status verify_read_tensor(const char *dir, const struct qv_config *config, const char *name,
                              struct verify_tensor *out, qv_error *err);
-
-/* Loads the checkpoint with its patch weight stored in another layout, through a temporary folder
- * of links. */
-qv_status verify_load_layout(const struct verify_job *job, const struct qv_config *config,
-                             qv_dtype dtype, const struct verify_tensor *weight,
-                             enum verify_layout layout, qv_model **out, qv_error *err);
