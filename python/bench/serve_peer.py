@@ -22,8 +22,8 @@ from PIL import Image  # noqa: E402
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor  # noqa: E402
 
 import qwenvit  # noqa: E402
+from qwenvit import _core  # noqa: E402
 from qwenvit.serve import command  # noqa: E402
-from qwenvit.serve.items import look_at  # noqa: E402
 
 
 class Tokens:
@@ -32,7 +32,7 @@ class Tokens:
     is_image, timestamps = True, None
 
     def __init__(self, tensors):
-        self.tensors = tensors
+        self.tensors, self.tokens, self.deepstack = tensors, tensors["tokens"], []
 
     def __len__(self):
         return len(self.tensors["tokens"])
@@ -65,7 +65,8 @@ class Peer:
         while True:
             result, source, options = self.waiting.get()
             try:
-                if look_at(source)[0]:
+                kind = _core.image_kind(source[: _core.HEAD])
+                if kind and not kind[1]:
                     made = self.processor(images=[Image.open(io.BytesIO(source)).convert("RGB")], return_tensors="pt")
                     pixels, grid = made["pixel_values"], made["image_grid_thw"]
                 else:
