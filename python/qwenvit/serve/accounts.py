@@ -133,10 +133,6 @@ class Turns:
         self.queue = Bound("places in the queue", most, after=self.retry_after)
         self._done: deque[float] = deque(maxlen=256)
 
-    @property
-    def n_under_way(self) -> int:
-        return self.images.under_way + self.clips.under_way
-
     def retry_after(self) -> int:
         """Returns the seconds until what waits now may be done, from 1 to 60."""
         now = time.monotonic()

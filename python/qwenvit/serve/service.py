@@ -103,7 +103,7 @@ class Service:
         self.writers = Writers()
         self.adding: weakref.WeakValueDictionary[tuple[str, bool], asyncio.Lock] = weakref.WeakValueDictionary()
         metrics.gauge("queue_items", "Items that wait for their turn", turns.queue.total)
-        metrics.gauge("under_way_items", "Items that are decoded or encoded", lambda: turns.n_under_way)
+        metrics.gauge("under_way_items", "Items that are decoded or encoded", lambda: turns.images.under_way + turns.clips.under_way)
         metrics.gauge("under_way_requests", "Requests that are worked on", lambda: self.under_way)
         metrics.gauge("body_bytes", "Bytes of all bodies under way", self.bodies.total)
         metrics.gauge("answer_bytes", "Bytes of tokens that wait to be sent", self.answers.total)
@@ -179,8 +179,12 @@ class Service:
                     if not result.done():
                         result.set_exception(fault) if fault else result.set_result(made)
 
+                def came(asked: Future[Tokens]) -> None:
+                    if not asked.cancelled():
+                        self.writers.do(name, make, then)
+
                 asked = await self._submit(hold, source, item)
-                asked.add_done_callback(lambda asked: asked.cancelled() or self.writers.do(name, make, then))
+                asked.add_done_callback(came)
                 try:
                     got = await result
                 except asyncio.CancelledError:
