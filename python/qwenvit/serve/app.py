@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import itertools
 import json
 import logging
 import math
@@ -56,23 +57,21 @@ def _refusal(e: Refused) -> Reply:
 # ---- what each path answers ----------------------------------------------------------------------
 
 
-def _row(answer: Answer, store: bool) -> list[bytes | Kept]:
+def _row(before: bytes, answer: Answer, store: bool) -> list[bytes | Kept]:
     if answer.refused:
-        return [_encoded({"status": answer.status, "error": answer.refused.json()}).encode()]
+        return [before + _encoded({"status": answer.status, "error": answer.refused.json()}).encode()]
     assert answer.kept
     last = {"name": answer.kept.name} if store else {"safetensors": ""}
-    row = _encoded({"status": 200, "found": answer.found, "bytes": answer.kept.size, **last}).encode()
+    row = before + _encoded({"status": 200, "found": answer.found, "bytes": answer.kept.size, **last}).encode()
     return [row] if store else [row[:-2], answer.kept, row[-2:]]
 
 
 def _rows_reply(answers: list[Answer], store: bool) -> Reply:
     statuses = {answer.status for answer in answers}
     headers = {k.encode(): v.encode() for answer in answers if answer.refused for k, v in answer.refused.headers.items()}
-    body: list[bytes | Kept] = [b'{"items":']
-    for i, answer in enumerate(answers):
-        first, *rest = _row(answer, store)
-        body += [(b"," if i else b"[") + first, *rest]
-    return Reply(statuses.pop() if len(statuses) == 1 else 207, [*body, b"]}"], headers=tuple(headers.items()))
+    rows = [_row(b"," if i else b'{"items":[', answer, store) for i, answer in enumerate(answers)]
+    status = statuses.pop() if len(statuses) == 1 else 207
+    return Reply(status, [*itertools.chain(*rows), b"]}"], headers=tuple(headers.items()))
 
 
 async def _answers(request: Request, asked: list[Coroutine[Any, Any, Answer]]) -> list[Answer]:
