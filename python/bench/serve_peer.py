@@ -32,7 +32,7 @@ class Tokens:
     is_image, timestamps = True, None
 
     def __init__(self, tensors):
-        self.tensors, self.tokens, self.deepstack = tensors, tensors["tokens"], []
+        self.tensors = tensors
 
     def __len__(self):
         return len(self.tensors["tokens"])

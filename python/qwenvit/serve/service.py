@@ -131,9 +131,8 @@ class Service:
             raise Refused(503, "QV_ESTATE", "the model is being loaded", Retry_After="5")
 
     def _check_size(self, request: Request, size: int) -> None:
-        most = self.settings.limits.body
-        if size > most:
-            raise Refused(413, "QV_EINVAL", f"a body of {size} bytes; at most {most}")
+        if size > self.settings.limits.body:
+            raise Refused(413, "QV_EINVAL", f"a body of {size} bytes; at most {self.settings.limits.body}")
         self.bodies.check(request.client, size - request.hold.taken[self.bodies])
 
     async def body_of(self, request: Request) -> bytes:
@@ -161,7 +160,7 @@ class Service:
         """Returns the tokens, or what finish makes of them in another thread. added gets that in the
         event loop, even if the caller has left."""
         source = {"bytes": item.data, "key": name.partition(".")[0]}
-        began, hold, making = time.perf_counter(), Hold(client), Hold(client)
+        began, hold, making, info = time.perf_counter(), Hold(client), Hold(client), self.encoder.info
         try:
             async with self.turns.turn(client, item.is_image):
                 began = self.metrics.took("queue", began)
@@ -169,7 +168,8 @@ class Service:
 
                 def make() -> Any:
                     tokens = asked.result()
-                    making.take(self.answers, sum(m.nbytes for m in (tokens.tokens, *tokens.deepstack)))
+                    row = info["out_hidden"] * (1 + info["n_deepstack"]) * (4 if info["dtype"] == "f32" else 2)
+                    making.take(self.answers, len(tokens) * row)
                     return finish(tokens) if finish else tokens
 
                 def then(made: Any, fault: Exception | None) -> None:
