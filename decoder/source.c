@@ -256,7 +256,9 @@ check_codecs(const qvm_source *source, qv_error *err)
         const AVCodec *codec = avcodec_find_decoder(par->codec_id);
         if (par->codec_type == AVMEDIA_TYPE_VIDEO &&
             (!codec || av_match_list(codec->name, usual_decoders, ',') <= 0))
-            return qv_fail(err, QV_EFORMAT, "codec '%s' is not one of the usual codecs",
+            return qv_fail(err, QV_EFORMAT,
+                           "codec '%s' is not one of the usual codecs (H.264, HEVC, VP8, VP9, AV1, "
+                           "MPEG-1, -2 and -4, Motion JPEG, ProRes); convert the clip",
                            avcodec_get_name(par->codec_id));
     }
     return QV_OK;

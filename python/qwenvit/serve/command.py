@@ -92,7 +92,7 @@ def parser() -> argparse.ArgumentParser:
     add("--max-frames", _from_1, 768, "frames per item (default 768)")
     add("--max-seconds", _seconds, 3600.0, "seconds of a clip (default 3600)")
     add("--max-pixels", _from_1, 64_000_000, "pixels of an image, or of a frame (default 64000000)")
-    p.add_argument("--all-codecs", action="store_true", help="decode all that FFmpeg does, and not only the usual codecs")
+    p.add_argument("--all-codecs", action="store_true", help="decode all that FFmpeg does; default: common codecs (docs/serving.md)")
     add("--idle-seconds", _seconds, 60.0, "cut a connection whose client neither sends nor reads for so long (default 60)")
     return p
 
