@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import itertools
 import json
 import logging
 import math
@@ -57,21 +56,23 @@ def _refusal(e: Refused) -> Reply:
 # ---- what each path answers ----------------------------------------------------------------------
 
 
-def _row(before: bytes, answer: Answer, store: bool) -> list[bytes | Kept]:
+def _row(answer: Answer, store: bool) -> bytes:
     if answer.refused:
-        return [before + _encoded({"status": answer.status, "error": answer.refused.json()}).encode()]
+        return _encoded({"status": answer.status, "error": answer.refused.json()}).encode()
     assert answer.kept
     last = {"name": answer.kept.name} if store else {"safetensors": ""}
-    row = before + _encoded({"status": 200, "found": answer.found, "bytes": answer.kept.size, **last}).encode()
-    return [row] if store else [row[:-2], answer.kept, row[-2:]]
+    return _encoded({"status": 200, "found": answer.found, "bytes": answer.kept.size, **last}).encode()
 
 
 def _rows_reply(answers: list[Answer], store: bool) -> Reply:
-    statuses = {answer.status for answer in answers}
+    statuses, body, text = {answer.status for answer in answers}, list[bytes | Kept](), b'{"items":['
     headers = {k.encode(): v.encode() for answer in answers if answer.refused for k, v in answer.refused.headers.items()}
-    rows = [_row(b"," if i else b'{"items":[', answer, store) for i, answer in enumerate(answers)]
-    status = statuses.pop() if len(statuses) == 1 else 207
-    return Reply(status, [*itertools.chain(*rows), b"]}"], headers=tuple(headers.items()))
+    for answer in answers:
+        text += _row(answer, store) + b","
+        if answer.kept and not store:
+            body += [text[:-3], answer.kept]
+            text = text[-3:]  # which ends the text of the tokens, and the row
+    return Reply(statuses.pop() if len(statuses) == 1 else 207, [*body, text[:-1] + b"]}"], headers=tuple(headers.items()))
 
 
 async def _answers(request: Request, asked: list[Coroutine[Any, Any, Answer]]) -> list[Answer]:
@@ -111,8 +112,7 @@ async def encode(service: Service, request: Request) -> Reply:
     if is_json or stored:
         return _rows_reply(answers, stored)
     assert answers[0].kept and answers[0].kept.data is not None
-    found = (b"x-qwenvit-found", answers[0].found.encode())
-    return Reply(200, [answers[0].kept.data], b"application/octet-stream", (found,))
+    return Reply(200, [answers[0].kept.data], b"application/octet-stream", ((b"x-qwenvit-found", answers[0].found.encode()),))
 
 
 async def chat(service: Service, request: Request) -> Reply:
