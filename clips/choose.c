@@ -49,6 +49,10 @@ choose_frames(const char *path, const qvm_rules *rules, const qv_preprocess *p,
               const qv_clip_options *o, qv_outcome *info, int64_t **indices, qv_error *err)
 {
     qv_error inner;
+    const int64_t pixels = (int64_t)info->source_width * info->source_height;
+    if (o->max_source_pixels && pixels > o->max_source_pixels)
+        return qv_fail(err, QV_EFORMAT, "%s: frames of %lld pixels; at most %lld are allowed", path,
+                       (long long)pixels, (long long)o->max_source_pixels);
     info->n_frames = 1;
     info->sampled_fps = info->second_per_grid_ts = 0.0;
     qv_status status = choose_cut(path, rules, o, info, err);

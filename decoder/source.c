@@ -27,6 +27,11 @@ static const char allowed_formats[] =
     "ivf,obu,nut,mxf,dv,yuv4mpegpipe,png_pipe,jpeg_pipe,webp_pipe,bmp_pipe,tiff_pipe,"
     "jpegxl_pipe,j2k_pipe,ppm_pipe,pgm_pipe,pbm_pipe,pam_pipe,qoi_pipe";
 
+/* The decoders of usual_codecs: common clips', and images'. */
+static const char usual_decoders[] =
+    "h264,hevc,vp8,vp9,libdav1d,libaom-av1,av1,mpeg1video,mpeg2video,mpeg4,mjpeg,prores,"
+    "png,apng,gif,webp,tiff,bmp,jpeg2000,libjxl,libjxl_anim,qoi,ppm,pgm,pbm,pam";
+
 /* ---- reading the file ------------------------------------------------------------------------ */
 
 static bool
@@ -197,7 +202,9 @@ open_format(qvm_source *source, const AVInputFormat *found, qv_error *err)
     AVDictionary *options = NULL;
     source->format = avformat_alloc_context();
     if (!source->format || av_dict_set(&options, "format_whitelist", allowed_formats, 0) < 0 ||
-        av_dict_set(&options, "protocol_whitelist", "file", 0) < 0) {
+        av_dict_set(&options, "protocol_whitelist", "file", 0) < 0 ||
+        (source->watch->asked.usual_codecs &&
+         av_dict_set(&options, "codec_whitelist", usual_decoders, 0) < 0)) {
         av_dict_free(&options);
         return qv_fail(err, QV_ENOMEM, "no memory to open it");
     }
@@ -238,6 +245,23 @@ qvm_check_count(int64_t n, qv_error *err)
     return n > QVM_MAX_FRAMES ? qv_fail(err, QV_EFORMAT, "%lld frames or more; at most %d are read",
                                         (long long)n, QVM_MAX_FRAMES)
                               : QV_OK;
+}
+
+/* Fails if a video stream has a codec that is not usual, whichever stream will be read. */
+static qv_status
+check_codecs(const qvm_source *source, qv_error *err)
+{
+    for (unsigned i = 0; source->watch->asked.usual_codecs && i < source->format->nb_streams; i++) {
+        const AVCodecParameters *par = source->format->streams[i]->codecpar;
+        const AVCodec *codec = avcodec_find_decoder(par->codec_id);
+        if (par->codec_type == AVMEDIA_TYPE_VIDEO &&
+            (!codec || av_match_list(codec->name, usual_decoders, ',') <= 0))
+            return qv_fail(err, QV_EFORMAT,
+                           "codec '%s' is not one of the usual codecs (H.264, HEVC, VP8, VP9, AV1, "
+                           "MPEG-1, -2 and -4, Motion JPEG, ProRes); convert the clip",
+                           avcodec_get_name(par->codec_id));
+    }
+    return QV_OK;
 }
 
 static qv_status
@@ -290,6 +314,8 @@ open_streams(qvm_source *source, const AVInputFormat *found, qv_error *err)
     qv_status status = open_format(source, found, err);
     if (!status)
         status = probe_streams(source, err);
+    if (!status)
+        status = check_codecs(source, err);
     if (!status)
         status = choose_stream(source, err);
     const char *why = status == QV_EFORMAT ? qvm_why_unread(source) : NULL;

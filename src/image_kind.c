@@ -3,9 +3,12 @@
 
 #include <string.h>
 
+enum { SIGNATURE = 32 }; /* the first bytes that all but PNG are told by */
+
 static bool
-has_netpbm_size(const uint8_t *head)
+has_netpbm_size(const uint8_t *head, size_t n)
 {
+    (void)n;
     static const char space[] = { ' ', '\t', '\r', '\n' };
     return memchr(space, head[2], sizeof space) &&
            (memchr(space, head[3], sizeof space) || head[3] == '#' ||
@@ -14,28 +17,46 @@ has_netpbm_size(const uint8_t *head)
 
 /* A BMP's second header begins with its length. */
 static bool
-has_bmp_length(const uint8_t *head)
+has_bmp_length(const uint8_t *head, size_t n)
 {
+    (void)n;
     return head[14] >= 12 && !head[15] && !head[16] && !head[17];
 }
 
+/* Returns whether a PNG is no animation: an animation's acTL precedes the pixels, in IDAT. */
 static bool
-is_avif(const uint8_t *head)
+is_still_png(const uint8_t *head, size_t n)
 {
+    for (size_t at = 8; at + 8 <= n;) {
+        const uint8_t *p = head + at;
+        if (!memcmp(p + 4, "IDAT", 4))
+            return true;
+        if (!memcmp(p + 4, "acTL", 4))
+            return false;
+        at += 12 + ((size_t)p[0] << 24 | (size_t)p[1] << 16 | (size_t)p[2] << 8 | p[3]);
+    }
+    return false;
+}
+
+static bool
+is_avif(const uint8_t *head, size_t n)
+{
+    (void)n;
     return !memcmp(head + 16, "avif", 4) || !memcmp(head + 20, "avif", 4);
 }
 
 static bool
-is_not_avif(const uint8_t *head)
+is_not_avif(const uint8_t *head, size_t n)
 {
-    return !is_avif(head);
+    return !is_avif(head, n);
 }
 
 /* TGA has no signature: whether there is a palette, the type, the palette's range and depth, the
  * origin, the size, the depth, and flags whose upper two bits are unused. */
 static bool
-is_tga(const uint8_t *head)
+is_tga(const uint8_t *head, size_t n)
 {
+    (void)n;
     static const char plain[] = { 2, 3, 10, 11 }, mapped[] = { 1, 9 }, depths[] = { 8, 16, 24, 32 };
     static const uint8_t no_palette[5];
     const bool type = head[1] == 0 ? memchr(plain, head[2], sizeof plain) &&
@@ -52,14 +73,15 @@ is_tga(const uint8_t *head)
 static const struct {
     const char *signature;
     size_t n;
-    bool (*fits)(const uint8_t *head); /* NULL: the signature is enough */
+    bool (*fits)(const uint8_t *head, size_t n); /* NULL: the signature is enough */
     qv_image_kind kind;
 } kinds[] = {
     { BYTES("\xff\xd8\xff"), NULL, { QV_IMAGE_JPEG, false, "JPEG", "jpeg_pipe" } },
+    { BYTES("\x89PNG\r\n\x1a\n"), is_still_png, { QV_IMAGE_PNG, false, "PNG", "png_pipe" } },
     { BYTES("\x89PNG\r\n\x1a\n"), NULL, { QV_IMAGE_PNG, true, "PNG", "png_pipe,apng" } },
     { BYTES("GIF87a"), NULL, { QV_IMAGE_GIF, true, "GIF", "gif" } },
     { BYTES("GIF89a"), NULL, { QV_IMAGE_GIF, true, "GIF", "gif" } },
-    { BYTES("RIFF....WEBP"), NULL, { QV_IMAGE_WEBP, true, "WebP", "webp_pipe" } },
+    { BYTES("RIFF....WEBP"), NULL, { QV_IMAGE_WEBP, false, "WebP", "webp_pipe" } },
     { BYTES("II*\0"), NULL, { QV_IMAGE_TIFF, false, "TIFF", "tiff_pipe" } },
     { BYTES("MM\0*"), NULL, { QV_IMAGE_TIFF, false, "TIFF", "tiff_pipe" } },
     { BYTES("BM"), has_bmp_length, { QV_IMAGE_BMP, false, "BMP", "bmp_pipe" } },
@@ -93,15 +115,15 @@ static const struct {
 const qv_image_kind *
 qv_find_image_kind(const uint8_t *head, size_t n)
 {
-    uint8_t padded[QV_HEAD] = { 0 };
-    memcpy(padded, head, n < sizeof padded ? n : sizeof padded);
+    uint8_t padded[SIGNATURE] = { 0 };
+    if (n < sizeof padded)
+        head = memcpy(padded, head, n);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         size_t same = 0;
-        while (
-            same < kinds[i].n && same < n &&
-            (kinds[i].signature[same] == '.' || (uint8_t)kinds[i].signature[same] == padded[same]))
+        while (same < kinds[i].n && same < n &&
+               (kinds[i].signature[same] == '.' || (uint8_t)kinds[i].signature[same] == head[same]))
             same++;
-        if (same == kinds[i].n && (!kinds[i].fits || kinds[i].fits(padded)))
+        if (same == kinds[i].n && (!kinds[i].fits || kinds[i].fits(head, n)))
             return &kinds[i].kind;
     }
     return NULL;

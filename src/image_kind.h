@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-enum { QV_HEAD = 32 }; /* the first bytes of a file, which are enough to tell */
+enum { QV_HEAD = 16384 }; /* the first bytes of a file, which are enough to tell */
 
 typedef enum qv_image_format {
     QV_IMAGE_JPEG,
@@ -28,7 +28,7 @@ typedef enum qv_image_format {
 
 typedef struct qv_image_kind {
     qv_image_format format;
-    bool may_move;     /* the format holds animations too */
+    bool may_move;     /* it may be read as an animation; otherwise it is one image */
     const char *name;  /* what people call it */
     const char *opens; /* FFmpeg's demuxers of it, the usual one first; NULL: it is not read */
 } qv_image_kind;

@@ -526,6 +526,7 @@ TEST(test_clip_options)
         { .decode_seconds = -1 },
         { .max_seconds = -1 },
         { .max_seconds = 0.1 },
+        { .max_source_pixels = -1 },
         { .max_pixels = INT64_MAX },
         { .like = (qv_like)2 },
         { .like = QV_LIKE_QWEN_VL_UTILS, .cap_pixels = true },

@@ -84,7 +84,7 @@ if [ "${1:-}" = tests ]; then
     cross='gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static'
     [ "$(uname -m)" != aarch64 ] || cross=
     need clang libomp-dev "libobjc-$(gcc -dumpversion | cut -d. -f1)-dev" clang-format clang-tidy \
-        cppcheck codespell dpkg-dev ffmpeg file git debootstrap $cross
+        cppcheck codespell dpkg-dev ffmpeg file git debootstrap nginx-light $cross
 fi
 
 # ---- Python: what builds the wheel, and what its tests need ----

@@ -521,7 +521,8 @@ class Model:
             first_frame (True: the first frame of an animation or clip, as an image); decode ("cpu",
             or "gpu" for the decoders of the NVIDIA GPU of number gpu; "auto", the default: of many
             clips for a CUDA model both); threads, decode_seconds, decode_memory; max_seconds (a clip that
-            lasts longer fails); offset and length (the clip is these bytes of its file).
+            lasts longer fails), max_source_pixels (a file with larger frames fails), usual_codecs (True: a file
+            with a rare codec fails); offset and length (the clip is these bytes of its file).
 
         Many sources are decoded side by side and packed into full chunks. Each result has the index
         of its source, and its key, which is by default its path, else its index. At most 1 GiB of

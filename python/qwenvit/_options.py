@@ -25,6 +25,8 @@ class ClipOptions(TypedDict, total=False):
     threads: int | None
     decode_seconds: float | None
     max_seconds: float | None
+    max_source_pixels: int | None
+    usual_codecs: bool | None
     decode_memory: int | None
     offset: int | None
     length: int | None

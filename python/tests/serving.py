@@ -2,7 +2,7 @@
 """Starts `qwenvit serve` on a free port, and asks it.
 
 Run as a program, it is the server with an encoder that takes its time where max_frames is above
-700: a tenth of a second for each more. At 699 it cannot go on; at 698 it is full at first."""
+700: a tenth of a second for each more. At 699 it cannot go on; at 698 it is full at first, and at 696 for two seconds."""
 import base64
 import concurrent.futures
 import contextlib
@@ -44,11 +44,11 @@ class Server:
         with open(self.log, encoding="utf-8") as f:
             return [json.loads(line) for line in f if line.startswith("{") and line.endswith("}\n")]
 
-    def ask(self, body, query="", method="POST", path="/v1/encode", timeout=30, **headers):
-        """Returns (status, headers, body) of one request."""
+    def ask(self, body, query="", method="POST", path="/v1/encode", timeout=30, source="127.0.0.1", **headers):
+        """Returns (status, headers, body) of one request. source: the client's address."""
         if self.key:
             headers = {"Authorization": f"Bearer {self.key}", **headers}
-        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout, (source, 0))
         try:
             c.request(method, path + query, body or None, {k.replace("_", "-"): v for k, v in headers.items()})
             r = c.getresponse()
@@ -130,7 +130,7 @@ def main():
     from qwenvit.serve import command, sglang
 
     class Slow(_async.AsyncEncoder):
-        lost, full = False, 3
+        lost, full, full_until = False, 3, 0.0
 
         def submit(self, source, **options):
             wait = (options.get("max_frames", 0) - SLOW) / 10
@@ -140,6 +140,10 @@ def main():
             if options.get("max_frames") == SLOW - 2 and Slow.full:
                 Slow.full -= 1
                 raise _async.error("QV_EFULL", "its results are not taken yet")
+            if options.get("max_frames") == SLOW - 4:
+                Slow.full_until = Slow.full_until or time.monotonic() + 2
+                if time.monotonic() < Slow.full_until:
+                    raise _async.error("QV_EFULL", "there is no room")
             if wait <= 0:
                 return super().submit(source, **options)
             result = concurrent.futures.Future()

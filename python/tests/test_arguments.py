@@ -20,7 +20,7 @@ WRONG = [
     np.float32(NAN), np.array("x"), np.array(3), np.zeros((1, 1, 3), np.uint8), [["x"]], {"frames": [3]}, {"bytes": 5},
 ]
 OPTIONS = ["fps", "start", "end", "num_frames", "min_frames", "max_frames", "min_pixels", "max_pixels", "total_pixels",
-           "like", "threads", "decode_seconds", "max_seconds", "decode_memory", "offset", "length", "first_frame", "timestamps", "nonsense"]
+           "like", "threads", "decode_seconds", "max_seconds", "max_source_pixels", "usual_codecs", "decode_memory", "offset", "length", "first_frame", "timestamps", "nonsense"]
 
 
 @pytest.fixture

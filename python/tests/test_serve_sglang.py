@@ -210,6 +210,15 @@ def test_connections_are_bounded(served):
     assert pull.most <= 4  # two, and two that are not yet seen to have ended
 
 
+def test_a_client_has_half_of_the_connections(served):
+    mute, pull = Pull(b""), Pull()
+    asked = [served.later(json.dumps(body(mute.port, url(image(1)))), "", "POST", "/encode") for _ in range(3)]
+    wait_until(lambda: mute.now)
+    assert served.ask(json.dumps(body(pull.port, url(image(1)))), path="/encode", source="127.0.0.2")[0] == 200
+    assert pull.message() and not all(one.done() for one in asked)
+    assert [one.result()[0] for one in asked] == [502] * 3
+
+
 def test_nothing_is_unpickled():
     folder = os.path.dirname(sglang.__file__)
     for name in os.listdir(folder):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import qwenvit
-from conftest import Values, another_tower, plain_clip, read_safetensors, wait_until
+from conftest import Values, another_tower, read_safetensors, wait_until
 from serving import Server, image, message, started, url
 
 for needed in ("httptools", "uvicorn", "prometheus_client", "blake3"):
@@ -158,10 +158,10 @@ def test_requests_that_are_refused(served):
     assert {"good"} == set(files_in(served.folder)) - set(before)
 
 
-def test_a_clip_is_not_stored_as_an_image(served):
+def test_a_clip_is_not_stored_as_an_image(served, movie):
     pil, jpeg = pytest.importorskip("PIL.Image"), io.BytesIO()
     pil.new("RGB", (90, 60)).save(jpeg, "JPEG")
-    before, data = files_in(served.folder), plain_clip()
+    before, data = files_in(served.folder), movie.read_bytes()
     pdf = b"%PDF-1.4\n1 0 obj<</Filter/DCTDecode>>stream\n" + jpeg.getvalue() + b"\nendstream endobj\n%%EOF\n"
     for sent, kind, words in ((data, "image", "not an image of a known format"), (pdf, "image", "not an image of a known format"),
                               (pdf, "video", "not a clip or image of a known format")):

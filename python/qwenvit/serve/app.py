@@ -10,32 +10,43 @@ import json
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 from .. import __version__
 from . import sglang
+from .cache import Kept
 from .items import FLAGS, Item, Refused, items_of_json, make_item, object_of, shown
 from .loop import off_loop, within
 from .metrics import AccessLog
 from .service import DRAINING, Answer, Left, Request, Service
 from .vllm import asked_of
 
-PIECE = 1 << 20  # bytes of an answer that are written at once, so that a client who reads slowly is known to read
+PIECE = 3 << 18  # bytes of an answer that are written at once, so that a client who reads slowly is known to read; base64 needs threes
 LINGER = 2.0  # seconds for the rest of a body that is refused
 _encoded = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Reply(NamedTuple):
     status: int
-    body: bytes
+    body: list[bytes | Kept]  # what is written one after the other; tokens that are kept, as base64
     kind: bytes = b"application/json"
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
+    def size(self) -> int:
+        return sum(len(part) if isinstance(part, bytes) else 4 * -(-part.size // 3) for part in self.body)
+
+    def pieces(self) -> Iterator[bytes | memoryview]:
+        for part in self.body:
+            data = memoryview(part if isinstance(part, bytes) else part.data or b"")
+            for at in range(0, len(data), PIECE):
+                piece = data[at : at + PIECE]
+                yield piece if isinstance(part, bytes) else base64.b64encode(piece)
+
 
 def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Reply:
-    return Reply(status, _encoded(value).encode(), headers=tuple((k.encode(), v.encode()) for k, v in (headers or {}).items()))
+    return Reply(status, [_encoded(value).encode()], headers=tuple((k.encode(), v.encode()) for k, v in (headers or {}).items()))
 
 
 def _refusal(e: Refused) -> Reply:
@@ -45,22 +56,23 @@ def _refusal(e: Refused) -> Reply:
 # ---- what each path answers ----------------------------------------------------------------------
 
 
-def _row(answer: Answer, store: bool) -> dict[str, Any]:
+def _row(answer: Answer, store: bool) -> bytes:
     if answer.refused:
-        return {"status": answer.status, "error": answer.refused.json()}
+        return _encoded({"status": answer.status, "error": answer.refused.json()}).encode()
     assert answer.kept
-    row = {"status": 200, "found": answer.found, "bytes": answer.kept.size}
-    if store:
-        return {**row, "name": answer.kept.name}
-    return {**row, "safetensors": base64.b64encode(answer.kept.data or b"").decode()}
+    last = {"name": answer.kept.name} if store else {"safetensors": ""}
+    return _encoded({"status": 200, "found": answer.found, "bytes": answer.kept.size, **last}).encode()
 
 
-async def _rows_reply(answers: list[Answer], store: bool) -> Reply:
-    statuses = {answer.status for answer in answers}
-    headers = {k: v for answer in answers if answer.refused for k, v in answer.refused.headers.items()}
-    status = statuses.pop() if len(statuses) == 1 else 207
-    size = sum(len(answer.kept.data or b"") for answer in answers if answer.kept)
-    return await off_loop(size, lambda: _json({"items": [_row(answer, store) for answer in answers]}, status, headers))
+def _rows_reply(answers: list[Answer], store: bool) -> Reply:
+    statuses, body, text = {answer.status for answer in answers}, list[bytes | Kept](), b'{"items":['
+    headers = {k.encode(): v.encode() for answer in answers if answer.refused for k, v in answer.refused.headers.items()}
+    for answer in answers:
+        text += _row(answer, store) + b","
+        if answer.kept and not store:
+            body += [text[:-3], answer.kept]
+            text = text[-3:]  # which ends the text of the tokens, and the row
+    return Reply(statuses.pop() if len(statuses) == 1 else 207, [*body, text[:-1] + b"]}"], headers=tuple(headers.items()))
 
 
 async def _answers(request: Request, asked: list[Coroutine[Any, Any, Answer]]) -> list[Answer]:
@@ -82,26 +94,25 @@ async def encode(service: Service, request: Request) -> Reply:
         until = math.nan
     if not until > time.monotonic():
         raise Refused(422, "QV_EINVAL", f"timeout is {shown(seconds)}; must be a number of seconds above 0")
-    is_json = request.header(b"content-type").partition(";")[0].strip().lower() == "application/json"
+    is_json = request.kind.partition(";")[0].strip() == "application/json"
     if is_json and query:
         raise Refused(422, "QV_EINVAL", f"unknown option {shown(next(iter(query)))}; options of JSON are in the body")
     body = await service.body_of(request)
     began = time.perf_counter()
     items: list[Item | Refused] = []
     if is_json:
-        items = await off_loop(len(body), items_of_json, body, limits)
+        items = await off_loop(len(body), items_of_json, body, limits, request.hold.room(service.bodies))
     else:
-        # only what may be an animation is read to its end
-        items.append(await off_loop(len(body) * body.startswith((b"GIF", b"\x89PNG", b"RIFF")), make_item, body, query, limits))
+        items.append(make_item(body, query, limits))
+    del body
     service.metrics.took("parse", began)
-    answers = await _answers(request, [service.answer_item(item, request.client, until, not stored) for item in items])
+    answers = await _answers(request, [service.answer_item(item, request, until, not stored) for item in items])
     if not is_json and answers[0].refused:
         return _refusal(answers[0].refused)
     if is_json or stored:
-        return await _rows_reply(answers, stored)
+        return _rows_reply(answers, stored)
     assert answers[0].kept and answers[0].kept.data is not None
-    found = (b"x-qwenvit-found", answers[0].found.encode())
-    return Reply(200, answers[0].kept.data, b"application/octet-stream", (found,))
+    return Reply(200, [answers[0].kept.data], b"application/octet-stream", ((b"x-qwenvit-found", answers[0].found.encode()),))
 
 
 async def chat(service: Service, request: Request) -> Reply:
@@ -112,7 +123,8 @@ async def chat(service: Service, request: Request) -> Reply:
         raise Refused(404, "QV_EUNSUPPORTED", "this server was started without --ec-path, a folder for vLLM's decode side")
     body = await service.body_of(request)
     began, until = time.perf_counter(), time.monotonic() + settings.seconds
-    asked = await off_loop(len(body), asked_of, body, settings.limits, settings.vllm_model_id)
+    asked = await off_loop(len(body), asked_of, body, settings.limits, settings.vllm_model_id, request.hold.room(service.bodies))
+    del body
     service.metrics.took("parse", began)
     got = [folder.publish(one, lambda item, name: service.compute(item, name, client)) for one in asked]
     refused = _first_refused(await _answers(request, [service.answer(one, until) for one in got]))
@@ -129,23 +141,27 @@ def _sglang_refusal(e: Refused, req_id: str | None) -> Reply:
 
 async def encode_for_sglang(service: Service, request: Request) -> Reply:
     """Answers SGLang's decode side once its socket has the tokens."""
-    client, settings, req_id = request.client, service.settings, None
+    settings, req_id = service.settings, None
     try:
         service.must_be_ready()
         if not (peers := service.peers):
             raise Refused(404, "QV_EUNSUPPORTED", "this server was started without --sglang-peers, the hosts of SGLang's decode side")
         body = await service.body_of(request)
         until = time.monotonic() + settings.seconds
-        given = await off_loop(len(body), object_of, body, '{"mm_items": [..], "modality": "IMAGE", ..}')
+        room, size = request.hold.room(service.bodies), len(body)
+        given = await off_loop(len(body), object_of, body, '{"mm_items": [..], "modality": "IMAGE", ..}', room)
+        del body
         name = given.get("req_id")
         req_id = name if isinstance(name, str) and name.isprintable() else None
-        asked = await off_loop(len(body), sglang.asked_of, given, settings.limits, peers.hosts)
-        answers = await _answers(request, [service.answer_item(item, client, until, True) for item in asked.items])
+        asked = await off_loop(size, sglang.asked_of, given, settings.limits, peers.hosts)
+        answers = await _answers(request, [service.answer_item(item, request, until, True) for item in asked.items])
         if refused := _first_refused(answers):
             return _sglang_refusal(refused, req_id)
         files = [answer.kept.data for answer in answers if answer.kept and answer.kept.data]
-        frames = await off_loop(sum(map(len, files)), sglang.frames_of, asked, files)
-        await peers.push(frames, asked.host, asked.port)
+        size = sum(map(len, files))
+        request.hold.take(service.answers, size)  # they are copied
+        frames = await off_loop(size, sglang.frames_of, asked, files)
+        await peers.push(frames, asked.host, asked.port, request.client)
         return _json(None)
     except Refused as e:
         return _sglang_refusal(e, req_id)
@@ -162,14 +178,14 @@ async def ready(service: Service, request: Request) -> Reply:
 
 
 async def metrics(service: Service, request: Request) -> Reply:
-    return Reply(200, service.metrics.text(), b"text/plain; version=0.0.4; charset=utf-8")
+    return Reply(200, [service.metrics.text()], b"text/plain; version=0.0.4; charset=utf-8")
 
 
 async def models(service: Service, request: Request) -> Reply:
     service.must_be_ready()
     info = service.encoder.info
     about = {name: info[name] for name in ("model_type", "digest", "identity", "dtype", "backend", "device", "out_hidden", "n_deepstack")}
-    limits = {**service.settings.limits._asdict(), "timeout": service.settings.seconds, "queue": service.turns.most}
+    limits = {**service.settings.limits._asdict(), "timeout": service.settings.seconds, "queue": service.turns.queue.most}
     row = {"id": info["model_type"], "object": "model", "owned_by": "qwenvit", **about, "version": __version__, "limits": limits}
     return _json({"object": "list", "data": [row]})
 
@@ -196,7 +212,7 @@ class App:
         service.under_way += 1
         try:
             reply = await self._reply(request)
-            sent = {"status": reply.status, "bytes": len(reply.body)}
+            sent = {"status": reply.status, "bytes": reply.size()}
             await self._send(request, reply, send)
         except (Left, asyncio.CancelledError):
             if not request.has_left:
@@ -204,7 +220,6 @@ class App:
         finally:
             request.end()
             service.under_way -= 1
-            service.body_bytes -= request.reserved
             path = scope["path"] if scope["path"] in PATHS else "other"
             service.metrics.count("requests", path, str(sent["status"]))
             self.log.add(
@@ -216,7 +231,7 @@ class App:
         path, method = request.scope["path"], request.scope["method"]
         try:
             if path != "/health":
-                request.client = self.service.client_of(request)
+                request.client = request.hold.client = self.service.client_of(request)
             methods, call = PATHS.get(path, ((), None))
             if call and method in methods:
                 return await call(self.service, request)
@@ -236,19 +251,15 @@ class App:
             return _refusal(Refused(500, "QV_EBACKEND", f"internal error: {type(e).__name__}"))
 
     async def _send(self, request: Request, reply: Reply, send: Any) -> None:
-        body, size = memoryview(reply.body), len(reply.body)
-        headers = [(b"content-type", reply.kind), (b"content-length", b"%d" % size), *reply.headers]
+        headers = [(b"content-type", reply.kind), (b"content-length", b"%d" % reply.size()), *reply.headers]
         if request.scope["method"] != "HEAD":
             request.connection.transport.cork()
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-        for at in range(0, size, PIECE) if size > PIECE else ():
-            await send({"type": "http.response.body", "body": body[at : at + PIECE], "more_body": True})
-        rest = b"" if size > PIECE else reply.body
+        for piece in reply.pieces():
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
         if reply.status >= 400 and not request.body_is_read:
             # what the client still sends is read for a while, so that closing the connection does not take the answer away
-            await send({"type": "http.response.body", "body": rest, "more_body": True})
-            rest = b""
             with contextlib.suppress(asyncio.TimeoutError), within(LINGER):
                 while (await request.receive()).get("more_body"):
                     pass
-        await send({"type": "http.response.body", "body": rest})
+        await send({"type": "http.response.body", "body": b""})

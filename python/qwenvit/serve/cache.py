@@ -23,7 +23,7 @@ import blake3
 
 from .._error import Error, error
 from .._model import Tokens
-from .items import Item, Refused
+from .items import Item, Refused, Room
 from .loop import Writers, forgotten, off_loop
 
 ENDING = ".safetensors"
@@ -115,18 +115,21 @@ class TokenCache:
 
     # ---- finding -----------------------------------------------------------------------------------
 
-    async def find(self, name: str, wanted: bool) -> tuple[Kept, str] | None:
-        """Returns what is kept, and where. wanted: whether its bytes are, and not its name alone."""
-        if wanted and (data := self.in_memory.get(name)) is not None:
+    async def find(self, name: str, room: Room | None) -> tuple[Kept, str] | None:
+        """Returns what is kept, and where. room: for its bytes; None: only its name is wanted."""
+        if room and (data := self.in_memory.get(name)) is not None:
+            room(len(data))
             self.in_memory.move_to_end(name)
             return Kept(name, len(data), data), "memory"
         if name not in self.files:
             return None
         self.files.move_to_end(name)
         path = self.path_of(name)
+        if room:
+            room(self.files[name])
         try:
             os.utime(path)  # the order survives this process
-            data = await asyncio.to_thread(_read, path) if wanted else None
+            data = await asyncio.to_thread(_read, path) if room else None
         except OSError:  # someone removed it
             self._forget(name)
             return None
@@ -191,19 +194,21 @@ class TokenCache:
 
     # ---- what is under way -------------------------------------------------------------------------
 
-    async def get(self, name: str, wanted: bool, compute: Compute) -> tuple[Kept, str]:
+    async def get(self, name: str, room: Room | None, compute: Compute) -> tuple[Kept, str]:
         """Returns the tokens, and where they were found: memory, folder, flight (an equal request was
         under way) or miss. A computation ends when the last who waits for it leaves."""
         while True:
-            if found := await self.find(name, wanted):
+            if found := await self.find(name, room):
                 return found
             flight, where = self.flights.get(name), "flight"
             if not flight:
                 flight, where = _Flight(), "miss"
                 self.flights[name] = flight
-                flight.task = asyncio.ensure_future(self._compute(flight, name, wanted, compute))
+                flight.task = asyncio.ensure_future(self._compute(flight, name, bool(room), compute))
             kept = await self._wait_for(name, flight)
-            if kept.data is not None or not wanted:
+            if room and kept.data is not None:
+                room(kept.size)
+            if kept.data is not None or not room:
                 return kept, where
 
     async def _compute(self, flight: _Flight, name: str, wanted: bool, compute: Compute) -> Kept | Exception | None:

@@ -7,7 +7,6 @@ import argparse
 import asyncio
 import base64
 import gc
-import hashlib
 import math
 import os
 import sys
@@ -22,6 +21,7 @@ from .. import __version__, _decoder
 from .._async import AsyncEncoder
 from .._error import Error, error
 from .._prompt import FAMILIES
+from .accounts import IMAGES_UNDER_WAY, Bound, Turns
 from .app import App
 from .cache import TokenCache
 from .items import Limits
@@ -29,18 +29,12 @@ from .metrics import AccessLog, Metrics, start_log
 from .protocol import Patience, Protocol
 from .service import Service, Settings
 from .sglang import Peers
-from .turns import IMAGES_UNDER_WAY, Turns
 from .vllm import EcFolder
 
 WARM = base64.b64decode(  # a grey JPEG of 64x64: every build of the decoder reads JPEG, and none needs to read anything else
     "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAP" + "/" * 86 + "wAALCABAAEABAREA/8QAFAABAAAAAAAAAAAAAAAAAAAAAP/EABQQAQAA"
     "AAAAAAAAAAAAAAAAAAD/2gAIAQEAAD8AAAAAAAAAAAAAAAAAAAAAAP/Z"
 )
-ONE_PROCESS = (
-    "--workers is refused: one process has all devices of a machine, and one cache; for more, start a server per machine "
-    "behind a load balancer"
-)
-
 
 def _bytes(text: str) -> int:
     """Reads a number with an ending K, M, G or T if wanted."""
@@ -92,17 +86,14 @@ def parser() -> argparse.ArgumentParser:
     add("--drain-seconds", _seconds, 30.0, "after SIGTERM, time for what is under way (default 30)")
     add("--max-connections", _from_1, 256, "default 256; with decoders, fewer than half of the descriptors (ulimit -n)")
     add("--max-body", _from_1, 256 << 20, "bytes of a body (default 256M)")
-    add("--max-bodies", _from_1, 2 << 30, "bytes of all bodies under way (default 2G)")
+    add("--max-bodies", _from_1, 4 << 30, "bytes of all bodies under way, and of what JSON is read into (default 4G)")
+    add("--max-answers", _from_1, 2 << 30, "bytes of all tokens that wait to be sent (default 2G)")
     add("--max-items", _from_1, 64, "items per request (default 64)")
     add("--max-frames", _from_1, 768, "frames per item (default 768)")
     add("--max-seconds", _seconds, 3600.0, "seconds of a clip (default 3600)")
-    add("--max-pixels", _from_1, 64_000_000, "pixels of an image, or of an animation's frames together (default 64000000)")
-    add("--header-seconds", _seconds, 10.0, "time for a request's headers (default 10)")
-    add("--body-seconds", _seconds, 60.0, "time for a request's body (default 60)")
-    for name, help in (("keyfile", "TLS: the key"), ("certfile", "TLS: the certificate"), ("keyfile-password", "of the key"),
-                       ("ca-certs", "whose certificates of clients are accepted")):
-        add(f"--ssl-{name}", str, None, help)
-    p.add_argument("--workers", nargs="?", help=argparse.SUPPRESS)
+    add("--max-pixels", _from_1, 64_000_000, "pixels of an image, or of a frame (default 64000000)")
+    p.add_argument("--all-codecs", action="store_true", help="decode all that FFmpeg does; default: common codecs (docs/serving.md)")
+    add("--idle-seconds", _seconds, 60.0, "cut a connection whose client neither sends nor reads for so long (default 60)")
     return p
 
 
@@ -149,7 +140,7 @@ def load(service: Service, a: argparse.Namespace, loop: asyncio.AbstractEventLoo
     service.writers.start(loop)
     service.encoder = encoder = AsyncEncoder(
         a.model, devices=devices, dtype=None, queue=IMAGES_UNDER_WAY + 2 * a.decoders, decoders=a.decoders, decode="cpu",
-        decode_memory=a.decode_memory, max_seconds=a.max_seconds,
+        decode_memory=a.decode_memory, max_seconds=a.max_seconds, max_source_pixels=a.max_pixels, usual_codecs=not a.all_codecs,
     )
     info = encoder.info
     service.metrics.gauge("chunk_rows", "Patches that were computed", lambda: encoder.progress()["rows"])
@@ -174,14 +165,14 @@ def load(service: Service, a: argparse.Namespace, loop: asyncio.AbstractEventLoo
 
 
 def keys_of(a: argparse.Namespace) -> list[str]:
-    return a.api_key or [key for key in (os.environ.get("QWENVIT_API_KEY"),) if key]
+    return a.api_key or [os.environ[name] for name in ("QWENVIT_API_KEY",) if name in os.environ]
 
 
 def serve(a: argparse.Namespace) -> int:
     """Returns the command's exit code."""
     limits = Limits(a.max_body, a.max_items, a.max_frames, a.max_seconds, a.max_pixels)
-    digests = frozenset(hashlib.sha256(key.encode()).digest() for key in keys_of(a))
-    settings = Settings(limits, a.max_bodies, a.body_seconds, a.timeout, digests, not a.no_shared_cache, a.vllm_model_id or a.model)
+    keys = tuple(key.encode("utf-8", "surrogateescape") for key in keys_of(a))
+    settings = Settings(limits, a.max_bodies, a.max_answers, a.timeout, keys, not a.no_shared_cache, a.vllm_model_id or a.model)
     service = Service(settings, Turns(a.decoders, a.queue), Metrics())
     log = AccessLog()
 
@@ -190,12 +181,10 @@ def serve(a: argparse.Namespace) -> int:
         log.add(client=client, status=status, message=message)
 
     start_log()
-    Protocol.patience = Patience(a.max_connections, a.header_seconds, a.body_seconds, refused)
+    Protocol.patience = Patience(Bound("connections", a.max_connections), a.idle_seconds, refused)
     config = uvicorn.Config(
         App(service, log), host=a.host, port=a.port, uds=a.uds, http=Protocol, ws="none", lifespan="off",
         log_config=None, access_log=False, server_header=False, proxy_headers=False, timeout_graceful_shutdown=1, backlog=2048,
-        ssl_keyfile=a.ssl_keyfile, ssl_certfile=a.ssl_certfile, ssl_keyfile_password=a.ssl_keyfile_password,
-        ssl_ca_certs=a.ssl_ca_certs,
     )
     server = Server(config, service, a)
     try:
@@ -212,10 +201,10 @@ def serve(a: argparse.Namespace) -> int:
 def main(arguments: list[str]) -> int:
     p = parser()
     a = p.parse_args(arguments)
-    if any(word.partition("=")[0] == "--workers" for word in arguments):
-        p.error(ONE_PROCESS)
     if not a.model:
         p.error("--model is needed: the folder of a checkpoint")
+    if any(not key or key != key.strip() for key in keys_of(a)):
+        p.error("--api-key and QWENVIT_API_KEY: an empty key, or one with space around it")
     if a.ec_path and a.no_shared_cache:
         p.error("--ec-path and --no-shared-cache exclude each other: any client can name what another has sent")
     if a.ec_path and a.ec_seconds < a.timeout:

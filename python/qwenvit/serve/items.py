@@ -4,10 +4,7 @@ Nothing here opens a path or a URL."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import math
-import struct
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -25,8 +22,11 @@ OPTIONS: dict[str, type] = {
 FRAMES = ("num_frames", "min_frames", "max_frames")
 VALUES = 32  # of an item, at most: twice the options
 ENGINES_VALUES = 1 << 16  # of an engine's request, at most: a client's tools may come along
-MARKERS = 4096  # of a JPEG in front of its size, at most: the event loop waits meanwhile
+JSON_TIMES, WIDE_TIMES = 2, 5  # how many times its bytes JSON takes besides; by four bytes a character if one is not ASCII
 DEFAULT_FRAMES = 768  # transformers' most frames of a clip
+
+
+Room = Callable[[int], None]  # takes room for so many bytes, or refuses
 
 
 class Refused(Exception):
@@ -47,7 +47,7 @@ class Limits(NamedTuple):
     items: int
     frames: int  # of an item
     seconds: float  # of a clip
-    pixels: int  # of an image, or of all frames of an animation
+    pixels: int  # of a frame
 
 
 class Item(NamedTuple):
@@ -97,88 +97,6 @@ def take_options(given: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value}  # 0, or false, is unset
 
 
-# ---- what kind of file it is ---------------------------------------------------------------------
-
-
-def jpeg_frame(data: bytes) -> tuple[int, int, int]:
-    """Returns the height, width and channels of a JPEG."""
-    at = 2
-    for _ in range(MARKERS):
-        if data[at] != 0xFF:
-            break
-        marker = data[at + 1]
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            height, width, channels = struct.unpack_from(">HHB", data, at + 5)
-            return height, width, channels
-        at += 1 if marker == 0xFF else 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    raise IndexError  # no JPEG
-
-
-def _webp_size(data: bytes) -> tuple[int, int]:
-    if data[12:16] == b"VP8X":
-        return 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")
-    if data[12:16] == b"VP8L":
-        bits = int.from_bytes(data[21:25], "little")
-        return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
-    width, height = struct.unpack_from("<HH", data, 26)
-    return width & 0x3FFF, height & 0x3FFF
-
-
-def _gif_frames(data: bytes) -> int:
-    """Returns how many frames a GIF has, walking over its blocks."""
-    def table(flags: int) -> int:
-        return 3 << (flags & 7) + 1 if flags & 0x80 else 0
-
-    at, frames = 13 + table(data[10]), 0
-    with contextlib.suppress(IndexError):  # a file that is cut has the frames before
-        while data[at] in (0x21, 0x2C):
-            if data[at] == 0x2C:
-                frames += 1
-                at += 11 + table(data[at + 9])
-            else:
-                at += 2
-            while data[at]:
-                at += 1 + data[at]
-            at += 1
-    return frames
-
-
-def _bmp_size(data: bytes) -> tuple[int, int]:
-    short = data[14:18] == b"\x0c\0\0\0"  # OS/2's header
-    width, height = struct.unpack_from("<HH" if short else "<ii", data, 18)
-    return width, abs(height)
-
-
-# for kinds of image: the size of a frame, and how many frames there are
-SIZES: dict[str, tuple[Callable[[bytes], tuple[int, ...]], Callable[[bytes], int]]] = {
-    "JPEG": (lambda data: jpeg_frame(data)[:2], lambda data: 1),
-    "PNG": (lambda data: struct.unpack_from(">II", data, 16), lambda data: data.count(b"fcTL")),
-    "GIF": (lambda data: struct.unpack_from("<HH", data, 6), _gif_frames),
-    "WebP": (_webp_size, lambda data: data.count(b"ANMF")),
-    "BMP": (_bmp_size, lambda data: 1),
-}
-
-
-def kind_of(data: bytes) -> str | None:
-    """Returns the name of the kind of image that a file is; None: no known image, perhaps a clip."""
-    kind = _core.image_kind(data[: _core.HEAD])
-    return kind and kind[0]
-
-
-def look_at(data: bytes) -> tuple[bool, int]:
-    """Returns whether a file is a still image, and how many pixels its frames have together, as far
-    as its first bytes tell; what they leave open, the decoder limits."""
-    kind = kind_of(data)
-    if kind not in SIZES:
-        return kind is not None, 0
-    size, count = SIZES[kind]
-    try:
-        frames = max(1, count(data))
-        return frames < 2, frames * math.prod(size(data))
-    except (IndexError, struct.error):  # a file that is cut: the decoder says so
-        return True, 0
-
-
 # ---- items ---------------------------------------------------------------------------------------
 
 
@@ -186,10 +104,8 @@ def make_item(data: bytes, options: Mapping[str, Any], limits: Limits) -> Item:
     taken = take_options(options, limits)
     if not data:
         raise Refused(422, "QV_EFORMAT", "an empty file; send the bytes of a clip or an image")
-    is_image, pixels = look_at(data)
-    if pixels > limits.pixels:
-        raise Refused(422, "QV_EFORMAT", f"an image of {pixels} pixels; at most {limits.pixels} on this server")
-    return Item(data, taken, is_image)
+    kind = _core.image_kind(data[: _core.HEAD])
+    return Item(data, taken, kind is not None and (not kind[1] or "first_frame" in taken))
 
 
 def bytes_of(url: Any, name: str = "data") -> bytes:
@@ -207,7 +123,7 @@ def bytes_of(url: Any, name: str = "data") -> bytes:
 def media_item(url: Any, name: str, is_image: bool, limits: Limits) -> Item:
     """Returns an engine's image or clip. What engines open as an image is the first frame of an animation."""
     data = bytes_of(url, name)
-    if is_image and data and kind_of(data) is None:
+    if is_image and data and _core.image_kind(data[: _core.HEAD]) is None:
         raise Refused(422, "QV_EFORMAT", f"{name} is not an image of a known format; send a clip as a video")
     return make_item(data, {"first_frame": True} if is_image else {}, limits)
 
@@ -216,29 +132,30 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-def parsed(body: bytes, most: int) -> Any:
-    """Returns what JSON of at most so many values says."""
+def parsed(body: bytes, most: int, room: Room) -> Any:
+    """Returns what JSON of at most so many values says. room takes room for what is made of it."""
     values = sum(map(body.count, (b"{", b"[", b",")))
     if values > most:  # parsed, they would take many times the bytes of the body
         raise Refused(413, "QV_EINVAL", f"JSON of {values} values; at most {most}")
+    room((JSON_TIMES if body.isascii() else WIDE_TIMES) * len(body))
     try:
         return json.loads(body, parse_constant=_no_constant)
     except (ValueError, RecursionError) as e:
         raise Refused(400, "QV_EFORMAT", f"the body is not JSON: {e}") from None
 
 
-def object_of(body: bytes, form: str) -> dict[str, Any]:
+def object_of(body: bytes, form: str, room: Room) -> dict[str, Any]:
     """Returns the JSON of an engine's request."""
-    asked = parsed(body, ENGINES_VALUES)
+    asked = parsed(body, ENGINES_VALUES, room)
     if not isinstance(asked, dict):
         raise Refused(400, "QV_EFORMAT", f"the body must be {form}")
     return asked
 
 
-def items_of_json(body: bytes, limits: Limits) -> list[Item | Refused]:
+def items_of_json(body: bytes, limits: Limits, room: Room) -> list[Item | Refused]:
     """Returns the items of {"items": [{"data": "data:..", OPTION: ..}, ..], OPTION: ..}, each of which
     may be refused by itself. Options beside "items" are those of all."""
-    asked = parsed(body, VALUES * (1 + limits.items))
+    asked = parsed(body, VALUES * (1 + limits.items), room)
     rows = asked.pop("items", None) if isinstance(asked, dict) else None
     if not isinstance(rows, list) or not rows:
         raise Refused(400, "QV_EFORMAT", 'the body must be {"items": [{"data": "data:...;base64,..."}, ...]}')

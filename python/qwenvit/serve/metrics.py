@@ -27,6 +27,7 @@ COUNTED = {  # what is counted, by which labels
 }
 STAGES = ("body", "parse", "queue", "encode")
 LOG_DELAY = 0.05  # seconds after which lines are written, many at once
+REFUSED = 10  # lines of refused requests among these, at most
 
 
 class Metrics:
@@ -77,19 +78,25 @@ _encoded = json.JSONEncoder().encode
 
 
 class AccessLog:
-    """Keeps lines for a moment, so that many are written at once."""
+    """Keeps lines for a moment, so that many are written at once. Of refused requests only some have a line."""
 
     def __init__(self) -> None:
         self.lines: list[dict[str, Any]] = []
+        self.refused = 0
 
-    def add(self, **about: Any) -> None:
+    def add(self, status: int, **about: Any) -> None:
         if not self.lines:
             asyncio.get_running_loop().call_later(LOG_DELAY, self.write)
-        self.lines.append({"time": round(time.time(), 3), "level": "info", **about})
+        self.refused += status >= 400
+        if status < 400 or self.refused <= REFUSED:
+            self.lines.append({"time": round(time.time(), 3), "level": "info", "status": status, **about})
 
     def write(self) -> None:
+        if self.refused > REFUSED:
+            self.lines.append({"time": round(time.time(), 3), "level": "info", "without_line": self.refused - REFUSED})
         text = "".join(f"{_encoded(line)}\n" for line in self.lines)
         self.lines.clear()
+        self.refused = 0
         sys.stdout.write(text)
         sys.stdout.flush()
 
@@ -110,4 +117,5 @@ def start_log() -> None:
     handler.setFormatter(_Lines())
     logger = logging.getLogger("uvicorn.error")
     logger.handlers, logger.propagate = [handler], False
+    logger.addFilter(lambda record: record.getMessage() != "Invalid HTTP request received.")  # the refusal has a line
     logger.setLevel(logging.INFO)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The limits that uvicorn lacks, by a subclass of its protocol: how many connections there are, how
-long a client may take for its headers and how large they may be, how many requests it may send before
-their answers, and how long it may read nothing of an answer."""
+"""The limits that uvicorn lacks, by a subclass of its protocol: how many connections a client has, how large
+headers may be, how many requests it may send before their answers, and how long it may neither send nor read."""
 
 from __future__ import annotations
 
@@ -15,17 +14,18 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from .accounts import Bound, Hold
+from .items import Refused
+
 
 class Patience(NamedTuple):
-    connections: int
-    headers: float  # seconds
-    reading: float  # seconds in which a client reads nothing of its answer
+    connections: Bound
+    idle: float  # seconds in which a client that is waited for neither sends nor reads
     refused: Callable[..., None]  # gets the client, the status and the message of each refusal
 
 
 LINGER = 1.0  # seconds for a refusal to be read; a close at once would reset the connection
 HEADERS = 16 << 10  # bytes; also of all else that is no body, such as trailers
-TOO_LONG = f"headers of more than {HEADERS} bytes"
 PIPELINED = 16  # requests that may wait for the answer to an earlier one of their connection
 
 
@@ -59,64 +59,63 @@ class Protocol(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, {**app_state, "connection": weakref.ref(self)}, _loop)
         self.leave: Callable[[], None] | None = None  # called when the client leaves; set by the request that is worked on
-        self.refused = self.in_message = False
+        self.refused = self.in_message = self.is_awaited = self.is_alive = False
         self.no_body = 0  # bytes since the last whole headers or piece of a body
-        self.header_bytes = 0  # of this message, which may all come in one piece
-        self.headers_by: float | None = None  # when headers must be here, if they are waited for
-        self.for_headers: asyncio.TimerHandle | None = None
-        self.for_reading: asyncio.TimerHandle | None = None
+        self.timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(_Corked(transport))  # type: ignore[arg-type]
-        most = self.patience.connections
-        if len(self.connections) > 2 * most:  # even refusals are too many
+        self.hold = Hold(self.client[0] if self.client else "")
+        try:
+            self.hold.take(self.patience.connections)
+            self._look()
+        except Refused as e:
+            self.patience.refused(self.hold.client, 503, str(e))
             transport.abort()
-        elif len(self.connections) > most:
-            self.refuse(503, "QV_EFULL", f"{most} connections are open; try again later")
-        else:
-            self.headers_by = self.loop.time() + self.patience.headers
-            self._look_at_time()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        for timer in (self.for_headers, self.for_reading):
-            if timer:
-                timer.cancel()
+        if self.timer:
+            self.timer.cancel()
         super().connection_lost(exc)
+        self.hold.close()
         if self.leave:
             self.leave()
+
+    def _look(self) -> None:
+        """Cuts the connection of a client that is waited for, and has neither sent nor read anything since the last look."""
+        is_done = not self.cycle or self.cycle.response_complete
+        awaited = is_done or self.flow.write_paused or self.in_message and not self.flow.read_paused
+        if awaited and self.is_awaited and not self.is_alive:
+            self.patience.refused(self.hold.client, 408, f"nothing was sent or read for {self.patience.idle:g} s")
+            self.transport.abort()
+        else:
+            self.is_awaited, self.is_alive = awaited, False
+            self.timer = self.loop.call_later(self.patience.idle, self._look)
 
     # ---- what the client sends ---------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
         if self.refused:
             return
+        self.is_alive = True
         self.no_body += len(data)
         super().data_received(data)
         if self.no_body > HEADERS and not self.refused:
-            self.send_400_response(TOO_LONG)
+            self.send_400_response(f"headers of more than {HEADERS} bytes")
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) == PIPELINED:
             raise ValueError  # which data_received answers
-        self.header_bytes = 0
         super().on_message_begin()
 
-    def _count_header(self, size: int) -> None:
-        self.header_bytes += size
-        if self.header_bytes > HEADERS:
-            raise ValueError
-
-    def on_url(self, url: bytes) -> None:
-        self._count_header(len(url))
-        super().on_url(url)
-
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count_header(len(name) + len(value) + 4)  # ": " and the line's end
         if not self.in_message:  # a trailer must not stand for a header
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        self.in_message, self.no_body, self.headers_by = True, 0, None
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > HEADERS:  # which came in one piece
+            raise ValueError
+        self.in_message, self.no_body = True, 0
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -127,26 +126,7 @@ class Protocol(HttpToolsProtocol):
         self.in_message, self.no_body = False, 0
         super().on_message_complete()
 
-    def on_response_complete(self) -> None:
-        """Begins the time for the rest of this body, if the answer came before it, and for the next
-        request's headers."""
-        if not self.pipeline:
-            self.headers_by = self.loop.time() + self.patience.headers
-        super().on_response_complete()
-
-    def _look_at_time(self) -> None:
-        """One timer per connection, which looks again when headers may be late."""
-        left = self.patience.headers if self.headers_by is None else self.headers_by - self.loop.time()
-        if left > 0:
-            self.for_headers = self.loop.call_later(left, self._look_at_time)
-        elif self.in_message or self.transport.is_closing():  # the rest of a body that was refused
-            self.transport.abort()
-        else:
-            self.refuse(408, "QV_ETIME", f"no whole headers within {self.patience.headers:g} s")
-
     def send_400_response(self, msg: str) -> None:
-        if self.header_bytes > HEADERS:
-            msg = TOO_LONG
         cycle = self.cycle
         if not cycle or cycle.response_complete or self.in_message and not self.pipeline and not cycle.response_started:
             self.refuse(400, "QV_EFORMAT", msg)
@@ -159,7 +139,7 @@ class Protocol(HttpToolsProtocol):
     def refuse(self, status: int, code: str, message: str) -> None:
         """Answers without a request, then closes the connection."""
         self.refused = True
-        self.patience.refused(self.client[0] if self.client else "", status, message)
+        self.patience.refused(self.hold.client, status, message)
         body = json.dumps({"error": {"code": code, "message": message}}).encode()
         self.transport.write(
             STATUS_LINE[status] + b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
@@ -168,17 +148,10 @@ class Protocol(HttpToolsProtocol):
         if self.transport.can_write_eof():
             self.transport.write_eof()
         if self.cycle and not self.cycle.response_complete:
-            self.cycle.disconnected = True
+            self.cycle.disconnected, self.cycle.waiting_for_100_continue = True, False
             self.cycle.message_event.set()
         self.loop.call_later(LINGER, self.transport.abort)
 
-    # ---- answers that are not read -----------------------------------------------------------------
-
-    def pause_writing(self) -> None:
-        self.for_reading = self.loop.call_later(self.patience.reading, self.transport.abort)
-        super().pause_writing()
-
     def resume_writing(self) -> None:
-        if self.for_reading:
-            self.for_reading.cancel()
+        self.is_alive = True  # the client has read
         super().resume_writing()

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
+import hmac
+import os
 import time
+import weakref
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, NamedTuple
@@ -14,13 +16,13 @@ from typing import Any, NamedTuple
 from .._async import AsyncEncoder
 from .._error import Error, error
 from .._model import Tokens
-from .._stream import OF_A_SOURCE
+from .._stream import MOST_AHEAD, OF_A_SOURCE
+from .accounts import Bound, Hold, Turns
 from .cache import Added, Finish, Kept, TokenCache
-from .items import Item, Limits, Refused
+from .items import WIDE_TIMES, Item, Limits, Refused
 from .loop import Writers, forgotten, within
 from .metrics import Metrics
 from .sglang import Peers
-from .turns import Turns
 from .vllm import EcFolder
 
 DRAINING = "this server is going to end; ask another one"
@@ -36,10 +38,11 @@ class Request:
     def __init__(self, scope: Any, receive: Any) -> None:
         self.scope, self._receive = scope, receive
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.kind = self.headers.get(b"content-type", b"").decode("latin-1").lower()  # of its body
         self.address = scope["client"][0] if scope["client"] else ""
         self.client = ""  # who asks, as Service.client_of says
+        self.hold = Hold("")  # what it has of the server
         self.about: dict[str, Any] = {}  # for the log
-        self.reserved = 0  # bytes of its body that count as under way
         self.body_is_read = self.has_left = False
         self._task: Any = asyncio.current_task()
         self.connection: Any = scope["state"]["connection"]()
@@ -52,9 +55,7 @@ class Request:
 
     def end(self) -> None:
         self.connection.leave = None
-
-    def header(self, name: bytes) -> str:
-        return self.headers.get(name, b"").decode("latin-1")
+        self.hold.close()
 
     async def receive(self) -> Any:
         message = await self._receive()
@@ -67,9 +68,9 @@ class Request:
 class Settings(NamedTuple):
     limits: Limits
     bodies: int  # bytes of all bodies under way
-    body_seconds: float
+    answers: int  # bytes of all tokens that wait to be sent
     seconds: float  # of a request, at most
-    keys: frozenset[bytes]  # SHA-256 of those that may ask; empty: anyone
+    keys: tuple[bytes, ...]  # those that may ask; empty: anyone
     shared: bool  # whether clients share the tokens that are kept
     vllm_model_id: str  # in the keys of vLLM's decode side
 
@@ -95,23 +96,27 @@ class Service:
         self.settings, self.turns, self.metrics = settings, turns, metrics
         self.ready = self.draining = False
         self.broken = ""  # why nothing can be encoded any more
-        self.body_bytes = self.under_way = 0
-        self.writers, self.adding = Writers(), asyncio.Lock()
-        metrics.gauge("queue_items", "Items that wait for their turn", lambda: turns.n_waiting)
-        metrics.gauge("under_way_items", "Items that are decoded or encoded", lambda: turns.n_under_way)
+        self.under_way = 0
+        self.bodies = Bound("bytes of bodies", settings.bodies, (1 + WIDE_TIMES) * settings.limits.body)
+        self.answers = Bound("bytes of answers", settings.answers, after=turns.retry_after)
+        self.sources = Bound("bytes of sources", max(MOST_AHEAD, settings.limits.body), settings.limits.body)  # which the encoder has
+        self.writers = Writers()
+        self.adding: weakref.WeakValueDictionary[tuple[str, bool], asyncio.Lock] = weakref.WeakValueDictionary()
+        metrics.gauge("queue_items", "Items that wait for their turn", turns.queue.total)
+        metrics.gauge("under_way_items", "Items that are decoded or encoded", lambda: turns.images.under_way + turns.clips.under_way)
         metrics.gauge("under_way_requests", "Requests that are worked on", lambda: self.under_way)
-        metrics.gauge("body_bytes", "Bytes of all bodies under way", lambda: self.body_bytes)
+        metrics.gauge("body_bytes", "Bytes of all bodies under way", self.bodies.total)
+        metrics.gauge("answer_bytes", "Bytes of tokens that wait to be sent", self.answers.total)
 
     # ---- before the body ---------------------------------------------------------------------------
 
     def client_of(self, request: Request) -> str:
         """Returns who asks: an API key, otherwise an address. Refuses a wrong key."""
         if self.settings.keys:
-            kind, _, key = request.header(b"authorization").partition(" ")
-            digest = hashlib.sha256(key.strip().encode()).digest()
-            if kind.lower() != "bearer" or digest not in self.settings.keys:
+            kind, _, key = request.headers.get(b"authorization", b"").partition(b" ")
+            if kind.lower() != b"bearer" or not any([hmac.compare_digest(key.strip(), known) for known in self.settings.keys]):
                 raise Refused(401, "QV_EINVAL", "no valid API key; send Authorization: Bearer KEY", WWW_Authenticate="Bearer")
-            return digest.hex()
+            return hashlib.sha256(key.strip()).hexdigest()
         return request.address
 
     def must_live(self) -> None:
@@ -125,37 +130,27 @@ class Service:
         if not self.ready:
             raise Refused(503, "QV_ESTATE", "the model is being loaded", Retry_After="5")
 
-    def _reserve(self, request: Request, size: int) -> None:
-        """Counts so many bytes as under way, until the request ends."""
-        most = self.settings.limits.body
-        if size > most:
-            raise Refused(413, "QV_EINVAL", f"a body of {size} bytes; at most {most}")
-        if self.body_bytes - request.reserved + size > self.settings.bodies:
-            raise Refused(429, "QV_EFULL", f"{self.body_bytes} bytes of bodies are under way", Retry_After="1")
-        self.body_bytes += size - request.reserved
-        request.reserved = size
+    def _check_size(self, request: Request, size: int) -> None:
+        if size > self.settings.limits.body:
+            raise Refused(413, "QV_EINVAL", f"a body of {size} bytes; at most {self.settings.limits.body}")
+        self.bodies.check(request.client, size - request.hold.taken[self.bodies])
 
     async def body_of(self, request: Request) -> bytes:
         if request.headers.get(b"content-encoding", b"identity") != b"identity":
             raise Refused(415, "QV_EINVAL", "Content-Encoding is not accepted; send the bytes as they are")
-        if request.header(b"content-type").lower().startswith("multipart/"):
+        if request.kind.startswith("multipart/"):
             raise Refused(415, "QV_EINVAL", "multipart is not accepted; send one file as the body, or JSON")
-        self._reserve(request, int(request.headers.get(b"content-length", 0)))
-        seconds, began = self.settings.body_seconds, time.perf_counter()
-        pieces, size = [], 0
-        try:
-            with within(seconds) if request.connection.in_message else contextlib.nullcontext():
-                while not request.body_is_read:
-                    message = await request.receive()
-                    if message["type"] == "http.disconnect":
-                        request.has_left = True
-                        raise Left
-                    pieces.append(message["body"])
-                    size += len(message["body"])
-                    if size > request.reserved:  # a body without a length
-                        self._reserve(request, size)
-        except asyncio.TimeoutError:
-            raise Refused(408, "QV_ETIME", f"no whole body within {seconds:g} s", Connection="close") from None
+        self._check_size(request, int(request.headers.get(b"content-length", 0)))
+        began, pieces, size = time.perf_counter(), [], 0
+        while not request.body_is_read:
+            message = await request.receive()
+            if message["type"] == "http.disconnect":
+                request.has_left = True
+                raise Left
+            pieces.append(message["body"])
+            size += len(message["body"])
+            self._check_size(request, size)
+            request.hold.take(self.bodies, len(message["body"]))
         self.metrics.took("body", began)
         return b"".join(pieces)
 
@@ -165,13 +160,20 @@ class Service:
         """Returns the tokens, or what finish makes of them in another thread. added gets that in the
         event loop, even if the caller has left."""
         source = {"bytes": item.data, "key": name.partition(".")[0]}
-        began = time.perf_counter()
+        began, hold, making, info = time.perf_counter(), Hold(client), Hold(client), self.encoder.info
         try:
             async with self.turns.turn(client, item.is_image):
                 began = self.metrics.took("queue", began)
                 result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
+                def make() -> Any:
+                    tokens = asked.result()
+                    row = info["out_hidden"] * (1 + info["n_deepstack"]) * (4 if info["dtype"] == "f32" else 2)
+                    making.take(self.answers, len(tokens) * row)
+                    return finish(tokens) if finish else tokens
+
                 def then(made: Any, fault: Exception | None) -> None:
+                    making.close()  # who waits for it takes as much
                     if added and not fault:
                         added(made)
                     if not result.done():
@@ -179,9 +181,9 @@ class Service:
 
                 def came(asked: Future[Tokens]) -> None:
                     if not asked.cancelled():
-                        self.writers.do(name, lambda: finish(asked.result()) if finish else asked.result(), then)
+                        self.writers.do(name, make, then)
 
-                asked = await self._submit(source, item.options)
+                asked = await self._submit(hold, source, item)
                 asked.add_done_callback(came)
                 try:
                     got = await result
@@ -194,29 +196,38 @@ class Service:
             if e.status in OF_A_SOURCE:
                 self.metrics.count("decode_errors", e.status)
             raise error(e.status, str(e).removeprefix(f"{source['key']}: ")) from None
+        finally:
+            hold.close()
         self.metrics.count("tokens", by=len(asked.result()))
         return got
 
-    async def _submit(self, source: dict[str, Any], options: dict[str, Any]) -> Future[Tokens]:
+    async def _submit(self, hold: Hold, source: dict[str, Any], item: Item) -> Future[Tokens]:
         """Adds a source once there is room: what has its turn is not refused because results before it
-        are large. Sources are added in the order of their turns."""
-        async with self.adding:
+        are large. A client's images are added in the order of their turns, and so are its clips."""
+        size = len(item.data)
+        async with self.adding.setdefault((hold.client, item.is_image), asyncio.Lock()):
             while True:
                 try:
-                    return self.encoder.submit(source, **options)
+                    if self.sources.has_room(hold.client, size):
+                        asked = self.encoder.submit(source, **item.options)
+                        hold.take(self.sources, size)
+                        return asked
                 except Error as e:
                     if e.status not in (*OF_A_SOURCE, "QV_EFULL", "QV_ENOMEM"):  # no device is left
                         self.broken = str(e)
                     if e.status != "QV_EFULL":
                         raise
-                await asyncio.sleep(0.01 + len(source["bytes"]) / (1 << 29))  # trying copies them
+                await asyncio.sleep(0.01 + size / (1 << 29))  # trying copies them
 
-    async def answer_item(self, item: Item | Refused, client: str, until: float, wanted: bool) -> Answer:
+    async def answer_item(self, item: Item | Refused, request: Request, until: float, wanted: bool) -> Answer:
+        client, room = request.client, request.hold.room(self.answers) if wanted else None
+
         async def got() -> tuple[Kept, str]:
             if isinstance(item, Refused):
                 raise item
-            name = await self.cache.name_of(item, "" if self.settings.shared else client)
-            return await self.cache.get(name, wanted, lambda *then: self.compute(item, name, client, *then))
+            # who has no name, behind a socket in the file system, shares with nobody
+            name = await self.cache.name_of(item, "" if self.settings.shared else client or os.urandom(16).hex())
+            return await self.cache.get(name, room, lambda *then: self.compute(item, name, client, *then))
 
         return await self.answer(got(), until)
 

@@ -15,6 +15,7 @@ from .._arrays import needed_numpy, numpy
 from .._error import error
 from .._prompt import FAMILIES, _pair_seconds
 from ..adapters.engines import _installed
+from .accounts import Line
 from .items import Item, Limits, Refused, media_item, shown
 
 VERSION = "0.5.23"  # of SGLang, where this protocol was read and tried
@@ -145,22 +146,22 @@ class Peers:
     """The decode sides that the server may connect to."""
 
     def __init__(self, hosts: str, model_type: str) -> None:
-        self.hosts, self.places = frozenset(host.strip() for host in hosts.split(",")), asyncio.Semaphore(CONNECTIONS)
+        self.hosts, self.line = frozenset(host.strip() for host in hosts.split(",")), Line(lambda: CONNECTIONS, alone=False)
         needed_numpy("--sglang-peers")
         if model_type not in FAMILIES:
             raise error("QV_EUNSUPPORTED", f"--sglang-peers: SGLang takes no tokens of {model_type} from elsewhere")
         if _installed("sglang") not in (None, VERSION):
             logging.getLogger("uvicorn.error").warning(f"sglang {_installed('sglang')} has not been tried; {VERSION} has")
 
-    async def push(self, frames: list[Any], host: str, port: int) -> None:
+    async def push(self, frames: list[Any], host: str, port: int, client: str) -> None:
         try:
-            await asyncio.wait_for(self._push(frames, host, port), SECONDS)
+            await asyncio.wait_for(self._push(frames, host, port, client), SECONDS)
         except (OSError, EOFError, ValueError, asyncio.TimeoutError) as e:
             why = str(e) or f"not within {SECONDS:g} s"
             raise Refused(502, "QV_EIO", f"{host}:{port} did not take the tokens: {why}") from None
 
-    async def _push(self, frames: list[Any], host: str, port: int) -> None:
-        async with self.places:
+    async def _push(self, frames: list[Any], host: str, port: int, client: str) -> None:
+        async with self.line.place(client):
             reader, writer = await asyncio.open_connection(host, port)
             try:
                 writer.write(GREETING)

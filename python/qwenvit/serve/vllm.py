@@ -9,7 +9,6 @@ import contextlib
 import json
 import math
 import os
-import struct
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
@@ -22,7 +21,7 @@ from .._model import Tokens
 from .._prompt import FAMILIES, items_of
 from ..adapters.engines import EC_FILE, save_ec
 from .cache import Compute, Kept, TokenCache
-from .items import Item, Limits, Refused, jpeg_frame, media_item, object_of, shown
+from .items import Item, Limits, Refused, Room, media_item, object_of, shown
 from .loop import Writers
 
 KINDS = {"image_url": "image", "video_url": "video"}
@@ -32,6 +31,7 @@ NOT_SERVED = {
     "ec_transfer_params": "and tokens are handed over as files, which ECExampleConnector reads",
 }
 HEADER = 512  # bytes of a file's header besides what we say of it, at most
+MARKERS = 4096  # of a JPEG in front of its size, at most
 MOST_HEADER = 16 << 20  # bytes of one that is read
 
 
@@ -45,6 +45,18 @@ class Asked(NamedTuple):
 # ---- keys ----------------------------------------------------------------------------------------
 
 
+def _jpeg_is_rgb(data: bytes) -> bool:
+    at = 2
+    for _ in range(MARKERS):
+        if data[at] != 0xFF:
+            break
+        marker = data[at + 1]
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            return data[at + 9] == 3  # channels
+        at += 1 if marker == 0xFF else 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    raise IndexError  # no JPEG
+
+
 def _png_is_rgb(data: bytes) -> bool:
     return data[25] == 2 and b"tRNS" not in data[: data.find(b"IDAT")]
 
@@ -56,7 +68,7 @@ def _webp_is_rgb(data: bytes) -> bool:
 
 # by a file's first bytes: whether Pillow opens it as RGB without transparency
 IS_RGB: dict[bytes, Callable[[bytes], bool]] = {
-    b"\x89PNG": _png_is_rgb, b"\xff\xd8\xff": lambda data: jpeg_frame(data)[2] == 3, b"RIFF": _webp_is_rgb, b"GIF8": lambda data: False,
+    b"\x89PNG": _png_is_rgb, b"\xff\xd8\xff": _jpeg_is_rgb, b"RIFF": _webp_is_rgb, b"GIF8": lambda data: False,
 }
 
 
@@ -83,7 +95,7 @@ def image_key(data: bytes, model_id: str) -> str:
     is_rgb = next((call for first, call in IS_RGB.items() if data.startswith(first)), None)
     try:
         plain = is_rgb(data) if is_rgb else None
-    except (IndexError, struct.error):
+    except IndexError:
         plain = None
     if plain is None:
         raise Refused(400, "QV_EUNSUPPORTED", "an image without a uuid must be a whole JPEG, PNG, WebP or GIF, whose "
@@ -122,9 +134,9 @@ def _parts(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 raise Refused(400, "QV_EUNSUPPORTED", f"a part of type {shown(kind)}; types are text, {', '.join(KINDS)}")
 
 
-def asked_of(body: bytes, limits: Limits, model_id: str) -> list[Asked]:
+def asked_of(body: bytes, limits: Limits, model_id: str, room: Room) -> list[Asked]:
     """Returns what the body of a chat request asks for."""
-    asked = object_of(body, '{"messages": [..]}')
+    asked = object_of(body, '{"messages": [..]}', room)
     for name, why in NOT_SERVED.items():
         if asked.get(name):
             raise Refused(400, "QV_EUNSUPPORTED", f"{name} is set, {why}")
@@ -221,8 +233,8 @@ class EcFolder(TokenCache):
         with contextlib.suppress(OSError):
             os.utime(self.path_of(name))  # for a server that is started again
 
-    async def find(self, name: str, wanted: bool) -> tuple[Kept, str] | None:
-        found = await super().find(name, wanted)
+    async def find(self, name: str, room: Room | None) -> tuple[Kept, str] | None:
+        found = await super().find(name, room)
         if found:
             self._stays(name)
         return found
@@ -272,7 +284,7 @@ class EcFolder(TokenCache):
                 metadata["timestamps"] = one.seconds  # type: ignore[assignment]
             return tokens, Published(content, self.about, one.kind, metadata, len(tokens))
 
-        found = await self.get(asked.key, False, computed)
+        found = await self.get(asked.key, None, computed)
         self._must_be_of(asked.key, content)  # another request may have been faster
         return found
 
