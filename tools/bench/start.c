@@ -46,7 +46,6 @@ write_command(struct start_bench *t)
         { "--dtype", o->dtype ? qv_dtype_name(o->dtype) : NULL },
         { "--device", o->device ? t->device : NULL },
         { "--threads", o->threads ? t->threads : NULL },
-        { "--tune-file", o->tune_file },
         { "--naive", o->naive },
     };
     int n = 0;
