@@ -101,36 +101,32 @@ obstacle(const struct qv_op_attention *op)
 
 qv_status
 qv_attention_plan_cuda(const struct target_cuda *target, const struct qv_op_attention *op,
-                       int choice, struct graph_cuda *out, int *usable, qv_error *err)
+                       struct graph_cuda *out, qv_error *err)
 {
     struct sketch_cuda sketch = { 0 };
     const char *why = obstacle(op);
-    *usable = 0;
     *out = (struct graph_cuda){ 0 };
     if (why)
         return qv_fail(err, QV_EUNSUPPORTED, "attention: cuDNN does not support it: %s", why);
     sketch_attention(&sketch, op);
-    qv_status status = qv_graph_open_cuda(&sketch, target, op->q_dtype, choice, out, usable, err);
+    qv_status status = qv_graph_open_cuda(&sketch, target, op->q_dtype, out, err);
     qv_sketch_close_cuda(&sketch);
     return status;
 }
 
 static qv_status
-prepare_attention(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
-                  size_t *scratch_bytes, qv_error *err)
+prepare_attention(struct qv_device_cuda *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
+                  qv_error *err)
 {
     const struct target_cuda target = qv_target_of_cuda(dev);
     struct graph_cuda *graph = &kernel->u.attention.graph;
-    const bool is_short = qv_attention_is_short_cuda(&kernel->op.u.attention);
     qv_error failure = { 0 };
-    int usable;
     *scratch_bytes = 0;
-    kernel->u.attention.is_short = is_short && !choice;
+    kernel->u.attention.is_short = qv_attention_is_short_cuda(&kernel->op.u.attention);
     if (kernel->u.attention.is_short)
-        return QV_OK; /* cuDNN's choices come after this one */
-    qv_status status = qv_attention_plan_cuda(&target, &kernel->op.u.attention, choice - is_short,
-                                              graph, &usable, &failure);
-    if (status && (status != QV_EUNSUPPORTED || choice > 0))
+        return QV_OK;
+    qv_status status = qv_attention_plan_cuda(&target, &kernel->op.u.attention, graph, &failure);
+    if (status && status != QV_EUNSUPPORTED)
         return qv_fail(err, status, "%s", failure.text);
     snprintf(kernel->naive, sizeof kernel->naive, "%.199s", failure.text);
     *scratch_bytes = qv_aligned(graph->workspace_bytes);

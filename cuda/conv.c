@@ -322,21 +322,20 @@ has_form(const struct qv_op_conv *op, bool bare)
 }
 
 qv_status
-qv_conv_plan_cuda(const struct target_cuda *target, const struct qv_op_conv *op, int choice,
-                  struct conv_cuda *out, int *usable, qv_error *err)
+qv_conv_plan_cuda(const struct target_cuda *target, const struct qv_op_conv *op,
+                  struct conv_cuda *out, qv_error *err)
 {
     qv_status status = QV_EUNSUPPORTED;
-    *usable = 0;
     *out = (struct conv_cuda){ 0 };
     if (!choose_part(op, out))
         return qv_fail(err, status, "conv: cuDNN does not support it: one frame has 2^31 values");
-    for (int bare = 0; bare < 2 && status == QV_EUNSUPPORTED && !*usable; bare++) {
+    for (int bare = 0; bare < 2 && status == QV_EUNSUPPORTED; bare++) {
         struct sketch_cuda sketch = { 0 };
         if (!has_form(op, bare))
             continue;
         out->bare = bare;
         sketch_conv(&sketch, op, out);
-        status = qv_graph_open_cuda(&sketch, target, op->x_dtype, choice, &out->graph, usable, err);
+        status = qv_graph_open_cuda(&sketch, target, op->x_dtype, &out->graph, err);
         qv_sketch_close_cuda(&sketch);
     }
     return status;
@@ -349,16 +348,15 @@ sums_bytes(const struct qv_op_conv *op)
 }
 
 static qv_status
-prepare_conv(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
-             size_t *scratch_bytes, qv_error *err)
+prepare_conv(struct qv_device_cuda *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
+             qv_error *err)
 {
     const struct target_cuda target = qv_target_of_cuda(dev);
     const struct qv_op_conv *op = &kernel->op.u.conv;
     struct conv_cuda *conv = &kernel->u.conv;
     qv_error failure = { 0 };
-    int usable;
-    qv_status status = qv_conv_plan_cuda(&target, op, choice, conv, &usable, &failure);
-    if (status && (status != QV_EUNSUPPORTED || choice > 0))
+    qv_status status = qv_conv_plan_cuda(&target, op, conv, &failure);
+    if (status && status != QV_EUNSUPPORTED)
         return qv_fail(err, status, "%s", failure.text);
     snprintf(kernel->naive, sizeof kernel->naive, "%.199s", failure.text);
     *scratch_bytes = qv_aligned(conv->graph.workspace_bytes);

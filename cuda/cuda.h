@@ -171,10 +171,10 @@ struct qv_kernel {
 
 /* The functions of the backend for one kind of operation. The operation's file defines them, under
  * a name that ops.inc gives; device.c lists them, so that an operation without verbs does not link.
- * p are device addresses; choice is as in qv_backend.prepare, before which *scratch_bytes is 0. */
+ * p are device addresses; *scratch_bytes is 0 before prepare. */
 struct verbs_cuda {
     enum library_cuda library; /* the library that prepare needs; LIBRARIES: none */
-    qv_status (*prepare)(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
+    qv_status (*prepare)(struct qv_device_cuda *dev, struct qv_kernel *kernel,
                          size_t *scratch_bytes, qv_error *err);
     qv_status (*run)(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p,
                      void *scratch, qv_error *err);

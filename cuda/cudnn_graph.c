@@ -313,7 +313,6 @@ struct search {
     const struct target_cuda *target;
     cudnnBackendDescriptor_t graph;
     int64_t dtype, preferred; /* as in sketch_cuda */
-    int choice, usable;       /* the configuration wanted; the number that became plans so far */
     cudnnStatus_t status;     /* status and message of the last call that failed */
     char message[300];
 };
@@ -416,8 +415,7 @@ take_plan(struct search *search, cudnnBackendHeurMode_t mode, struct graph_cuda 
             search->status = s;
             describe_failure(s, "an execution plan", search->message, sizeof search->message);
         }
-        bool good = !s || (target->excuses && target->excuses(target->user, s, search->message));
-        taken = good && search->usable++ == search->choice;
+        taken = !s || (target->excuses && target->excuses(target->user, s, search->message));
         if (!taken)
             qv_graph_close_cuda(out);
     }
@@ -455,14 +453,14 @@ struct kept {
 };
 enum { KEY_BYTES = 80 };
 
-/* Writes a plan's key: these values decide which of the usable configurations a graph takes. */
+/* Writes a plan's key: these values decide which of the configurations a graph takes. */
 static void
 write_key(const struct sketch_cuda *sketch, const struct target_cuda *target, int64_t dtype,
-          int choice, char key[KEY_BYTES])
+          char key[KEY_BYTES])
 {
-    snprintf(key, KEY_BYTES, "cuDNN graph %016llx of %s%s, choice %d",
+    snprintf(key, KEY_BYTES, "cuDNN graph %016llx of %s%s",
              (unsigned long long)fold(sketch->digest, sketch->preferred),
-             qv_dtype_name((qv_dtype)dtype), target->tf32 ? " with TF32" : "", choice);
+             qv_dtype_name((qv_dtype)dtype), target->tf32 ? " with TF32" : "");
 }
 
 /* Takes a plan from its file. A plan that another version of cuDNN wrote may be refused, and is
@@ -515,7 +513,7 @@ keep(const struct target_cuda *target, const char *key, const struct graph_cuda 
 
 qv_status
 qv_graph_open_cuda(struct sketch_cuda *sketch, const struct target_cuda *target, int64_t dtype,
-                   int choice, struct graph_cuda *out, int *usable, qv_error *err)
+                   struct graph_cuda *out, qv_error *err)
 {
     /* the second mode names engines that always work, slowly */
     static const cudnnBackendHeurMode_t modes[] = { CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK };
@@ -523,30 +521,24 @@ qv_graph_open_cuda(struct sketch_cuda *sketch, const struct target_cuda *target,
         .target = target,
         .dtype = dtype,
         .preferred = sketch->preferred,
-        .choice = choice,
         .message = "its heuristics name none",
     };
     bool taken = false;
     char key[KEY_BYTES];
-    write_key(sketch, target, dtype, choice, key);
+    write_key(sketch, target, dtype, key);
     *out = (struct graph_cuda){ 0 };
-    if (!sketch->status && take_kept(target, key, out)) {
-        *usable = choice + 1;
+    if (!sketch->status && take_kept(target, key, out))
         return QV_OK;
-    }
     search.graph = describe_graph(sketch, target);
     search.status = sketch->status;
     if (sketch->status)
         snprintf(search.message, sizeof search.message, "%s", sketch->message);
-    for (int i = 0; i < LENGTH(modes) && !sketch->status && !search.usable; i++)
+    for (int i = 0; i < LENGTH(modes) && !sketch->status && !taken; i++)
         taken = take_plan(&search, modes[i], out);
-    *usable = search.usable;
     if (taken) {
         keep(target, key, out);
         return QV_OK;
     }
-    if (search.usable)
-        return qv_fail(err, QV_EUNSUPPORTED, "cuDNN has %d usable configurations", search.usable);
     return qv_fail(err, is_lack_of_memory(search.status) ? QV_ENOMEM : QV_EUNSUPPORTED,
                    "cuDNN has no usable configuration: %s", search.message);
 }

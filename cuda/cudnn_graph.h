@@ -73,12 +73,11 @@ void qv_pointwise_cuda(struct sketch_cuda *sketch, cudnnPointwiseMode_t mode, do
 
 /* ---- the plan ---------------------------------------------------------------------------------*/
 
-/* Makes a plan of configuration number `choice` among those that suit operands of this dtype and
- * become plans; uses an earlier process's plan if the device's plan_cache has it. Returns
- * QV_EUNSUPPORTED if there are only *usable. */
+/* Makes a plan of the first configuration that suits operands of this dtype and becomes a plan;
+ * uses an earlier process's plan if the device's plan_cache has it. Returns QV_EUNSUPPORTED if
+ * there is none. */
 qv_status qv_graph_open_cuda(struct sketch_cuda *sketch, const struct target_cuda *target,
-                             int64_t dtype, int choice, struct graph_cuda *out, int *usable,
-                             qv_error *err);
+                             int64_t dtype, struct graph_cuda *out, qv_error *err);
 void qv_graph_close_cuda(struct graph_cuda *graph);
 /* Writes "cuDNN engine 8"; if there is no plan, that the naive kernel runs, and why. Returns the
  * text's length. */
@@ -99,14 +98,13 @@ qv_status qv_graph_run_cuda(struct qv_device_cuda *dev, const struct graph_cuda 
 
 /* ---- plans of operations, for any target ----------------------------------------------------- */
 
-/* These make the plans that prepare uses. They return QV_EUNSUPPORTED if cuDNN has none (*usable
- * 0), or no further one. */
+/* These make the plans that prepare uses. They return QV_EUNSUPPORTED if cuDNN has none. */
 qv_status qv_attention_plan_cuda(const struct target_cuda *target, const struct qv_op_attention *op,
-                                 int choice, struct graph_cuda *out, int *usable, qv_error *err);
+                                 struct graph_cuda *out, qv_error *err);
 qv_status qv_gemm_plan_cuda(const struct target_cuda *target, const struct qv_op_gemm *op,
-                            int choice, struct graph_cuda *out, int *usable, qv_error *err);
+                            struct graph_cuda *out, qv_error *err);
 qv_status qv_conv_plan_cuda(const struct target_cuda *target, const struct qv_op_conv *op,
-                            int choice, struct conv_cuda *out, int *usable, qv_error *err);
+                            struct conv_cuda *out, qv_error *err);
 
 /* Runs a GEMM's plan; p has the addresses of a gemm operation. */
 qv_status qv_gemm_graph_run_cuda(struct qv_device_cuda *dev, const struct qv_op_gemm *op,

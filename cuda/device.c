@@ -257,7 +257,6 @@ caps_cuda(const struct qv_device *device, struct qv_caps *out)
                               * kernel of ours */
                              .same_f32 = { .gemm_rows = QV_NOT_SEEN },
                              .same_bf16 = { .head_dim = 64 },
-                             .has_choices = true,
                              .gated_rows = 3072, /* 2 x 3456 columns of bf16: 42 MB of the 60 MB
                                                   * cache */
                              .side = true,
@@ -357,6 +356,7 @@ static qv_status
 prepare_cuda(struct qv_device *device, const struct qv_op *op, int choice, struct qv_kernel **out,
              size_t *scratch_bytes, qv_error *err)
 {
+    (void)choice;
     struct qv_device_cuda *dev = device_cuda(device);
     qv_status status = qv_op_takes_one(op, 1 << QV_F32 | 1 << QV_BF16, err);
     if (status)
@@ -369,7 +369,7 @@ prepare_cuda(struct qv_device *device, const struct qv_op *op, int choice, struc
     *scratch_bytes = 0;
     status = open_libraries(dev, op, err);
     if (!status)
-        status = kernel->verbs->prepare(dev, kernel, choice, scratch_bytes, err);
+        status = kernel->verbs->prepare(dev, kernel, scratch_bytes, err);
     kernel->scratch_bytes = *scratch_bytes;
     if (status)
         release_cuda(device, kernel);

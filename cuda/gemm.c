@@ -19,6 +19,7 @@ enum {
     /* with this many rows or more, the heuristic's algorithms give a row the same bits */
     ALIKE_ROWS = 512,
     ANY = -1,        /* any algorithm */
+    MOST_FOUND = 8,  /* algorithms to ask the heuristic for */
     ROW_MULTIPLE = 8 /* in bf16 values; rows of y then begin at multiples of 16 bytes */
 };
 
@@ -213,33 +214,31 @@ suits(const cublasLtMatmulHeuristicResult_t *found, int64_t id)
            (id == ANY || algorithm_value(&found->algo, CUBLASLT_ALGO_CONFIG_ID) == id);
 }
 
-/* Takes algorithm number `choice`, best first, of the heuristic's that suit g's layouts. The
- * result depends only on the operation, the device and the library. id: the algorithm must have
- * this number in cuBLASLt, or ANY. */
+/* Takes the best of the heuristic's algorithms that suit g's layouts. The result depends only on
+ * the operation, the device and the library. id: the algorithm must have this number in cuBLASLt,
+ * or ANY. */
 static qv_status
-choose(struct qv_device_cuda *dev, struct gemm_cuda *g, int choice, int64_t id, qv_error *err)
+choose(struct qv_device_cuda *dev, struct gemm_cuda *g, int64_t id, qv_error *err)
 {
     cublasLtMatmulPreference_t preference = NULL;
-    cublasLtMatmulHeuristicResult_t found[QV_MOST_CHOICES];
+    cublasLtMatmulHeuristicResult_t found[MOST_FOUND];
     int n = 0;
     cublasStatus_t s = create_preference(&preference);
     if (!s)
         s = cublasLtMatmulAlgoGetHeuristic(dev->lt, g->desc, g->w, g->x, g->c, g->y, preference,
-                                           QV_MOST_CHOICES, found, &n);
+                                           MOST_FOUND, found, &n);
     if (preference)
         cublasLtMatmulPreferenceDestroy(preference);
     if (s)
         return qv_check_cublas(dev, s, "cublasLtMatmulAlgoGetHeuristic", err);
-    int good = 0;
     for (int i = 0; i < n; i++) {
-        if (!suits(&found[i], id) || good++ < choice)
+        if (!suits(&found[i], id))
             continue;
         g->algo = found[i].algo;
         g->workspace_bytes = found[i].workspaceSize;
         return QV_OK;
     }
-    return qv_fail(err, QV_EUNSUPPORTED, "gemm: cuBLASLt has %d algorithms without split sums",
-                   good);
+    return qv_fail(err, QV_EUNSUPPORTED, "gemm: cuBLASLt has no algorithm without split sums");
 }
 
 /* Keeps the algorithm chosen for more rows; returns false if it cannot run g's layouts. */
@@ -268,36 +267,35 @@ release_gemm(struct qv_kernel *kernel)
 /* Describes the operands for `rows` rows in each batch, and chooses an algorithm for them. */
 static qv_status
 choose_for(struct qv_device_cuda *dev, struct qv_kernel *kernel, bool f32_sums, int64_t rows,
-           int choice, int64_t id, qv_error *err)
+           int64_t id, qv_error *err)
 {
     struct gemm_cuda *g = &kernel->u.gemm;
     destroy_layouts(g);
     cublasStatus_t s = create_layouts(&kernel->op.u.gemm, f32_sums, rows, g);
-    return s ? qv_check_cublas(dev, s, "describing a gemm", err) : choose(dev, g, choice, id, err);
+    return s ? qv_check_cublas(dev, s, "describing a gemm", err) : choose(dev, g, id, err);
 }
 
 /* For few rows: uses the algorithm chosen for ALIKE_ROWS, in smaller tiles if it has them,
  * otherwise unchanged. */
 static qv_status
 choose_alike(struct qv_device_cuda *dev, struct qv_kernel *kernel, bool f32_sums, int64_t rows,
-             int choice, qv_error *err)
+             qv_error *err)
 {
     struct gemm_cuda *g = &kernel->u.gemm;
-    qv_status status = choose_for(dev, kernel, f32_sums, ALIKE_ROWS, 0, ANY, err);
+    qv_status status = choose_for(dev, kernel, f32_sums, ALIKE_ROWS, ANY, err);
     if (status)
         return status;
     const cublasLtMatmulAlgo_t alike = g->algo;
     const int64_t id = algorithm_value(&alike, CUBLASLT_ALGO_CONFIG_ID);
-    status = choose_for(dev, kernel, f32_sums, rows, choice, id, err);
-    if (status != QV_EUNSUPPORTED || choice)
+    status = choose_for(dev, kernel, f32_sums, rows, id, err);
+    if (status != QV_EUNSUPPORTED)
         return status;
     g->algo = alike;
-    return runs_fewer(dev, g) ? QV_OK : choose(dev, g, choice, ANY, err);
+    return runs_fewer(dev, g) ? QV_OK : choose(dev, g, ANY, err);
 }
 
 static qv_status
-prepare(struct qv_device_cuda *dev, struct qv_kernel *kernel, bool f32_sums, int choice,
-        qv_error *err)
+prepare(struct qv_device_cuda *dev, struct qv_kernel *kernel, bool f32_sums, qv_error *err)
 {
     const struct qv_op_gemm *op = &kernel->op.u.gemm;
     struct gemm_cuda *g = &kernel->u.gemm;
@@ -305,8 +303,8 @@ prepare(struct qv_device_cuda *dev, struct qv_kernel *kernel, bool f32_sums, int
     const bool few = rows < ALIKE_ROWS && op->x_dtype == QV_BF16;
     cublasStatus_t s = create_desc(dev, op, f32_sums, &g->desc);
     qv_status status = s     ? qv_check_cublas(dev, s, "describing a gemm", err)
-                       : few ? choose_alike(dev, kernel, f32_sums, rows, choice, err)
-                             : choose_for(dev, kernel, f32_sums, rows, choice, ANY, err);
+                       : few ? choose_alike(dev, kernel, f32_sums, rows, err)
+                             : choose_for(dev, kernel, f32_sums, rows, ANY, err);
     if (status) {
         release_gemm(kernel);
         return status;
@@ -343,7 +341,7 @@ epilogue_obstacle(const struct qv_op_gemm *op)
 }
 
 static qv_status
-prepare_cublas(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice, qv_error *err)
+prepare_cublas(struct qv_device_cuda *dev, struct qv_kernel *kernel, qv_error *err)
 {
     const struct qv_op_gemm *op = &kernel->op.u.gemm;
     struct gemm_cuda *g = &kernel->u.gemm;
@@ -351,30 +349,28 @@ prepare_cublas(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
     if (op->m > INT32_MAX || op->n > INT32_MAX || op->k > INT32_MAX)
         return qv_fail(err, QV_EUNSUPPORTED, "gemm: %lld x %lld x %lld; cuBLASLt counts up to %d",
                        (long long)op->m, (long long)op->n, (long long)op->k, INT32_MAX);
-    qv_status status = prepare(dev, kernel, unfused, choice, err);
-    if (status == QV_EUNSUPPORTED && !unfused && !choice) {
+    qv_status status = prepare(dev, kernel, unfused, err);
+    if (status == QV_EUNSUPPORTED && !unfused) {
         unfused = "cuBLASLt has no algorithm with it";
-        status = prepare(dev, kernel, true, choice, err);
+        status = prepare(dev, kernel, true, err);
     }
     g->unfused = unfused;
     return status;
 }
 
-/* Tries choices in order: cuDNN's come before cuBLASLt's. */
+/* Asks cuDNN before cuBLASLt. */
 static qv_status
-prepare_values(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
-               size_t *scratch_bytes, qv_error *err)
+prepare_values(struct qv_device_cuda *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
+               qv_error *err)
 {
     const struct target_cuda target = qv_target_of_cuda(dev);
     struct gemm_cuda *g = &kernel->u.gemm;
     qv_error none = { 0 };
-    int usable;
-    qv_status status =
-        qv_gemm_plan_cuda(&target, &kernel->op.u.gemm, choice, &g->graph, &usable, &none);
+    qv_status status = qv_gemm_plan_cuda(&target, &kernel->op.u.gemm, &g->graph, &none);
     if (!status)
         g->workspace_bytes = g->graph.workspace_bytes;
     else if (status == QV_EUNSUPPORTED)
-        status = prepare_cublas(dev, kernel, choice - usable, err);
+        status = prepare_cublas(dev, kernel, err);
     else
         status = qv_fail(err, status, "%s", none.text);
     *scratch_bytes = g->padded_bytes + g->sums_bytes + g->workspace_bytes;
@@ -383,8 +379,8 @@ prepare_values(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
 
 /* A quantised w is widened, and the libraries multiply by it. */
 static qv_status
-prepare_gemm(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
-             size_t *scratch_bytes, qv_error *err)
+prepare_gemm(struct qv_device_cuda *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
+             qv_error *err)
 {
     struct qv_op_gemm *op = &kernel->op.u.gemm;
     struct gemm_cuda *g = &kernel->u.gemm;
@@ -392,10 +388,10 @@ prepare_gemm(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
                                           op->k,
                                           { op->w_bits, op->w_group, (qv_dtype)op->w_dtype } };
     if (!op->w_bits)
-        return prepare_values(dev, kernel, choice, scratch_bytes, err);
+        return prepare_values(dev, kernel, scratch_bytes, err);
     op->w_bits = op->w_group = 0;
     op->w_dtype = op->x_dtype;
-    qv_status status = prepare_values(dev, kernel, choice, scratch_bytes, err);
+    qv_status status = prepare_values(dev, kernel, scratch_bytes, err);
     g->codes = codes;
     g->wide_bytes = qv_aligned((size_t)(op->n * op->k) * qv_dtype_bytes(op->x_dtype));
     *scratch_bytes += g->wide_bytes;

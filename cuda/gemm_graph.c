@@ -94,17 +94,16 @@ sketch_gemm(struct sketch_cuda *sketch, const struct qv_op_gemm *op)
 }
 
 qv_status
-qv_gemm_plan_cuda(const struct target_cuda *target, const struct qv_op_gemm *op, int choice,
-                  struct graph_cuda *out, int *usable, qv_error *err)
+qv_gemm_plan_cuda(const struct target_cuda *target, const struct qv_op_gemm *op,
+                  struct graph_cuda *out, qv_error *err)
 {
     struct sketch_cuda sketch = { 0 };
     const char *why = obstacle(op);
-    *usable = 0;
     *out = (struct graph_cuda){ 0 };
     if (why)
         return qv_fail(err, QV_EUNSUPPORTED, "gemm: cuDNN is not asked: %s", why);
     sketch_gemm(&sketch, op);
-    qv_status status = qv_graph_open_cuda(&sketch, target, op->x_dtype, choice, out, usable, err);
+    qv_status status = qv_graph_open_cuda(&sketch, target, op->x_dtype, out, err);
     qv_sketch_close_cuda(&sketch);
     return status;
 }

@@ -115,15 +115,7 @@ typedef struct qv_context_options {
                           * "cuda:1" */
     int device;          /* index among that backend's devices; 0 where the name has one */
     int threads;         /* CPU threads; 0: every core this process may use */
-    /* A file that keeps measured choices, by device and library versions: a Conv3d's lowering, a
-     * library's algorithm for an operation. The same file gives the same choices and so the same
-     * bits. NULL: none. A file that is damaged or not qwenvit's is ignored (see
-     * qv_context_info.warning) and never written to. */
-    const char *tune_file;
-    /* measure choices that the file lacks, and add them to it; without a file they last as long
-     * as the context */
-    bool tune;
-    bool tf32; /* CUDA: f32 GEMMs may run in TF32 (10 bits of mantissa) */
+    bool tf32;           /* CUDA: f32 GEMMs may run in TF32 (10 bits of mantissa) */
     /* CUDA: the cudaStream_t on which all work is enqueued; NULL: the context makes one. On the
      * caller's stream, device memory is read and written in the stream's order, and no call waits
      * for it. */
@@ -148,8 +140,7 @@ typedef struct qv_context_info {
     int threads;         /* 0 if the backend has no threads of its own */
     qv_dtype dtype;      /* what QV_DTYPE_AUTO means on this device */
     char dtype_reason[128]; /* why, as a sentence */
-    /* what is wrong so far with the device, its libraries, the tune file or a kept kernel; "" if
-     * nothing is */
+    /* what is wrong so far with the device, its libraries or a kept kernel; "" if nothing is */
     char warning[512];
     /* backends that "auto" would have preferred, and why it could not use them: "cuda: there is
      * no NVIDIA driver here"; "" if there are none */

@@ -129,17 +129,15 @@ typedef struct qv_conv3d_way {
     double flops;                 /* of one call; a multiply-add counts as two */
     double bytes;                 /* traffic of each operation's operands */
     size_t scratch_bytes;         /* buffers between the operations, and the kernels' scratch */
-    double median_ms;             /* time of one call, if measured for the tune file, otherwise 0 */
 } qv_conv3d_way;
 
 QV_API const char *qv_lowering_name(qv_lowering lowering); /* "by depth"; never NULL */
 
 /*
  * Chooses the lowering, packs the weights and prepares the kernels: running then allocates nothing.
- * The choice comes from the first of these that has one: options->lowering; the context's tune
- * file; measuring, if the context tunes; the device's thresholds. Returns QV_EINVAL, naming field
- * and value, for an invalid description; QV_EINVAL, with the reason, for a forced lowering that is
- * not legal; QV_ENOMEM.
+ * The choice is options->lowering, or else that of the device's thresholds. Returns QV_EINVAL,
+ * naming field and value, for an invalid description; QV_EINVAL, with the reason, for a forced
+ * lowering that is not legal; QV_ENOMEM.
  */
 QV_API qv_status qv_conv3d_create(qv_context *ctx, const qv_conv3d_desc *desc,
                                   const qv_conv3d_weights *weights,

@@ -100,7 +100,6 @@ caps_metal(const struct qv_device *device, struct qv_caps *out)
                              .chunks = 2,
                              .same_f32.gemm_rows = MOST_FEW_ROWS + 1,
                              .same_bf16.gemm_rows = MOST_FEW_ROWS + 1,
-                             .has_choices = true,
                              .has_naive = true };
     snprintf(out->device, sizeof out->device, "%s, Metal", dev->name);
     snprintf(out->dtype_reason, sizeof out->dtype_reason, "%s",

@@ -41,7 +41,7 @@ struct launch_metal {
 };
 _Static_assert(sizeof((struct launch_metal *)0)->args <= 4096, "setBytes takes no more");
 
-/* Gives one way to run an operation: choice 0 is the best guess. QV_EUNSUPPORTED beyond the last
+/* Gives one way to run an operation: choice 0 is what plans use. QV_EUNSUPPORTED beyond the last
  * choice, and for sizes beyond 32 bits. naive: use the simple kernel, whatever the size. *out
  * must be zero before. metal/launch.c does this for all kinds. */
 qv_status qv_launch_metal(const struct qv_op *op, int choice, bool naive, struct launch_metal *out,

@@ -12,7 +12,7 @@
 #include "op_parse.h"
 
 enum { EXIT_WRONG = 1, EXIT_USAGE = 2, EXIT_DEVICE = 4 };
-enum { MOST_REASONS = 32, MOST_SHAPES_LINE = OP_TEXT };
+enum { MOST_REASONS = 32, MOST_SHAPES_LINE = OP_TEXT, MOST_CHOICE = 7 };
 
 static const char usage[] =
     "usage: checkop [options]\n"
@@ -22,7 +22,7 @@ static const char usage[] =
     "  --count N        random operations of each kind (default 60; 0 with --op or --shapes)\n"
     "  --seed N         of shapes and data (default 1)\n"
     "  --threads N      for backends that have threads (default 0: every core)\n"
-    "  --choice N       of kernels, the first is 0; operations with fewer are skipped\n"
+    "  --choice N       of Metal's kernels, the first is 0; operations with fewer are skipped\n"
     "  --naive OPS      operations (gemm,norm or all) on simple kernels\n"
     "  --bench          time the operations of --op or --shapes, if nothing failed\n"
     "  --json           one JSON object a line\n"
@@ -442,7 +442,7 @@ parse_options(int argc, char **argv, struct options *o)
         { "--seed", NULL, &o->seed, NULL, INT64_MAX },
         { "--count", NULL, &o->count, NULL, 1000000 },
         { "--threads", NULL, &o->threads, NULL, 1024 },
-        { "--choice", NULL, &o->choice, NULL, QV_MOST_CHOICES - 1 },
+        { "--choice", NULL, &o->choice, NULL, MOST_CHOICE },
         { "--bench", NULL, NULL, &o->bench, 0 },
         { "--json", NULL, NULL, &o->json, 0 },
         { "--list", NULL, NULL, &o->list, 0 },

@@ -4,8 +4,7 @@
  * have, each as far as loading its kernel. LIBCUDA is the toolkit's stub of the driver's library,
  * which cuDNN asks for. The stub refuses to load anything and says so in words that can be
  * recognised: if they come, everything that cuDNN decides and compiles before went well. SHAPES are
- * lists of convolutions as `bench conv3d` takes them. --all tries every choice instead of only the
- * first; --gpu N tries only one GPU of the list.
+ * lists of convolutions as `bench conv3d` takes them. --gpu N tries only one GPU of the list.
  */
 #include <ctype.h>
 #include <dlfcn.h>
@@ -36,13 +35,11 @@ enum { MOST_OPERATIONS = 256 };
 struct check {
     const struct gpu *gpu;
     struct target_cuda target;
-    bool all;            /* Whether to try every choice instead of the first. */
     struct qv_op *tried; /* [MOST_OPERATIONS] */
     int n_tried;
     int right, wrong;             /* Numbers of plans. */
     int surprises;                /* Configurations that failed, but not at loading. */
-    char kernel[QV_KERNEL_BYTES]; /* The kernel that runs the operation tried last, by its first
-                                   * choice. */
+    char kernel[QV_KERNEL_BYTES]; /* The kernel that runs the operation tried last. */
 };
 
 /* ---- a GPU that this machine does not have --------------------------------------------------- */
@@ -78,14 +75,14 @@ is_stub_speaking(void *user, cudnnStatus_t status, const char *words)
 }
 
 static void
-open_check(struct check *check, struct sketch_cuda *sketch, const struct gpu *gpu, bool all,
+open_check(struct check *check, struct sketch_cuda *sketch, const struct gpu *gpu,
            struct qv_op *tried)
 {
     char text[1200];
     print_properties(gpu, text, sizeof text);
     const struct attribute_cuda json = { CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
                                          (int64_t)strlen(text), text };
-    *check = (struct check){ .gpu = gpu, .all = all, .tried = tried };
+    *check = (struct check){ .gpu = gpu, .tried = tried };
     check->target = (struct target_cuda){
         .properties = qv_describe_cuda(sketch, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &json, 1),
         .excuses = is_stub_speaking,
@@ -95,26 +92,21 @@ open_check(struct check *check, struct sketch_cuda *sketch, const struct gpu *gp
 
 /* ---- plans ------------------------------------------------------------------------------------*/
 
-/* Makes the plan of one choice for one operation and writes into `text` what would run it, as
- * `info` does. */
+/* Makes the plan of one operation and writes into `text` what would run it, as `info` does. */
 static qv_status
-make_plan(struct check *check, const struct qv_op *op, int choice, char *text, size_t size,
-          qv_error *err)
+make_plan(struct check *check, const struct qv_op *op, char *text, size_t size, qv_error *err)
 {
-    int usable;
     struct qv_kernel kernel = { .op = *op };
     struct graph_cuda *graph = &kernel.u.gemm.graph;
     qv_status status;
     if (op->kind == QV_OP_attention) {
         graph = &kernel.u.attention.graph;
-        status =
-            qv_attention_plan_cuda(&check->target, &op->u.attention, choice, graph, &usable, err);
+        status = qv_attention_plan_cuda(&check->target, &op->u.attention, graph, err);
     } else if (op->kind == QV_OP_conv) {
         graph = &kernel.u.conv.graph;
-        status =
-            qv_conv_plan_cuda(&check->target, &op->u.conv, choice, &kernel.u.conv, &usable, err);
+        status = qv_conv_plan_cuda(&check->target, &op->u.conv, &kernel.u.conv, err);
     } else {
-        status = qv_gemm_plan_cuda(&check->target, &op->u.gemm, choice, graph, &usable, err);
+        status = qv_gemm_plan_cuda(&check->target, &op->u.gemm, graph, err);
     }
     if (status)
         snprintf(kernel.naive, sizeof kernel.naive, "%.199s", err->text);
@@ -149,30 +141,24 @@ may_lack_plan(const struct qv_op *op)
 static void
 try_operation(struct check *check, const struct qv_op *op)
 {
-    char line[400], what[QV_KERNEL_BYTES];
+    char line[400];
     qv_op_print(op, line, sizeof line);
     for (int i = 0; i < check->n_tried; i++)
         if (qv_op_equal(&check->tried[i], op))
             return;
     if (check->n_tried < MOST_OPERATIONS)
         check->tried[check->n_tried++] = *op;
-    for (int choice = 0; choice < (check->all ? QV_MOST_CHOICES : 1); choice++) {
-        qv_error err = { 0 };
-        double began = qv_seconds();
-        qv_status status = make_plan(check, op, choice, what, sizeof what, &err);
-        if (choice > 0 && status)
-            return;
-        bool none = status == QV_EUNSUPPORTED;
-        bool right = check->gpu->refused ? none : !status || (none && may_lack_plan(op));
-        right = right && is_said(what, status, err.text);
-        if (choice == 0)
-            snprintf(check->kernel, sizeof check->kernel, "%s", what);
-        check->right += right;
-        check->wrong += !right;
-        printf("%s  %-8s  %s  %d: %s  (%.2f s)\n", right ? "ok  " : "FAIL", check->gpu->name, line,
-               choice, what, qv_seconds() - began);
-        fflush(stdout);
-    }
+    qv_error err = { 0 };
+    double began = qv_seconds();
+    qv_status status = make_plan(check, op, check->kernel, sizeof check->kernel, &err);
+    bool none = status == QV_EUNSUPPORTED;
+    bool right = check->gpu->refused ? none : !status || (none && may_lack_plan(op));
+    right = right && is_said(check->kernel, status, err.text);
+    check->right += right;
+    check->wrong += !right;
+    printf("%s  %-8s  %s: %s  (%.2f s)\n", right ? "ok  " : "FAIL", check->gpu->name, line,
+           check->kernel, qv_seconds() - began);
+    fflush(stdout);
 }
 
 /* segment_rows 0 stands for segments of any length. */
@@ -360,7 +346,7 @@ check_naive(void)
     size_t scratch;
     qv_error err = { 0 };
     qv_op_set_dtype(&kernel.op, QV_BF16);
-    if (qv_attention_verbs_cuda.prepare(&dev, &kernel, 0, &scratch, &err))
+    if (qv_attention_verbs_cuda.prepare(&dev, &kernel, &scratch, &err))
         snprintf(text, sizeof text, "%.200s", err.text);
     else
         qv_attention_verbs_cuda.describe(&kernel, text, sizeof text);
@@ -404,7 +390,7 @@ check_short(void)
             bool is_short = parsed && qv_attention_is_short_cuda(&kernel.op.u.attention);
             good = good && parsed && is_short == (cases[i].is_short && !f32);
             if (is_short && !qv_attention_verbs_cuda.prepare(&(struct qv_device_cuda){ 0 }, &kernel,
-                                                             0, &scratch, &err))
+                                                             &scratch, &err))
                 qv_attention_verbs_cuda.describe(&kernel, text, sizeof text);
             good = good && (!is_short || (!scratch && strstr(text, "short segments")));
         }
@@ -416,13 +402,13 @@ check_short(void)
 }
 
 static bool
-check_gpu(const struct gpu *gpu, bool all, char **lists, int n)
+check_gpu(const struct gpu *gpu, char **lists, int n)
 {
     struct sketch_cuda sketch = { 0 };
     struct qv_op tried[MOST_OPERATIONS];
     struct check check;
     double began = qv_seconds();
-    open_check(&check, &sketch, gpu, all, tried);
+    open_check(&check, &sketch, gpu, tried);
     bool good = check.target.properties;
     if (!good)
         fprintf(stderr, "%s: %s\n", gpu->name, sketch.message);
@@ -441,15 +427,12 @@ check_gpu(const struct gpu *gpu, bool all, char **lists, int n)
 int
 main(int argc, char **argv)
 {
-    const bool all = argc > 1 && !strcmp(argv[1], "--all");
-    argc -= all;
-    argv += all;
     const bool one = argc > 2 && !strcmp(argv[1], "--gpu");
     const int gpu = one ? atoi(argv[2]) : 0;
     argc -= 2 * one;
     argv += 2 * one;
     if (argc < 2 || gpu < 0 || gpu >= N_GPUS) {
-        fprintf(stderr, "usage: cuda_plans [--all] [--gpu 0..%d] LIBCUDA SHAPES...\n", N_GPUS - 1);
+        fprintf(stderr, "usage: cuda_plans [--gpu 0..%d] LIBCUDA SHAPES...\n", N_GPUS - 1);
         return 2;
     }
     /* cuDNN looks for the driver by its soname, and finds this library. */
@@ -462,6 +445,6 @@ main(int argc, char **argv)
     good = check_short() && good;
     good = check_cublas() && good;
     for (int i = gpu; i < (one ? gpu + 1 : N_GPUS); i++)
-        good = check_gpu(&gpus[i], all, argv + 2, argc - 2) && good;
+        good = check_gpu(&gpus[i], argv + 2, argc - 2) && good;
     return good ? 0 : 1;
 }

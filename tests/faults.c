@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Makes every call that can fail do so once. `test_faults CLASS BACKEND` runs small jobs (a tuned
+ * Makes every call that can fail do so once. `test_faults CLASS BACKEND` runs small jobs (a
  * Conv3d, frames of a photo and of clips, `qwenvit encode` of a short clip), each again and again,
  * and in the nth run the nth call of the class fails. The job must then end with the right status
  * and an error text, and leave no memory, descriptor or half-written file behind; or, where the
@@ -132,7 +132,7 @@ counted(void *p)
 WRAPPER(realloc, void *, (void *p, size_t n))
 {
     static const struct call self = { "realloc", QV_ENOMEM, 0,
-                                      "a way that cannot be measured has lost" };
+                                      "a name that an error could tell is left out" };
     if (fails(ALLOC, &self))
         return NULL;
     return p ? __real_realloc(p, n) : counted(__real_realloc(p, n));
@@ -150,14 +150,13 @@ static void *
 malloc_json(size_t n)
 {
     static const struct call self = { "jansson's malloc", QV_ENOMEM, QV_EFORMAT,
-                                      "tune files, and values quoted in error texts" };
+                                      "values quoted in error texts" };
     return fails(ALLOC, &self) ? NULL : counted(__real_malloc(n));
 }
 
 WRAPPED(int, open, (const char *path, int flags, ...))
 {
-    static const struct call self = { "open", QV_ENOMEM, QV_EIO,
-                                      "a tune file that cannot be read is ignored with a warning" };
+    static const struct call self = { "open", QV_ENOMEM, QV_EIO, NULL };
     va_list rest;
     va_start(rest, flags);
     mode_t mode = flags & O_CREAT ? va_arg(rest, mode_t) : 0;
@@ -169,8 +168,7 @@ WRAPPED(int, open, (const char *path, int flags, ...))
 /* The files of the jobs. */
 static const char clip_file[] = "clip.y4m", jpeg_file[] = "image.jpg", cut_file[] = "clip.mov",
                   avc_file[] = "clip.ts", /* Only where FFmpeg has libx264. */
-    tokens_file[] = "tokens.safetensors", image_file[] = "image.png", tune_file[] = "tune.json",
-                  log_file[] = "log.json";
+    tokens_file[] = "tokens.safetensors", image_file[] = "image.png", log_file[] = "log.json";
 
 int __real_fstat(int fd, struct stat *out);
 
@@ -179,18 +177,12 @@ int __real_fstat(int fd, struct stat *out);
 WRAPPER(close, int, (int fd))
 {
     static const struct call calls[] = { { "close", QV_EIO, 0, "nothing was written through it" },
-                                         { "close", QV_EIO, 0, NULL },
-                                         { "close", QV_EIO, 0,
-                                           "a tune file is written if it can be" } };
-    char link[64], path[512] = "";
+                                         { "close", QV_EIO, 0, NULL } };
     struct stat st;
     const bool written = armed == IO && !__real_fstat(fd, &st) && S_ISREG(st.st_mode) &&
                          (fcntl(fd, F_GETFL) & O_ACCMODE) == O_WRONLY;
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    const bool named = written && readlink(link, path, sizeof path - 1) > 0;
-    const int kind = !written ? 0 : named && strstr(path, tune_file) ? 2 : 1;
     int result = __real_close(fd);
-    if (!fails(IO, &calls[kind]))
+    if (!fails(IO, &calls[written]))
         return result;
     errno = EIO;
     return -1;
@@ -219,7 +211,7 @@ static atomic_bool name_is_lost, order_is_wrong;
 /* Does not sync, so that thousands of jobs need not wait for the disk. */
 WRAPPER(fsync, int, (int fd))
 {
-    static const struct call self = { "fsync", QV_EIO, 0, "a tune file is written if it can be" };
+    static const struct call self = { "fsync", QV_EIO, 0, NULL };
     struct stat st;
     if (!__real_fstat(fd, &st) && S_ISDIR(st.st_mode))
         atomic_store(&name_is_lost, false);
@@ -231,7 +223,7 @@ WRAPPER(fsync, int, (int fd))
 
 WRAPPER(rename, int, (const char *from, const char *to))
 {
-    static const struct call self = { "rename", QV_EIO, 0, "a tune file is written if it can be" };
+    static const struct call self = { "rename", QV_EIO, 0, NULL };
     struct stat st;
     errno = EIO;
     if (fails(IO, &self))
@@ -290,9 +282,7 @@ static qv_status
 convolve(const char *backend, qv_decoder *decoder, struct made *made, qv_error *err)
 {
     static float x[DEPTH * SIDE * SIDE * IN], weight[OUT * IN * KERNEL * 3 * 3];
-    const qv_context_options o = {
-        .backend = backend, .threads = 2, .tune_file = tune_file, .tune = true
-    };
+    const qv_context_options o = { .backend = backend, .threads = 2 };
     const qv_conv3d_desc d = { .d = DEPTH,
                                .h = SIDE,
                                .w = SIDE,
@@ -335,7 +325,6 @@ encode(const char *backend, qv_decoder *decoder, struct made *made, qv_error *er
                                     .threads = 2,
                                     .json = true,
                                     .json_file = log_file,
-                                    .tune_file = tune_file,
                                     .quiet = true,
                                     .model = QV_GOLDEN "/qwen3_vl_moe",
                                     .output = tokens_file,
@@ -487,7 +476,6 @@ last(const char *backend, qv_decoder *decoder, struct made *made, qv_error *err)
     return status;
 }
 
-/* In their order: the first leaves the tune file that the last reads. */
 static const struct job {
     const char *name;
     qv_status (*run)(const char *backend, qv_decoder *decoder, struct made *made, qv_error *err);
@@ -505,8 +493,6 @@ run_job(const struct job *job, const char *backend, bool isolated, struct made *
     static const char *const files[] = { tokens_file, image_file, log_file };
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         remove(files[i]);
-    if (job->run == convolve)
-        remove(tune_file);
     *err = (qv_error){ 0 };
     qv_decoder *decoder = NULL;
     qv_status status = QV_OK;
@@ -562,8 +548,8 @@ check_file(long n, const char *name, const struct bytes *wanted, bool needed)
 static void
 check_folder(long n)
 {
-    static const char *const known[] = { clip_file,   jpeg_file,  cut_file,  avc_file,
-                                         tokens_file, image_file, tune_file, log_file };
+    static const char *const known[] = { clip_file,   jpeg_file,  cut_file, avc_file,
+                                         tokens_file, image_file, log_file };
     DIR *dir = opendir(".");
     for (const struct dirent *e; dir && (e = readdir(dir)) != NULL;) {
         bool expected = e->d_name[0] == '.';
@@ -641,7 +627,6 @@ check_job(const char *backend, enum class class, bool isolated, long n)
     check_folder(n);
     check_file(n, tokens_file, &tokens, !status && job->writes);
     check_file(n, image_file, &is_image, !status && job->writes);
-    fields(n, tune_file);
     size_t logged = fields(n, log_file);
     if (logged != log_size && (logged || (!status && job->writes)))
         complain(n, "not the result that was to be:", log_file);

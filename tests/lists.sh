@@ -26,7 +26,6 @@ clips/options.inc cache/resolve.c           knows the numbers of qwen-vl-utils
 clips/options.inc tools/command/info.c      prints the numbers of the model, and where a piece begins
 clips/options.inc python/src/model.cpp      gives the numbers of the model
 clips/options.inc python/src/frames.cpp     resizes frames that are in memory
-clips/options.inc python/qwenvit/adapters/ray.py a rate replaces a number of frames
 clips/options.inc python/qwenvit/_options.py    types of options, which a test holds to those of the binding
 clips/options.inc python/qwenvit/_sources.py    says what frames in memory may have
 src/outcome.inc job/fill.c                frames in memory come with their rate
@@ -39,9 +38,7 @@ src/outcome.inc tools/command/progress_line.c sums frames and times of the clips
 src/outcome.inc python/src/cache.cpp        frames in memory come with their rate
 src/outcome.inc python/qwenvit/adapters/__init__.py has the names of 0.2
 src/outcome.inc python/qwenvit/_cache.py    gives fields of a record as properties, with their defaults
-src/outcome.inc python/qwenvit/adapters/parquet.py has the columns of the index in Parquet
 src/outcome.inc python/qwenvit/_model.py    gives properties of Tokens, of which some are None if unset
-src/outcome.inc python/qwenvit/adapters/rows.py has the columns of tables of tokens
 src/outcome.inc python/qwenvit/adapters/engines.py second_per_grid_ts is a field of processors
 '
 # words that other things are called by

@@ -120,5 +120,4 @@ expect 0 '2 keys' "$qwenvit" cache check c
 expect 0 '1 done' "$qwenvit" cache fill two --recursive --model "$model" $small -o c
 expect 1 'c: no key no key' "$qwenvit" cache delete c two/a/clip.mp4 'no key'
 ! grep -q 'no key two' err.txt || fail 'a key that was there'
-expect 4 "pip install 'qwenvit[export]'" "$qwenvit" cache export c
 echo "$n commands behaved as they should"

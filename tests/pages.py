@@ -22,7 +22,7 @@ ROW = "| Qwen3-VL-4B | 760 | one H200 |"
 GIT = [subprocess.run(["git", "-C", ROOT, "rev-parse", *args], capture_output=True, text=True, check=False).stdout.strip()
        for args in (("--short=12", "HEAD"), ("--is-shallow-repository",))]
 COMMIT = GIT[0] or "0123456789ab"
-OURS = {"backend": "cuda", "device": "NVIDIA H200, sm_90", "threads": 0, "tuned": False}
+OURS = {"backend": "cuda", "device": "NVIDIA H200, sm_90", "threads": 0}
 PEER = {"machine": {"backend": "torch", "device": "NVIDIA H200, torch 9.9, transformers 8.8", "threads": 16},
         "version": "torch 9.9"}
 
@@ -106,12 +106,9 @@ with tempfile.TemporaryDirectory() as work:
         {**r, "day": "2026-02-05", "machine": {**r["machine"], "device": r["machine"]["device"].replace("NVIDIA H200", other)}}
         for r in [record("encode", 4.0), *PEERS])])
     assert "one H100 | 4 | 10 | 3 | **2.50** | **0.75** |" in text and "one H200" not in text and f"**{other}**" in page, text
-    text, page, _ = pages(work, record("encode", 2.0, machine={**OURS, "tuned": True}))
-    assert f"{ROW} 2 (tuned) |" in text and "2026-02-03, tuned" in text and "| 2 (tuned) |" in page, text
 
     stale = [({"version": "0.0.1"}, f"it is of 0.0.1, not of {VERSION}"), ({"day": ""}, "it does not say its day"),
              ({"commit": ""}, "it does not say its commit"), ({"repeats": 1}, "it is of 1 run, and a median takes 3"), ({"commit": COMMIT + "+"}, "with changes on top of"),
-             ({"machine": {**PEER["machine"], "backend": "cuda"}}, "does not say whether it was tuned"),
              ({"day": "2026-02-04"}, "it is of 2026-02-04, its peers of 2026-02-03")]
     if GIT[1] == "false":  # git has all commits
         stale.append(({"commit": "deadbeef0000"}, "is not in the history of this one"))

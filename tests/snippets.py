@@ -11,7 +11,7 @@ cache). An indented block or one of ```sh runs in a shell; blocks of ```python r
 another. Other blocks are not run. A comment before a block changes how it is run:
 
     <!-- snippet: not run: WHY -->         it is not run; for a whole page: <!-- page: not run: WHY -->
-    <!-- snippet: needs torch, ray -->     it is run where these modules are installed
+    <!-- snippet: needs torch, pyarrow --> it is run where these modules are installed
     <!-- snippet: in the sources -->       the working folder is the folder of the sources
     <!-- snippet: before
     CODE -->                               Python that readers do not need to see, run before it

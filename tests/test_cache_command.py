@@ -350,10 +350,9 @@ def test_usage(line, text):
 
 
 def test_help_of_each_verb():
-    for verb in ("fill", "status", "keys", "get", "check", "prune", "delete", "export"):
+    for verb in ("fill", "status", "keys", "get", "check", "prune", "delete"):
         run(f"cache {verb} --help", f"usage: qwenvit cache {verb}")
         run("cache --help", f"  {verb} ")
-    run("cache export x --index i", "pip install 'qwenvit[export]'", code=4)
 
 
 def test_damage():

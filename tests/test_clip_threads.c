@@ -115,7 +115,6 @@ TEST(encode_two_clips)
                                             .quiet = true,
                                             .json = true,
                                             .json_file = temp_path("log.json"),
-                                            .tune_file = temp_path("tune.json"),
                                             .model = QV_GOLDEN "/qwen3_vl",
                                             .output = tempdir,
                                             .output_dtype = QV_F32,

@@ -19,7 +19,7 @@ NOWHERE = "encode --model /nonexistent"  # for what must be refused before any w
 TOOLS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools")
 SANITIZED = bool(os.environ.get("QV_SANITIZED"))  # a sanitizer keeps freed memory
 SUBCOMMANDS = ("encode", "cache fill", "cache status", "cache keys", "cache get", "cache check", "cache prune",
-               "cache delete", "cache export", "info", "synth", "bench tower", "profile", "verify")
+               "cache delete", "info", "synth", "bench tower", "profile", "verify")
 
 
 def set_up():

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Tests qv_conv3d as its users meet it: choices and their reasons, costs, streams, tune files and
- * mistakes. checkconv tests that the results are right. */
+/* Tests qv_conv3d as its users meet it: choices and their reasons, costs, streams and mistakes.
+ * checkconv tests that the results are right. */
 
 #include "test.h"
 
@@ -32,10 +32,9 @@ causal(void)
 }
 
 static qv_context *
-open_context(const char *tune_file, bool tune)
+open_context(void)
 {
-    const qv_context_options o = { .threads = 1, .tune_file = tune_file, .tune = tune };
-    return tiny_context_with(&o);
+    return tiny_context_with(&(qv_context_options){ .threads = 1 });
 }
 
 static void
@@ -65,7 +64,7 @@ create(qv_context *ctx, const qv_conv3d_desc *d, const qv_conv3d_weights *w)
 
 TEST(info_has_defaults_sizes_and_a_reason)
 {
-    qv_context *ctx = open_context(NULL, false);
+    qv_context *ctx = open_context();
     qv_conv3d_desc d = causal();
     qv_conv3d *conv = create(ctx, &d, &weights);
     qv_conv3d_info info;
@@ -86,7 +85,7 @@ TEST(info_has_defaults_sizes_and_a_reason)
 
 TEST(ways_say_what_is_legal_and_what_it_costs)
 {
-    qv_context *ctx = open_context(NULL, false);
+    qv_context *ctx = open_context();
     qv_conv3d_desc d = causal();
     qv_conv3d_way ways[QV_LOWERING_COUNT];
     qv_conv3d *conv = create(ctx, &d, NULL);
@@ -112,7 +111,7 @@ TEST(ways_say_what_is_legal_and_what_it_costs)
 
 TEST(mistakes_are_named)
 {
-    qv_context *ctx = open_context(NULL, false);
+    qv_context *ctx = open_context();
     qv_conv3d_desc d = causal();
     qv_conv3d_options o = { .lowering = "winograd" };
     refused(ctx, &d, &o, "no lowering is called \"winograd\"");
@@ -143,7 +142,7 @@ TEST(mistakes_are_named)
 /* Sizes whose products fit one by one, but not with the padding or not together. */
 TEST(sizes_beyond_memory_are_refused)
 {
-    qv_context *ctx = open_context(NULL, false);
+    qv_context *ctx = open_context();
     qv_conv3d *conv = NULL;
     qv_conv3d_desc d = { .d = 1,
                          .h = 4096,
@@ -179,7 +178,7 @@ TEST(sizes_beyond_memory_are_refused)
 
 TEST(streams_that_cannot_be_are_refused)
 {
-    qv_context *ctx = open_context(NULL, false);
+    qv_context *ctx = open_context();
     qv_conv3d_options o = { .stream = true };
     qv_conv3d_desc d = causal();
     d.causal = QV_CAUSAL_NONE;
@@ -201,112 +200,3 @@ TEST(streams_that_cannot_be_are_refused)
     o.chunk = 1 << 20;
     refused(ctx, &d, &o, "beyond 63 bits");
 }
-
-/* ---- tuning ---------------------------------------------------------------------------------- */
-
-static char path[300];
-
-static int
-make_folder(void)
-{
-    if (tempdir_make())
-        return -1;
-    snprintf(path, sizeof path, "%s", temp_path("tune.json"));
-    return 0;
-}
-
-static qv_lowering
-choice(qv_context *ctx, const qv_conv3d_desc *d, char *reason)
-{
-    qv_conv3d_info info;
-    qv_conv3d_get_info(create(ctx, d, &weights), &info);
-    memcpy(reason, info.reason, sizeof info.reason);
-    return info.lowering;
-}
-
-TEST(measured_choices_are_kept_and_found)
-{
-    char reason[QV_REASON_BYTES], again[QV_REASON_BYTES];
-    qv_conv3d_desc d = causal();
-    qv_conv3d_way ways[QV_LOWERING_COUNT];
-    qv_context *ctx = open_context(path, true);
-    qv_lowering first = choice(ctx, &d, reason);
-    expect_words(reason, "measured");
-    ctx = open_context(path, false);
-    assert_int_equal(choice(ctx, &d, again), first);
-    assert_string_equal(reason, again);
-    qv_conv3d *conv = create(ctx, &d, &weights);
-    assert_ok(qv_conv3d_get_ways(conv, ways, ERR));
-    assert_true(ways[QV_LOWERING_BY_DEPTH].median_ms > 0);
-    assert_true(ways[QV_LOWERING_DIRECT].median_ms > 0);
-    assert_true(ways[first].median_ms <= ways[QV_LOWERING_DIRECT].median_ms);
-    assert_true(ways[QV_LOWERING_PATCHIFY].median_ms == 0);
-    /* Another number of threads counts as another device. */
-    qv_context_info info;
-    ctx = tiny_context_with(&(qv_context_options){ .threads = 2, .tune_file = path });
-    qv_context_get_info(ctx, &info);
-    choice(ctx, &d, again);
-    if (info.threads == 2) /* ref has one thread. */
-        assert_null(strstr(again, "measured"));
-}
-
-/* The choices in the file are swapped. The file decides, if its choice is legal. */
-TEST(the_file_decides)
-{
-    char reason[QV_REASON_BYTES];
-    qv_conv3d_desc d = causal();
-    qv_lowering first = choice(open_context(path, true), &d, reason);
-    char *text = file_text(path);
-    const char *others[] = { first == QV_LOWERING_DIRECT ? "by depth" : "direct", "patchify",
-                             "teleport" };
-    for (int i = 0; i < 3; i++) {
-        char changed[4100], *at = strstr(text, "\"choice\": \"");
-        assert_non_null(at);
-        at += strlen("\"choice\": \"");
-        snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, others[i],
-                 strchr(at, '"'));
-        temp_text("tune.json", changed);
-        qv_lowering now = choice(open_context(path, false), &d, reason);
-        if (i == 0)
-            assert_int_equal(now, qv_lowering_find(others[0]));
-        else
-            assert_null(strstr(reason, "measured")); /* It is not legal here and is ignored. */
-    }
-}
-
-TEST(bad_files_are_ignored_with_a_warning)
-{
-    static const char *const bad[] = {
-        "",
-        "{",
-        "[]",
-        "{}",
-        "{\"format\": \"qwenvit tune 9\", \"devices\": {}}",
-        "{\"format\": \"qwenvit tune 2\", \"devices\": 7}",
-        "\x89PNG\r\n",
-        "{\"format\": 1, \"devices\": {}}",
-    };
-    qv_conv3d_desc d = causal();
-    char reason[QV_REASON_BYTES];
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        temp_text("tune.json", bad[i]);
-        qv_context *ctx = open_context(path, true);
-        qv_context_info info;
-        qv_context_get_info(ctx, &info);
-        expect_words(info.warning, "tune.json");
-        choice(ctx, &d, reason); /* It is measured all the same, and kept in memory. */
-        expect_words(reason, "measured");
-        assert_string_equal(file_text(path), bad[i]);
-    }
-    remove(path);
-    qv_context *ctx = open_context(path, false); /* A file that does not exist is not a mistake. */
-    qv_context_info info;
-    qv_context_get_info(ctx, &info);
-    assert_string_equal(info.warning, "");
-    ctx = open_context("/nowhere/at/all/tune.json", true);
-    choice(ctx, &d, reason);
-    qv_context_get_info(ctx, &info);
-    expect_words(info.warning, "not kept");
-}
-
-TEST_EACH(make_folder, tempdir_remove);

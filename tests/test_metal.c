@@ -470,27 +470,6 @@ TEST(rows_beyond_the_fill_read_what_is_there)
     }
 }
 
-/* Every tile is timed once. After that the file answers, and the same file gives the same bits. */
-TEST(tuning_takes_from_its_file)
-{
-    char file[] = "test_metal_tune.json";
-    size_t n = 0, m = 0;
-    float *tokens[2] = { NULL, NULL };
-    remove(file);
-    for (int i = 0; i < 2; i++) {
-        const qv_context_options o = { .backend = "metal", .tune_file = file, .tune = i == 0 };
-        struct tiny t = tiny_open_on(&o, QV_GOLDEN "/qwen3_vl", NULL);
-        uint8_t *frames = tiny_frames(&t, 2, 4, 4, 1);
-        const qv_item clip = { .data = frames, .grid_thw = { 1, 4, 4 } };
-        tokens[i] = tiny_encode(&t, QV_INPUT_FRAMES, &clip, 1, NULL, i ? &m : &n);
-        assert_int_equal(access(file, R_OK), 0);
-        tiny_close(&t);
-    }
-    assert_int_equal(n, m);
-    assert_memory_equal(tokens[0], tokens[1], n);
-    remove(file);
-}
-
 /* ---- failures -------------------------------------------------------------------------------- */
 
 TEST(without_bfloat_f32_says_so)

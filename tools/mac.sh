@@ -137,7 +137,6 @@ step info 60 "$build/qwenvit" info "$model" --backend "$backend" || true
 step verify 120 "$build/qwenvit" verify --model "$model" --backend "$backend" --json || true
 bench patch-embed 60 patch-embed
 bench gemm 90 gemm --dtype bf16
-bench gemm-tuned 90 gemm --dtype bf16 --tune --tune-file "$out/tune.json"
 bench conv3d 90 conv3d
 bench tower 90 tower --model "$model"
 bench tower-6080 120 tower --model "$model" --grid 8,20,38

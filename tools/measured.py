@@ -140,7 +140,7 @@ def made_by(records):
     own = {}
     for r in records:
         if not is_peer(r):
-            when = "".join([f", {r['day']}" if r.get("day") else "", ", tuned" if r["machine"].get("tuned") else ""])
+            when = f", {r['day']}" if r.get("day") else ""
             own.setdefault((r["version"], when), set()).add(r["commit"])
     return "; ".join([f"qwenvit {version} at {', '.join(sorted(commits))}{when}" for (version, when), commits in sorted(own.items())]
                      + sorted({r["machine"]["device"].split(", ", 1)[1].removesuffix(", AVX2") for r in records if is_peer(r)}))
@@ -167,7 +167,6 @@ def why_stale(r, version):
         (not r.get("day"), "it does not say its day"),
         (commit in ("", "unknown"), "it does not say its commit"),
         (commit.endswith("+"), f"it was made with changes on top of {commit[:-1]}"),
-        ("tuned" not in r["machine"], "it does not say whether it was tuned"),
         (r.get("repeats", LEAST_RUNS) < LEAST_RUNS, f"it is of {r.get('repeats')} run, and a median takes {LEAST_RUNS}"),
         (not in_history(commit), f"its commit {commit} is not in the history of this one")) if stale), "")
 
@@ -180,7 +179,7 @@ def digits(x):
 
 
 def ms(r):
-    return digits(r["median_ms"]) + (" (tuned)" if r["machine"].get("tuned") else "") if r else ""
+    return digits(r["median_ms"]) if r else ""
 
 
 def over(a, b):
@@ -371,7 +370,7 @@ def readme(records, version, left_out):
         left_out.append(f"README.md: the patch embedding: no records of {version} that say day and commit")
     if not rows:
         return [f"No figure of version {version} has been measured yet."]
-    caption = f"Measured by {made_by(used + of)}; nothing is tuned unless it says so."
+    caption = f"Measured by {made_by(used + of)}."
     return [table(["tower of", "patches", "on", "qwenvit, ms", *BESIDE], rows), *filter(None, [words]), caption]
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`python -m qwenvit` runs the command; `cache export` writes Parquet, `convert` a
-cache of version 2, and `serve` answers over HTTP."""
+"""`python -m qwenvit` runs the command; `convert` writes a cache of version 2, and `serve`
+answers over HTTP."""
 
 import os
 import signal
@@ -29,13 +29,6 @@ def _run(verb: Callable[[list[str]], int], arguments: list[str]) -> int:
 
 
 def main() -> int:
-    if sys.argv[1:2] == ["export"]:
-        print("qwenvit: export is `cache export` now (python -m qwenvit cache export --help)", file=sys.stderr)
-        return 2
-    if sys.argv[1:3] == ["cache", "export"]:
-        from .adapters import export
-
-        return _run(export.main, sys.argv[3:])
     if sys.argv[1:2] == ["convert"]:
         from . import _convert
 

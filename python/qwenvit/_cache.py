@@ -4,27 +4,22 @@ tensors as arrays."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 from . import _check
 from ._arrays import as_bf16, needed_numpy, numpy
 from ._core import CacheReader
 from ._error import Error, error
-from ._files import DTYPES
 from .adapters import Adapters
 
 
 class Item(NamedTuple):
-    """What the index has of a key. Items are ordered as their tokens lie."""
+    """What the index has of a key."""
 
     part: int
-    tokens: int  # the offset of the tokens in the part's file
-    step: int  # from there to each DeepStack output
-    grid: int  # the offset of grid_thw, which timestamps follow
     rows: int
     frames: int
     is_image: bool | None  # None: the record does not say
@@ -224,19 +219,9 @@ class Cache(Mapping[str, Entry]):
     n_deepstack: int
 
     def __init__(self, folder: _check.Path) -> None:
-        self._open(folder)
-
-    @classmethod
-    def _of_parts(cls, folder: str, parts: list[bytes]) -> Cache:
-        """Returns the cache with these parts alone; parts are names, as bytes."""
-        cache = cls.__new__(cls)
-        cache._open(folder, parts)
-        return cache
-
-    def _open(self, folder: _check.Path, parts: list[bytes] | None = None) -> None:
         needed_numpy("Cache")
         self.folder = os.fsdecode(_check.path(folder, "folder"))
-        self._take(CacheReader(os.fsencode(self.folder), parts))
+        self._take(CacheReader(os.fsencode(self.folder)))
         info = self._reader.info()
         self.format = json.loads(info["made_by"])
         self.dtype, self.packed = info["dtype"], info["packed"]
@@ -262,7 +247,7 @@ class Cache(Mapping[str, Entry]):
     def failed(self) -> dict[str, tuple[str, str]]:
         if self._failed is None:
             reader = self._reader
-            self._failed = dict(_failure(reader, index) for index in reader.indices(True))
+            self._failed = dict(_failure(reader, index) for index in reader.failed())
         return self._failed
 
     # ---- reading -----------------------------------------------------------------------------------
@@ -296,86 +281,6 @@ class Cache(Mapping[str, Entry]):
         """Returns the number of the part that has the key. Keys of one part are read fastest
         together."""
         return self[key]._item.part
-
-    # ---- for others' readers -------------------------------------------------------------------------
-
-    def _tensors(self, item: Item) -> Iterator[tuple[str, str, list[int], int, int]]:
-        """Returns (name, dtype, shape, offset in its part's file, bytes) of each tensor."""
-        dtype, size = DTYPES[self.dtype]
-        matrices = 1 if self.packed else 1 + self.n_deepstack
-        columns = self.width * (1 + self.n_deepstack) // matrices
-        for i in range(matrices):
-            name = "packed" if self.packed else f"deepstack.{i - 1}" if i else "tokens"
-            yield name, dtype, [item.rows, columns], item.tokens + i * item.step, item.rows * columns * size
-        yield "grid_thw", "I64", [1, 3], item.grid, 24
-        yield "timestamps", "F64", [item.frames], item.grid + 24, 8 * item.frames
-
-    def _row(self, index: int, parts: list[str], failed: bool) -> dict[str, Any]:
-        """Returns a row of the index. parts: the names of all parts."""
-        r = _record(self._reader, index)
-        row = {"key": r["key"], "path": r.get("path"), "bytes": r.get("bytes")}
-        if failed:
-            return {**row, "status": "failed", "code": r["code"], "error": str(r.get("error", ""))}
-        entry = Entry(self, self._reader, index, r["key"])
-        item = entry._item
-        names = "name", "dtype", "shape", "offset", "bytes"
-        return {
-            **row, "status": "ok", "part": parts[item.part], "tokens": item.rows,
-            "kind": "image" if entry.is_image else "clip", "frames": count_of(r, "frames") or item.frames,
-            "damaged_frames": count_of(r, "damaged_frames"), "sampled_fps": entry.sampled_fps,
-            "tensors": [dict(zip(names, tensor)) for tensor in self._tensors(item)],
-        }
-
-    def _parts(self) -> list[str]:
-        return [os.fsdecode(part) for part in self._reader.parts()]
-
-    def _by_part(self) -> Iterator[tuple[str, list[Entry]]]:
-        """Gives the name of each part with keys that are ok, and its entries."""
-        reader, parts = self._reader, self._parts()
-        items = ((i, Item(*reader.item(i))) for i in reader.indices(False))
-        for part, found in itertools.groupby(items, lambda one: one[1].part):
-            yield parts[part], [Entry(self, reader, i, item.key) for i, item in found]
-
-    def _rows(self) -> Iterator[dict[str, Any]]:
-        parts = self._parts()
-        for failed in (False, True):
-            for index in self._reader.indices(failed):
-                yield self._row(index, parts, failed)
-
-    def to_parquet_index(self, path: _check.Path | None = None) -> str:
-        """Writes the index of the cache as a Parquet file, whole or not at all, and returns its
-        path (default: index.parquet in the cache's folder). There is one row for each key: key;
-        path and bytes of the clip's file; status ("ok" or "failed"); code and error, if it failed;
-        and if it is ok: kind ("image" or "clip"), frames, damaged_frames, sampled_fps, tokens (how
-        many), part (a file in the folder), and tensors, a list of {name, dtype (safetensors' name),
-        shape, offset (in that file), bytes}. It needs pyarrow."""
-        from .adapters import parquet
-
-        return parquet.write_index(self, path)
-
-    def to_parquet(
-        self, folder: _check.Path, *, compression: Literal["zstd", "snappy", "gzip"] | None = None,
-        progress: Callable[[dict[str, int]], object] | None = None,
-    ) -> dict[str, int]:
-        """Writes all keys that are ok as Parquet files, one for each part. It needs pyarrow.
-
-        A row has key, status, dtype, shape, tokens and deepstack (as bytes;
-        qwenvit.adapters.rows.matrices(row) makes arrays of them), grid_thw, timestamps, damaged_frames,
-        picture and sampled_fps.
-
-        Each file appears whole or not at all. A file that has the right keys already is left alone,
-        so an export that was interrupted can be run again, also after the cache has grown. Files of
-        parts whose keys are all gone or superseded are removed.
-
-        compression: None, "zstd", "snappy" or "gzip".
-        progress: a function that is given the counts so far.
-
-        Returns the counts: files written, files that were there, files removed, and keys in all of
-        them.
-        """
-        from .adapters import parquet
-
-        return parquet.write_tokens(self, folder, compression, progress)
 
     def __repr__(self) -> str:
         return f"<qwenvit.Cache {self.folder}: {self._n[0]} keys, {self._n[1]} failed>"

@@ -14,7 +14,6 @@ from ._model import MOST_THREADS, Model
 from ._sources import KINDS, OF_FRAMES, describe, local_path, options_of
 
 FIELDS = ("path", "key", *_core.ROW_OPTIONS)
-COUNTS = ("done", "tokens", "failed", "there", "failed_before")
 
 
 class CacheWriter:

@@ -14,10 +14,9 @@ DTYPES = {"bf16": ("BF16", 2), "f16": ("F16", 2), "f32": ("F32", 4)}  # safetens
 
 
 @contextlib.contextmanager
-def whole(path: str, ending: str = "") -> Iterator[BinaryIO]:
-    """Gives a file that gets its name once all that was written to it is on the disk. ending: of its
-    name until then."""
-    unfinished = path + (ending or f".{os.getpid()}-{os.urandom(8).hex()}")
+def whole(path: str) -> Iterator[BinaryIO]:
+    """Gives a file that gets its name once all that was written to it is on the disk."""
+    unfinished = f"{path}.{os.getpid()}-{os.urandom(8).hex()}"
     try:
         with open(unfinished, "wb") as f:
             yield f

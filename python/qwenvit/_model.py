@@ -53,7 +53,6 @@ def load(
     *,
     threads: int = 0,
     stream: Any = None,
-    tune_file: Path | None = None,
     kernel_folder: Path | None = None,
     image_mean: Any = None,
     image_std: Any = None,
@@ -72,7 +71,6 @@ def load(
         forward() of a CUDA tensor enqueues and returns. It works in the order of torch's current
         stream: if that is another than this one, events order the two. Without a stream it waits
         until the work is done. For torch's default stream a new one is made.
-    tune_file: a file in which measured choices are kept.
     kernel_folder: a folder in which kernels that cuDNN compiled are kept for the next process; None
         for the user's cache folder, which the command uses too; "" for none.
     image_mean, image_std: three numbers each, for images and clips, in place of the checkpoint's.
@@ -93,14 +91,14 @@ def load(
     threads = _check.whole(threads, "threads", 0, MOST_THREADS)
     stream = _check.whole(number_of(stream), "stream", 0, (1 << 64) - 1)
     kernels = _user_cache("kernels") if kernel_folder is None else kernel_folder
-    files = _check.optional_path(tune_file, "tune_file"), _check.optional_path(kernels, "kernel_folder")
+    kernels = _check.optional_path(kernels, "kernel_folder")
     stored = _check.one_of(weights, "weights", ("bf16", "stored")) == "stored"
     _refuse_lost_threads(place, threads)
     lacking = _lacking(place)
     if lacking and place == "cuda":
         raise error("QV_ENODEVICE", lacking)
     norms = _three(image_mean, "image_mean"), _three(image_std, "image_std")
-    made = _core.Model(folder, place, index, _name(dtype), threads, stream, *files, *norms, stored)
+    made = _core.Model(folder, place, index, _name(dtype), threads, stream, kernels, *norms, stored)
     model = Model(made, stream)
     for text in filter(None, (model.info["warning"], model.info["model_warning"])):
         warnings.warn(text, stacklevel=2)

@@ -86,8 +86,7 @@ struct CacheReader {
     item(int64_t i) const
     {
         const qv_cache_item t = at(i);
-        return nb::make_tuple(t.part_index, t.tokens_at, t.deepstack_step, t.grid_at, t.rows,
-                              t.n_timestamps,
+        return nb::make_tuple(t.part_index, t.rows, t.n_timestamps,
                               t.is_image < 0 ? std::nullopt : std::optional(t.is_image > 0),
                               t.sampled_fps > 0 ? std::optional(t.sampled_fps) : std::nullopt,
                               t.key, qv_status_name(t.status));
@@ -106,15 +105,15 @@ struct CacheReader {
         return found;
     }
 
-    /* Returns the indices of items that failed, or of those that did not, part by part, because
-     * records are read fastest in that order. */
+    /* Returns the indices of items that failed, part by part, because records are read fastest in
+     * that order. */
     std::vector<int64_t>
-    indices(bool failed) const
+    failed() const
     {
         std::vector<std::pair<int64_t, int64_t>> found;
-        for (int64_t i = 0; i < facts.n_ok + facts.n_failed && (!failed || facts.n_failed); i++) {
+        for (int64_t i = 0; i < facts.n_ok + facts.n_failed && facts.n_failed; i++) {
             const qv_cache_item item = at(i);
-            if (failed == (item.status != QV_OK))
+            if (item.status)
                 found.emplace_back(item.part_index, i);
         }
         std::sort(found.begin(), found.end());
@@ -283,12 +282,11 @@ bind_cache_reader(nb::module_ &m)
         .def("find", &CacheReader::find, nb::arg("key").none())
         .def("item", &CacheReader::item)
         .def("keys", &CacheReader::keys)
-        .def("indices", &CacheReader::indices)
+        .def("failed", &CacheReader::failed)
         .def("record", &CacheReader::record)
         .def("verify", &CacheReader::verify)
         .def("damaged", &CacheReader::damaged)
         .def("info", &CacheReader::info)
-        .def("parts", &CacheReader::parts)
         .def("view", &view)
         .def("__reduce__", &CacheReader::reduce);
 }

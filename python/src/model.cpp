@@ -45,20 +45,18 @@ parse_dtype(const std::string &name, bool or_auto)
 /* ---- lifetime -------------------------------------------------------------------------------- */
 
 Model::Model(nb::bytes dir_, const std::string &backend, int device, const std::string &dtype,
-             int threads, uintptr_t stream, nb::bytes tune_file_, nb::bytes kernel_folder_,
+             int threads, uintptr_t stream, nb::bytes kernel_folder_,
              const std::vector<double> &image_mean, const std::vector<double> &image_std,
              bool stored)
 {
     const auto made = std::make_shared<Tower>();
-    const std::string dir = text_of(dir_, "path"), tune_file = text_of(tune_file_, "path"),
-                      kernel_folder = text_of(kernel_folder_, "path");
+    const std::string dir = text_of(dir_, "path"), kernel_folder = text_of(kernel_folder_, "path");
     qv_context_options c = {};
     qv_model_options o = {};
     c.backend = backend.c_str();
     c.device = device;
     c.threads = threads;
     c.stream = reinterpret_cast<void *>(stream);
-    c.tune_file = tune_file.empty() ? nullptr : tune_file.c_str();
     c.kernel_folder = kernel_folder.empty() ? nullptr : kernel_folder.c_str();
     o.dtype = parse_dtype(dtype, true);
     o.image_mean = image_mean.size() == 3 ? image_mean.data() : nullptr;

@@ -59,7 +59,7 @@ def calls(t):
     return {
         "load": (lambda **given: qwenvit.load(**{"threads": 1, **given}).close(),
                  {"path": t["golden"], "backend": "cpu", "dtype": "f32", "device": "cpu", "threads": 1, "stream": None,
-                  "tune_file": None, "kernel_folder": "", "image_mean": None, "image_std": None, "weights": "stored"}),
+                  "kernel_folder": "", "image_mean": None, "image_std": None, "weights": "stored"}),
         "forward": (model.forward, {"pixel_values": t["pixels"], "grid_thw": t["grid"], "dtype": "f32"}),
         "encode a clip": (encode, {"source": t["clip"], "frames": None, "dtype": "f32", "progress": None,
                                    "errors": "raise", "ordered": True, "decoders": 1, **options}),
@@ -82,8 +82,6 @@ def calls(t):
                                 "retry_failed": False, "part_bytes": 0, "part_seconds": 0, "decoders": 0, "fps": None,
                                 "like": None, "nonsense": None}),
         "add": (qwenvit.CacheWriter(model, "third").add, {"rows": [], "progress": None}),
-        "to_parquet": (t["cache"].to_parquet, {"folder": "out", "compression": None, "progress": None}),
-        "to_parquet_index": (t["cache"].to_parquet_index, {"path": None}),
         "save_ec": (t["entry"].save_ec, {"path": "ec", "hash": "x"}),
         "to_vllm": (engines.to_vllm, {**engine, "embeddings": False, "version": None}),
         "to_sglang": (engines.to_sglang, {**engine, "version": None}),
@@ -95,7 +93,7 @@ def calls(t):
 
 NAMES = ["load", "forward", "encode a clip", "encode frames", "encode many", "in a list", "in a list in a list",
          "a dict", "preprocess", "save", "Model", "prompt", "patch", "unpatch", "Cache", "CacheWriter", "add",
-         "to_parquet", "to_parquet_index", "save_ec", "to_vllm", "to_sglang", "to_transformers", "accept_tokens", "mm_token_type_ids"]
+         "save_ec", "to_vllm", "to_sglang", "to_transformers", "accept_tokens", "mm_token_type_ids"]
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -351,18 +351,6 @@ def test_a_part_sealed_at_the_end_of_time_leaves_time_to_others(model, clip, tmp
     assert set(read) == {"a", "0", "1", "2"} and len(read.damaged) == 1
 
 
-def test_a_tables_columns_are_the_fields_of_rows(model, clip):
-    """qwenvit.adapters.ray reads the columns that a list's rows have, first_frame too, and no others."""
-    ray = pytest.importorskip("qwenvit.adapters.ray")
-    assert set(ray.FIELDS) == {"path", "key", "fps", "start", "end", "max_frames", "max_pixels", "offset", "bytes", "first_frame"}
-    encoder = types.SimpleNamespace(model=model, dtype="f32", options={"num_frames": 6}, _row=lambda result: result)
-    own = [{"first_frame": True}, {"fps": 1.0}, {}, {"bytes": -1}, {"offset": 0, "bytes": clip.stat().st_size}]
-    first, slow, usual, wrong, whole = ray.Encoder._encode(encoder, [{"path": str(clip), **row} for row in own])
-    assert first.is_image and len(usual.timestamps) == len(whole.timestamps) == 6
-    assert len(slow.timestamps) == len(model.encode(clip, fps=1).timestamps)
-    assert "bytes is -1; must be an integer from 1 up" in str(wrong)
-
-
 def test_caps_pixels(model, clip):
     assert model.encode(clip, cap_pixels=True).grid_thw.tolist() == model.encode(clip).grid_thw.tolist()  # below the cap
     refused(lambda: model.encode(clip, cap_pixels=True, like="qwen-vl-utils"), "qwen-vl-utils always caps")

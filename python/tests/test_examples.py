@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import qwenvit
-from conftest import contents
+from conftest import SITE, contents
 
 EXAMPLES = os.path.join(os.path.dirname(__file__), "..", "examples")
 
@@ -79,9 +79,51 @@ def test_kubernetes_job():
     assert container["command"][:2] == ["sh", "-c"] and " --shard " in container["command"][2]
 
 
-def test_curator(golden, rows, tmp_path, monkeypatch):
-    pytest.importorskip("nemo_curator")
+@pytest.fixture
+def on_ray():
     ray = pytest.importorskip("ray")
+    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", object_store_memory=100 << 20,
+             runtime_env={"env_vars": {"PYTHONPATH": f"{SITE}:{os.path.abspath(EXAMPLES)}"}}, ignore_reinit_error=True)
+    yield ray
+    ray.shutdown()
+
+
+def test_ray(golden, rows, whole, on_ray, tmp_path, monkeypatch):
+    """An actor ends its process once, after it sealed the batch with the key "small"."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    import ray_cache
+
+    marker, out = str(tmp_path / "died"), str(tmp_path / "cache")
+
+    class Dying(ray_cache.Writer):
+        def __call__(self, batch):
+            done = super().__call__(batch)
+            if "small" in batch["key"].to_pylist() and not os.path.exists(marker):
+                open(marker, "w").close()
+                os._exit(1)
+            return done
+
+    two = {"actors": 2, "num_cpus": 1, "batch_size": 3, "load": {"backend": "cpu", "dtype": "f32"}}
+    data = on_ray.data.from_items([{"other": 1, **dict.fromkeys(ray_cache.FIELDS), **row} for row in rows])
+    monkeypatch.setattr(ray_cache, "Writer", Dying)
+    counts = ray_cache.write_cache(data, golden, out, **two)
+    assert os.path.exists(marker) and counts["there"] > 0, "a batch that was sealed is not done again"
+    assert counts["done"] + counts["there"] == len(rows) - 2 and counts["failed"] + counts["failed_before"] == 2
+    assert contents(out) == whole
+    monkeypatch.undo()
+    again = {"done": 0, "tokens": 0, "failed": 0, "there": len(rows) - 2, "failed_before": 2}
+    assert ray_cache.write_cache(data, golden, out, **two) == again
+    cache = qwenvit.Cache(out)
+    read = ray_cache.read_cache(out).take_all()
+    assert sorted(row["key"] for row in read) == sorted(cache)
+    for row in read:
+        tokens = cache[row["key"]].packed()
+        assert row["tokens"] == tokens.tobytes() and list(row["shape"]) == list(tokens.shape) and row["dtype"] == cache.dtype
+        assert list(row["grid_thw"]) == cache[row["key"]].grid_thw[0].tolist()
+
+
+def test_curator(golden, rows, on_ray, tmp_path, monkeypatch):
+    pytest.importorskip("nemo_curator")
     from nemo_curator.backends.ray_data import RayDataExecutor
     from nemo_curator.pipeline import Pipeline
     from nemo_curator.stages.file_partitioning import FilePartitioningStage
@@ -90,17 +132,11 @@ def test_curator(golden, rows, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLES)
     import curator_stage as stage
 
-    variables = {"PYTHONPATH": f"{os.path.dirname(os.path.dirname(qwenvit.__file__))}:{os.path.abspath(EXAMPLES)}"}
-    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", object_store_memory=100 << 20,
-             runtime_env={"env_vars": variables}, ignore_reinit_error=True)
-    try:
-        tokens = stage.VisionTokens(
-            golden, str(tmp_path), load={"backend": "cpu", "dtype": "f32"}, resources=Resources(cpus=1))
-        files = FilePartitioningStage(
-            os.path.dirname(rows[0]["path"]), files_per_partition=2, file_extensions=[".ppm", ".mp4"])
-        tasks = Pipeline(name="tokens", stages=[files, tokens]).run(RayDataExecutor())
-    finally:
-        ray.shutdown()
+    tokens = stage.VisionTokens(
+        golden, str(tmp_path), load={"backend": "cpu", "dtype": "f32"}, resources=Resources(cpus=1))
+    files = FilePartitioningStage(
+        os.path.dirname(rows[0]["path"]), files_per_partition=2, file_extensions=[".ppm", ".mp4"])
+    tasks = Pipeline(name="tokens", stages=[files, tokens]).run(RayDataExecutor())
     counts = [task._metadata["vision_tokens"] for task in tasks]
     assert sum(c["done"] for c in counts) == 6 and sum(c["failed"] for c in counts) == 1
     cache = qwenvit.Cache(tmp_path)

@@ -18,13 +18,12 @@ GIVEN = {
                         "u: qwenvit.Tokens\nimages: list[object]\n",
     "docs/engines.md": "import vllm\nfrom typing import Any\ntext: str\nchat_text: str\nMODEL: str\ntokenizer: Any\n"
                        "engine: Any\nmodel: Any\nprocessor: Any\n",
-    "docs/cache.md": "piece: str\n",
 }
 SETTINGS = """
 [mypy]
 ignore_missing_imports = True
 disable_error_code = var-annotated
-[mypy-numpy.*,torch.*,transformers.*,ray.*,pyarrow.*,ml_dtypes.*,PIL.*,vllm.*,safetensors.*]
+[mypy-numpy.*,torch.*,transformers.*,pyarrow.*,ml_dtypes.*,PIL.*,vllm.*,safetensors.*]
 follow_imports = skip
 """
 STRICT = ["--strict", "--allow-any-generics", "--allow-subclassing-any", "--no-warn-return-any"]

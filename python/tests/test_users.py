@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Tests what eases the first hour: kinds of errors, tokens as arrays, chats and data: URLs as sources, batches, shards."""
+"""Tests what eases the first hour: kinds of errors, tokens as arrays, chats and data: URLs as sources, batches."""
 import base64
 import json
 import os
 import pickle
 import sys
-import tarfile
 import tracemalloc
 import urllib.parse
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 
 import qwenvit
-from conftest import GOLDEN, added, command, read_safetensors, refused
+from conftest import GOLDEN, added, read_safetensors, refused
 from qwenvit._options import ClipOptions
 from qwenvit._sources import bytes_of_data
 
@@ -139,30 +138,3 @@ def test_a_patched_tower_shows_it():
     assert "run by <qwenvit.Model qwen3_vl" in repr(whole) and qwenvit.is_patched(whole) and qwenvit.is_patched(tower)
     qwenvit.unpatch(tower)
     assert repr(whole) == before and not qwenvit.is_patched(whole)
-
-
-def test_webdataset(model, clip, image, tmp_path):
-    from qwenvit.adapters.export import main
-
-    added(model, tmp_path / "cache", [{"path": clip, "key": "a/clip.mp4"}, {"path": image, "key": "a/clip_mp4"}])
-    assert main([str(tmp_path / "cache"), "-o", str(tmp_path / "shards"), "--webdataset"]) == 0
-    (shard,) = (tmp_path / "shards").glob("*.tar")
-    cache = qwenvit.Cache(tmp_path / "cache")
-    with tarfile.open(shard) as tar:
-        names = tar.getnames()
-        tar.extractall(tmp_path / "out")
-    assert sorted(names) == sorted(f"a/clip_mp4{end}" for end in (".safetensors", ".json", "_.safetensors", "_.json"))
-    for name in names:
-        if name.endswith(".json"):
-            record = json.loads((tmp_path / "out" / name).read_text())
-            tensors, _ = read_safetensors(tmp_path / "out" / name.replace(".json", ".safetensors"))
-            entry = cache[record["key"]]
-            assert np.array_equal(tensors["tokens"], np.asarray(entry.tokens).view(np.uint16))
-            assert np.array_equal(tensors["grid_thw"], entry.grid_thw) and len(tensors) == 3 + len(entry.deepstack)
-    before = shard.stat().st_mtime_ns
-    assert main([str(tmp_path / "cache"), "-o", str(tmp_path / "shards"), "--webdataset"]) == 0
-    assert shard.stat().st_mtime_ns == before
-
-
-def test_export_says_what_it_needs():
-    assert "pip install 'qwenvit[export]'" in command("cache", "--help").stdout

@@ -31,8 +31,7 @@ bool qv_conv3d_input_is_rows(const qv_conv3d_desc *desc);
 extern const char *const qv_conv3d_layout_names[]; /* by qv_conv3d_layout; the last is NULL */
 
 /* Prints "n=1 d=21 h=60 ... kernel=3,3,3 ... dtype=bf16" without the fields that have their
- * default; this is the key of the tune file and the line of a shapes file. The text is always
- * terminated, and returned. */
+ * default; this is a line of a shapes file. The text is always terminated, and returned. */
 const char *qv_conv3d_print(const qv_conv3d_desc *desc, char *text, size_t size);
 /* Parses what qv_conv3d_print writes; fields left out get their defaults. Returns QV_EINVAL naming
  * the word that is wrong. */

@@ -169,8 +169,6 @@ make(struct qv_conv3d *conv, const qv_conv3d_weights *weights, const qv_conv3d_o
     describe_chunk(conv);
     status = qv_conv3d_check(&conv->chunk_desc, err); /* checked again, since padding has become
                                                        * frames */
-    if (!status && !o->lowering)
-        status = qv_conv3d_choose(conv, weights, err);
     if (status)
         return status;
     cut_input(conv);
@@ -259,10 +257,8 @@ add_cost(const struct qv_conv3d *conv, const struct qv_conv3d_ready *w, qv_conv3
 qv_status
 qv_conv3d_get_ways(const qv_conv3d *conv, qv_conv3d_way ways[QV_LOWERING_COUNT], qv_error *err)
 {
-    char work[1000];
     if (!conv || !ways)
         return qv_fail(err, QV_EINVAL, "conv or ways is NULL");
-    qv_conv3d_work_text(conv, work, sizeof work);
     for (int i = 0; i < QV_LOWERING_COUNT; i++) {
         qv_conv3d_way *out = &ways[i];
         struct qv_conv3d_ready w;
@@ -284,7 +280,6 @@ qv_conv3d_get_ways(const qv_conv3d *conv, qv_conv3d_way ways[QV_LOWERING_COUNT],
         } else if (status) {
             return qv_fail(err, status, "%s", why.text);
         }
-        out->median_ms = qv_tune_ms(&conv->ctx->tune, work, qv_lowering_name(out->lowering));
     }
     return QV_OK;
 }

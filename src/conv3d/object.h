@@ -3,8 +3,8 @@
  * qv_conv3d: a Conv3d as an object. The output depth is cut into chunks of one shape. A chunk's
  * input is a window of whole frames, in which padding, frames kept from the call before and frames
  * past the end are frames like any other. So no operation pads depth, every chunk runs the same
- * kernels, and a stream of calls computes the same bits as one call. object.c creates it, measure.c
- * times the ways to run it, run.c runs it.
+ * kernels, and a stream of calls computes the same bits as one call. object.c creates it, run.c
+ * runs it.
  */
 #pragma once
 
@@ -42,7 +42,7 @@ void qv_conv3d_ready_free(qv_context *ctx, struct qv_conv3d_ready *w);
 /* Returns the calls of one chunk of an object that has been run, for tools that measure. */
 size_t qv_conv3d_calls(const qv_conv3d *conv, const struct qv_call **calls);
 
-/* ---- object.c, measure.c, run.c -------------------------------------------------------------- */
+/* ---- object.c, run.c ------------------------------------------------------------------------- */
 
 /* Says how x is cut along depth: into `planes` runs of frames. */
 struct qv_conv3d_cut {
@@ -67,10 +67,3 @@ struct qv_conv3d {
     bool weighted;
     struct qv_conv3d_ready way;
 };
-
-/* Prints the name of this work in the tune file. */
-void qv_conv3d_work_text(const struct qv_conv3d *conv, char *text, size_t size);
-
-/* Overrides the choice of the thresholds with one from the tune file, measured now or before. A
- * choice that is not legal here is ignored. */
-qv_status qv_conv3d_choose(struct qv_conv3d *conv, const qv_conv3d_weights *weights, qv_error *err);

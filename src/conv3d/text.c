@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Descriptions as lines of text, which shapes files hold and tune files use as keys. */
+/* Descriptions as lines of text, which shapes files hold. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>

@@ -63,8 +63,7 @@ struct qv_caps {
     struct qv_same_bits same_f32, same_bf16;
     bool wrong_sparse_bf16; /* bf16 convolutions are wrong if qv_op_conv_is_sparse() */
     struct qv_conv3d_thresholds conv3d;
-    int chunks;       /* chunks of a plan that run at once: 2 if copies overlap with work */
-    bool has_choices; /* prepare() offers other choices than 0 */
+    int chunks; /* chunks of a plan that run at once: 2 if copies overlap with work */
     /* padding inside the tower to this multiple suits GEMMs; 0: none needed */
     int64_t width_multiple;
     int64_t
@@ -213,9 +212,9 @@ struct qv_backend {
                          int64_t rows, const void *src, struct qv_buffer dst, qv_error *err);
 
     /* Kernels. prepare() may be slow and may fail; QV_EUNSUPPORTED names the operation and the
-     * reason. Choice 0 is the best guess. If caps.has_choices, there are others to time, at most
-     * QV_MOST_CHOICES in all; beyond the last it returns QV_EUNSUPPORTED. run() only enqueues and
-     * allocates nothing. */
+     * reason. Plans use choice 0. Metal takes kernels by an operation's size: for tests, choices
+     * above 0 are those of other sizes, and QV_EUNSUPPORTED follows the last. run() only enqueues
+     * and allocates nothing. */
     qv_status (*prepare)(struct qv_device *dev, const struct qv_op *op, int choice,
                          struct qv_kernel **out, size_t *scratch_bytes, qv_error *err);
     void (*release)(struct qv_device *dev, struct qv_kernel *kernel);
@@ -243,7 +242,7 @@ struct qv_backend {
     qv_status (*sync)(struct qv_device *dev, qv_error *err);
 };
 
-enum { QV_MOST_CHOICES = 8, QV_KERNEL_BYTES = 240 /* of the text that describe() writes */ };
+enum { QV_KERNEL_BYTES = 240 }; /* of the text that describe() writes */
 
 struct qv_device {
     const struct qv_backend *backend;

@@ -116,9 +116,6 @@ qv_context_open(const qv_context_options *options, qv_context **out, qv_error *e
         status =
             qv_fail(err, QV_EINVAL, "naive: backend %s has no naive kernels", ctx->backend->name);
     if (!status)
-        status =
-            qv_tune_open(&ctx->tune, o->tune_file, o->tune, ctx->backend->name, &ctx->caps, err);
-    if (!status)
         status = qv_kernel_files_open(&ctx->kernel_files, o->kernel_folder, ctx->backend->name,
                                       &ctx->caps, err);
     if (status)
@@ -134,7 +131,6 @@ qv_context_close(qv_context **ctx)
     if (!ctx || !*ctx)
         return;
     qv_kernels_free(*ctx);
-    qv_tune_close(&(*ctx)->tune);
     qv_locked_pages_close(&(*ctx)->locked_pages, (*ctx)->dev);
     (*ctx)->backend->close((*ctx)->dev);
     qv_kernel_files_close(&(*ctx)->kernel_files);
@@ -157,7 +153,7 @@ qv_context_get_info(const qv_context *ctx, qv_context_info *out)
     char kernel_files[sizeof ctx->kernel_files.warning];
     ctx->backend->caps(ctx->dev, &now);
     qv_kernel_files_warning(&ctx->kernel_files, kernel_files, sizeof kernel_files);
-    const char *const warnings[] = { now.warning, ctx->tune.warning, kernel_files };
+    const char *const warnings[] = { now.warning, kernel_files };
     for (size_t i = 0, used = 0; i < sizeof warnings / sizeof *warnings; i++)
         if (*warnings[i] && used < sizeof out->warning)
             used += (size_t)snprintf(out->warning + used, sizeof out->warning - used, "%s%s",

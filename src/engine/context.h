@@ -5,10 +5,9 @@
 #include <pthread.h>
 
 #include "backend.h"
-#include "tune.h"
 #include "turns.h"
 
-/* ---- kernel_cache.c, kernel_tune.c ----------------------------------------------------------- */
+/* ---- kernel_cache.c -------------------------------------------------------------------------- */
 
 /* Prepared kernels, remembered by their operation's value, and shared by all objects that a context
  * makes. */
@@ -30,13 +29,6 @@ struct qv_kernel_cache {
 qv_status qv_kernel_get(qv_context *ctx, const struct qv_op *op, size_t *index, qv_error *err);
 void qv_kernel_put(qv_context *ctx, size_t index);
 void qv_kernels_free(qv_context *ctx);
-
-/* Chooses which of a device's ways of running an operation to prepare (kernel_tune.c): the tune
- * file's, or the one measured here if the context tunes, else the device's own first choice. */
-qv_status qv_kernel_choice(qv_context *ctx, const struct qv_op *op, int *choice, qv_error *err);
-/* Runs the calls, or their recording if it is not NULL, and measures how long that takes. */
-qv_status qv_time_calls(qv_context *ctx, const struct qv_call *calls, size_t n,
-                        struct qv_recording *recording, double *ms, qv_error *err);
 
 /* ---- kernel_files.c -------------------------------------------------------------------------- */
 
@@ -109,7 +101,6 @@ struct qv_context {
     struct qv_device *dev;
     struct qv_caps caps;
     struct qv_kernel_cache kernels;
-    struct qv_tune tune;
     struct qv_kernel_files kernel_files;
     struct qv_locked_pages locked_pages;
     struct qv_plan_cache plan_cache; /* callbacks over kernel_files */

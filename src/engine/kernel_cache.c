@@ -58,14 +58,8 @@ qv_kernel_get(qv_context *ctx, const struct qv_op *op, size_t *index, qv_error *
     if (!e) {
         struct qv_kernel *kernel = NULL;
         size_t scratch_bytes = 0;
-        int choice = 0;
         qv_status status = qv_op_check(op, err);
         if (!status)
-            status = qv_kernel_choice(ctx, op, &choice, err);
-        if (!status)
-            status = ctx->backend->prepare(ctx->dev, op, choice, &kernel, &scratch_bytes, err);
-        if (status == QV_EUNSUPPORTED && choice) /* the tune file is from a device that has more
-                                                  * choices */
             status = ctx->backend->prepare(ctx->dev, op, 0, &kernel, &scratch_bytes, err);
         if (status)
             return status;

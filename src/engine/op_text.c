@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Operations as text, for records and as keys of tune files; tests/op_parse.c reads it back. */
+/* Operations as text, for records; tests/op_parse.c reads it back. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -38,10 +38,9 @@ try_context(struct fuzz_bytes *b)
     static const char *const plain[] = { NULL, "all", "gemm", "gemm,norm", ",", "gemm,,norm" };
     qv_error err;
     qv_context *made = NULL;
-    char name[24], kinds[24], path[24];
+    char name[24], kinds[24];
     qv_context_options o = { .device = fuzz_byte(b) > 200 ? (int)fuzz_int(b) : 0,
                              .threads = (int)fuzz_int(b),
-                             .tune = fuzz_flag(b),
                              .tf32 = fuzz_flag(b) };
     o.backend = fuzz_flag(b) ? "ref" : read_text(b, name);
     /* The threads and pools of other backends outlive an input. */
@@ -50,9 +49,6 @@ try_context(struct fuzz_bytes *b)
         return;
     const uint8_t which = fuzz_byte(b) % 8;
     o.naive = which < 6 ? plain[which] : read_text(b, kinds);
-    if (fuzz_flag(b)) /* A name in a folder that does not exist, or of a file that does not
-                       * exist. */
-        o.tune_file = fuzz_path(strchr(read_text(b, path), '/') ? "none/tune.json" : "none.json");
     fuzz_reserved(b, o.reserved, sizeof o.reserved / sizeof *o.reserved);
     if (fuzz_failed(qv_context_open(&o, &made, &err), &err)) {
         FUZZ_CHECK(!made);

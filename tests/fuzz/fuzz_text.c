@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Fuzzes texts. The first byte chooses the kind. o: an operation; p: operations by name; c: a
- * Conv3d; t: a tune file. A text that can be parsed must print as a text that parses to the same
- * value. */
+ * Conv3d. A text that can be parsed must print as a text that parses to the same value. */
 #include "conv3d/legal.h"
 #include "fuzz.h"
 #include "engine/op.h"
-#include "engine/tune.h"
 #include "../op_parse.h"
 
 /* Texts of this kind come from a command line, and errors quote them as they are. */
@@ -62,34 +60,6 @@ try_conv3d(const char *text)
     FUZZ_CHECK(qv_conv3d_rows(&d) > 0);
 }
 
-static void
-try_tune(const uint8_t *data, size_t size)
-{
-    static const char work[] = "work";
-    qv_error err;
-    struct qv_tune tune;
-    const struct qv_caps caps = { .device = "D", .threads = 1 };
-    const char *path = fuzz_file("tune.json", data, size);
-    FUZZ_CHECK(!qv_tune_open(&tune, path, true, "ref", &caps, &err));
-    const bool readable = tune.readable;
-    FUZZ_CHECK(readable == !*tune.warning);
-    qv_tune_find(&tune, work);
-    qv_tune_ms(&tune, work, "direct");
-    qv_tune_measured(&tune, work, "direct", 1.5);
-    qv_tune_choose(&tune, work, "direct");
-    for (const char *p = tune.warning; *p; p++)
-        FUZZ_CHECK((unsigned char)*p >= 0x20);
-    qv_tune_close(&tune);
-    if (!readable) { /* Then not one byte of it may change. */
-        uint8_t *there = malloc(size + 1);
-        const int fd = open(path, O_RDONLY);
-        FUZZ_CHECK(there && read(fd, there, size + 1) == (ssize_t)size);
-        FUZZ_CHECK(!memcmp(there, data, size));
-        close(fd);
-        free(there);
-    }
-}
-
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -103,7 +73,6 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     case 'o': try_op(text); break;
     case 'p': try_kinds(text); break;
     case 'c': try_conv3d(text); break;
-    case 't': try_tune(data + 1, size - 1); break;
     }
     free(text);
     return 0;

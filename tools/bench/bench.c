@@ -270,8 +270,8 @@ put_rate(json_t *machine, const char *name, struct bench_rate rate, double scale
 static json_t *
 machine_json(const struct bench *b, qv_dtype dtype)
 {
-    json_t *j = tool_json("backend:s device:s threads:i tuned:b", b->info.backend, b->info.device,
-                          b->info.threads, b->o->tune);
+    json_t *j =
+        tool_json("backend:s device:s threads:i", b->info.backend, b->info.device, b->info.threads);
     put_rate(j, "roof_tflops_per_s", b->peak[dtype], 1e-12);
     put_rate(j, "roof_gb_per_s", b->memory, 1e-9);
     put_rate(j, "copy_gb_per_s", b->copy, 1e-9);

@@ -46,16 +46,14 @@ ask(struct subject *s, qv_error *err)
     return status;
 }
 
-/* Creates a convolution. With lowering NULL one is chosen, which is measured if the context
- * tunes. */
 static qv_status
-create(const struct subject *s, const char *lowering, qv_conv3d **out, qv_error *err)
+create(const struct subject *s, qv_lowering lowering, qv_conv3d **out, qv_error *err)
 {
     const qv_conv3d_desc *d = &s->info.desc;
     const qv_conv3d_weights weights = { .weight = s->data[WEIGHT],
                                         .bias = d->bias ? s->data[BIAS] : NULL,
                                         .residual = d->residual_rows ? s->data[RESIDUAL] : NULL };
-    const qv_conv3d_options options = { .lowering = lowering };
+    const qv_conv3d_options options = { .lowering = qv_lowering_name(lowering) };
     return qv_conv3d_create(s->b->ctx, &s->desc, &weights, &options, out, err);
 }
 
@@ -86,12 +84,7 @@ open_subject(struct subject *s, struct bench *b, const qv_conv3d_desc *desc, qv_
                            s->info.x_bytes, s->info.y_bytes);
         bench_fill(s->data[i], data[i].dtype, data[i].bytes);
     }
-    if (!b->o->tune)
-        return QV_OK;
-    qv_conv3d *conv = NULL; /* making it measures what the tune file lacks */
-    status = create(s, NULL, &conv, err);
-    qv_conv3d_free(&conv);
-    return status ? status : ask(s, err);
+    return QV_OK;
 }
 
 /* One way to run the convolution, on data that lies on the device. */
@@ -114,7 +107,7 @@ open_way(const struct subject *s, qv_lowering lowering, struct way_run *w, qv_er
 {
     *w = (struct way_run){ .list.ctx = s->b->ctx };
     w->run = (struct bench_run){ .work = bench_list_run, .user = &w->list };
-    qv_status status = create(s, qv_lowering_name(lowering), &w->conv, err);
+    qv_status status = create(s, lowering, &w->conv, err);
     if (!status)
         status = qv_conv3d_run(w->conv, s->data[X], s->data[Y], err);
     if (!status)

@@ -56,13 +56,6 @@ static const struct tool verbs[] = {
       .example = "qwenvit cache delete tokens clip.mp4 image.png",
       .groups = GROUP_CACHE | GROUP_REMOVE | GROUP_JSON,
       .run = tool_cache_delete },
-    { .name = "cache export",
-      .does = "Writes Parquet files or WebDataset shards (needs pip install 'qwenvit[export]')",
-      .elsewhere =
-          "the Python wheel does it: pip install 'qwenvit[export]', then python -m qwenvit "
-          "cache export",
-      .example = "python -m qwenvit cache export tokens -o parquet",
-      .groups = GROUP_CACHE },
 };
 static const struct tool_program cache = { .name = "qwenvit cache",
                                            .about = "a folder of vision tokens",

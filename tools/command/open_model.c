@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "error.h"
-#include "files/atomic_file.h"
 #include "tool.h"
 
 /* Returns $XDG_CACHE_HOME/qwenvit/NAME or ~/.cache/qwenvit/NAME; NULL if there is no home
@@ -32,21 +31,15 @@ tool_decoder_program(void)
 qv_status
 tool_open_context(const struct tool_options *o, qv_context **out, qv_error *err)
 {
-    char file[4096], folder[4096];
+    char folder[4096];
     const char *backends = getenv("QWENVIT_BACKENDS");
     qv_context_options c = { .backend = o->backend,
                              .device = (int)(o->device < 1 << 20 ? o->device : 1 << 20),
                              .threads = (int)(o->threads < 1 << 20 ? o->threads : 1 << 20),
-                             .tune_file = o->tune_file
-                                              ? o->tune_file
-                                              : in_user_cache("tune.json", file, sizeof file),
-                             .tune = o->tune,
                              .tf32 = o->tf32,
                              .naive = o->naive,
                              .backends = backends && *backends ? backends : NULL,
                              .kernel_folder = in_user_cache("kernels", folder, sizeof folder) };
-    if (o->tune && c.tune_file == file)
-        qv_make_folders(file);
     qv_status status = qv_context_open(&c, out, err);
     if (!status) {
         qv_context_info info;

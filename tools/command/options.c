@@ -172,10 +172,6 @@ static const struct option options[] = {
     { "--naive", "OPS", "metal: operations to run on simple kernels: all, or a list like gemm,norm",
       TEXT, GROUP_DEVICE, AT(naive) },
     { "--threads", "N", "CPU threads (default: every core)", NUMBER, GROUP_DEVICE, AT(threads) },
-    { "--tune", NULL, "measure choices that the tune file lacks, and keep them", FLAG, GROUP_DEVICE,
-      AT(tune) },
-    { "--tune-file", "FILE", "file of measured choices (default: ~/.cache/qwenvit/tune.json)", TEXT,
-      GROUP_DEVICE, AT(tune_file) },
     { "--json[=FILE]", NULL, "print results as JSON, one object per line, or append them to FILE",
       JSON, GROUP_JSON | GROUP_RESULT, AT(json_file) },
     { "--failures", "FILE", "append a JSON object per failed clip to FILE", OUTPUT,
@@ -201,7 +197,7 @@ static const struct page {
     { "", NULL, ~(unsigned)(GROUP_CLIP | GROUP_DEVICE | GROUP_DEVICES | GROUP_WEIGHTS) },
     { "clips", "options of frames and decoding: --fps, --max-frames, --max-pixels, ..",
       GROUP_CLIP },
-    { "device", "options of the device: --backend, --device, --dtype, --threads, --tune, ..",
+    { "device", "options of the device: --backend, --device, --dtype, --threads, ..",
       GROUP_DEVICE | GROUP_DEVICES | GROUP_WEIGHTS },
 };
 enum { N_PAGES = sizeof pages / sizeof *pages };

@@ -317,10 +317,6 @@ tool_main(const struct tool_program *p, int argc, char **argv)
     }
     if (tool->program)
         return become(tool, argv);
-    if (tool->elsewhere && (argc < 3 || strcmp(argv[2], "--help") != 0)) {
-        tool_complain("%s: %s", tool->name, tool->elsewhere);
-        return TOOL_DEVICE;
-    }
     if (tool->verbs)
         return tool_main(tool->verbs, argc - 1, argv + 1);
     catch_signals();

@@ -49,8 +49,6 @@ struct tool_options {
     bool all_devices;
     bool tf32, json, quiet;
     const char *json_file; /* NULL: stdout */
-    const char *tune_file;
-    bool tune;
     /* files */
     const char *model, *output, *config, *drawing, *list, *failures;
     struct tool_three image_mean, image_std;
@@ -83,7 +81,7 @@ struct tool_options {
 };
 
 enum tool_group {
-    GROUP_DEVICE = 1 << 0,  /* backend, dtype, one device, threads, tuning */
+    GROUP_DEVICE = 1 << 0,  /* backend, dtype, one device, threads */
     GROUP_DEVICES = 1 << 1, /* in place of the one device: several */
     GROUP_WEIGHTS = 1 << 2, /* what loads models to run or describe them */
     GROUP_MODEL = 1 << 3,
@@ -120,7 +118,6 @@ struct tool {
     int (*run)(const struct tool_options *options);
     const struct tool_program *verbs; /* what it consists of, in place of run */
     const char *program;              /* the program beside this one that has it */
-    const char *elsewhere;            /* where it is, if no program of ours has it */
     bool ends_at_once;                /* the process ends without the libraries' exit handlers */
 };
 
@@ -199,11 +196,10 @@ void tool_complain(const char *format, ...) TOOL_PRINTS(1);
 int tool_fail(qv_status status, const qv_error *err);
 int tool_exit_code(qv_status status);
 
-/* Opens a context with the tune file of the options, or that in the user's cache folder; prints its
- * warning. */
+/* Opens a context, which keeps kernels in the user's cache folder; prints its warning. */
 qv_status tool_open_context(const struct tool_options *o, qv_context **out, qv_error *err);
 const char *tool_decoder_program(void);
-/* Says a warning that came since the context was opened: the tune file could not be written. */
+/* Says a warning that came since the context was opened: a kernel could not be kept. */
 void tool_close_context(qv_context **ctx, const qv_context_info *opened);
 
 /* Loads the model in `dir` as the options say (dtype, means, weights), and prints its warning.
