@@ -498,5 +498,3 @@ def test_the_pages_own_reader_finds_the_same(folder, monkeypatch):
     records = found["records"]
     assert {k for k, r in records.items() if r["status"] == "ok"} == set(cache)
     assert {k for k, r in records.items() if r["status"] != "ok"} == set(cache.failed)
-
-
