@@ -477,7 +477,7 @@ CALL_FREES(qv_decoder_stop, qv_decoder, a_decoder());
 CALL(qv_clip_open, BIT(1) | BIT(2) | BIT(3) | RESERVED)
 {
     const qv_preprocess p = qv_preprocess_default(true);
-    const qv_clip_options o = { .reserved = { [3] = reserved } };
+    const qv_clip_options o = { .reserved = { [2] = reserved } };
     return unless_alone(qv_clip_open(arg(0, image_path), arg(1, &p), arg(2, &p), arg(3, &o),
                                      arg(4, &out.clip), arg(5, &err)));
 }

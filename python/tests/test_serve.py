@@ -236,12 +236,13 @@ def test_each_limit(tight, clip):
 
 def test_a_refused_request_has_no_traceback_and_one_line(tight):
     post = b"POST /v1/encode HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n"
+    time.sleep(0.2)  # lines are written some at once, and few of refused requests
     before = len(tight.lines())
-    for _ in range(5):
+    for _ in range(3):
         assert b" 400 " in tight.raw(post)
-    time.sleep(0.2)  # lines are written some at once
+    time.sleep(0.2)
     lines = tight.lines()[before:]
-    assert [line["status"] for line in lines if line.get("message")] == [400] * 5 and not any("exception" in line for line in lines)
+    assert [line["status"] for line in lines if line.get("message")] == [400] * 3 and not any("exception" in line for line in lines)
     assert tight.metric('requests_total{path="/v1/encode",status="500"}') == 0
 
 

@@ -99,11 +99,9 @@ async def encode(service: Service, request: Request) -> Reply:
         raise Refused(422, "QV_EINVAL", f"unknown option {shown(next(iter(query)))}; options of JSON are in the body")
     body = await service.body_of(request)
     began = time.perf_counter()
-    items: list[Item | Refused] = []
+    items: list[Item | Refused] = [] if is_json else [make_item(body, query, limits)]
     if is_json:
         items = await off_loop(len(body), items_of_json, body, limits, request.hold.room(service.bodies))
-    else:
-        items.append(make_item(body, query, limits))
     del body
     service.metrics.took("parse", began)
     answers = await _answers(request, [service.answer_item(item, request, until, not stored) for item in items])
@@ -251,15 +249,17 @@ class App:
             return _refusal(Refused(500, "QV_EBACKEND", f"internal error: {type(e).__name__}"))
 
     async def _send(self, request: Request, reply: Reply, send: Any) -> None:
-        headers = [(b"content-type", reply.kind), (b"content-length", b"%d" % reply.size()), *reply.headers]
+        left, lingers = reply.size(), reply.status >= 400 and not request.body_is_read
+        headers = [(b"content-type", reply.kind), (b"content-length", b"%d" % left), *reply.headers]
         if request.scope["method"] != "HEAD":
             request.connection.transport.cork()
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         for piece in reply.pieces():
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-        if reply.status >= 400 and not request.body_is_read:
+            left -= len(piece)
+            await send({"type": "http.response.body", "body": piece, "more_body": left > 0 or lingers})
+        if lingers:
             # what the client still sends is read for a while, so that closing the connection does not take the answer away
             with contextlib.suppress(asyncio.TimeoutError), within(LINGER):
                 while (await request.receive()).get("more_body"):
                     pass
-        await send({"type": "http.response.body", "body": b""})
+            await send({"type": "http.response.body", "body": b""})

@@ -24,8 +24,6 @@ VALUES = 32  # of an item, at most: twice the options
 ENGINES_VALUES = 1 << 16  # of an engine's request, at most: a client's tools may come along
 JSON_TIMES, WIDE_TIMES = 2, 5  # how many times its bytes JSON takes besides; by four bytes a character if one is not ASCII
 DEFAULT_FRAMES = 768  # transformers' most frames of a clip
-
-
 Room = Callable[[int], None]  # takes room for so many bytes, or refuses
 
 
