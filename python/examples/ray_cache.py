@@ -7,6 +7,7 @@ An actor writes a part for every batch, and seals it before Ray hears that the b
 after a crash is found in the cache, or done again and counted once by readers; and a run can be repeated, and goes on.
 """
 import argparse
+from collections import Counter
 
 import ray
 
@@ -32,7 +33,10 @@ def write_cache(rows, model, out, *, actors=1, num_gpus=None, num_cpus=None, bat
     done = rows.map_batches(
         Writer, fn_constructor_args=(model, out, load or {}, options), batch_format="pyarrow", batch_size=batch_size,
         num_gpus=num_gpus, num_cpus=num_cpus, concurrency=actors)
-    return {name: done.sum(name) for name in ("done", "tokens", "failed", "there", "failed_before")}
+    counts = Counter()
+    for row in done.iter_rows():
+        counts.update(row)
+    return dict(counts)
 
 
 class Reader:

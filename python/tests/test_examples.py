@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import qwenvit
-from conftest import SITE, contents
+from conftest import ON_CPU, SITE, command, contents
 
 EXAMPLES = os.path.join(os.path.dirname(__file__), "..", "examples")
 
@@ -88,8 +88,10 @@ def on_ray():
     ray.shutdown()
 
 
-def test_ray(golden, rows, whole, on_ray, tmp_path, monkeypatch):
+def test_ray(golden, listed, rows, on_ray, tmp_path, monkeypatch):
     """An actor ends its process once, after it sealed the batch with the key "small"."""
+    theirs = tmp_path / "theirs"  # on as many threads as an actor has
+    command("cache", "fill", "--model", golden, *ON_CPU[:-1], 1, "--quiet", "--list", listed, "-o", theirs, code=1)
     monkeypatch.syspath_prepend(EXAMPLES)
     import ray_cache
 
@@ -109,7 +111,7 @@ def test_ray(golden, rows, whole, on_ray, tmp_path, monkeypatch):
     counts = ray_cache.write_cache(data, golden, out, **two)
     assert os.path.exists(marker) and counts["there"] > 0, "a batch that was sealed is not done again"
     assert counts["done"] + counts["there"] == len(rows) - 2 and counts["failed"] + counts["failed_before"] == 2
-    assert contents(out) == whole
+    assert contents(out) == contents(theirs)
     monkeypatch.undo()
     again = {"done": 0, "tokens": 0, "failed": 0, "there": len(rows) - 2, "failed_before": 2}
     assert ray_cache.write_cache(data, golden, out, **two) == again
