@@ -111,14 +111,16 @@ qv_identity_make(const struct qv_config *c, const char *digest, char identity[QV
     bool lost = false;
     XXH3_128bits_reset(&hash);
     hash_text(&hash, digest);
-    for (const struct field *f = fields; f < fields + sizeof fields / sizeof *fields; f++) {
+    for (size_t i = 0; i < sizeof fields / sizeof *fields && !lost; i++) {
+        const struct field *f = &fields[i];
         json_t *value = value_of(c, f);
         hash_text(&hash, f->name);
         hash_value(&hash, value);
+        lost = !value;
         if (f->kind == PREPROCESS) /* it stands elsewhere in qv_model_info */
             json_decref(value);
-        lost = lost || !value ||
-               (f->kind != PREPROCESS && json_object_set_new(config, f->name, value));
+        else if (!lost)
+            lost = json_object_set_new(config, f->name, value);
     }
     const XXH128_hash_t h = XXH3_128bits_digest(&hash);
     snprintf(identity, QV_IDENTITY_SIZE, "%016llx%016llx", (unsigned long long)h.high64,
