@@ -89,9 +89,9 @@ typedef struct qv_clip_options {
      * anything unforeseen from its beginning; qv_outcome.not_gpu says why. */
     qv_decode decode;
     int gpu;
-    /* Asked with `user`, in the thread that opens or reads the clip, at least every 50 ms while that
-     * waits for the clip's process: false ends the wait and the process, with QV_ESTATE. NULL: it
-     * is not asked. A job asks on its own behalf instead. */
+    /* Called with `user`, in the thread that opens or reads the clip, at least every 50 ms while
+     * that thread waits for the clip's process: false ends the wait and the process, with
+     * QV_ESTATE. May be NULL. A job sets its own instead. */
     bool (*go_on)(void *user);
     void *user;
     int64_t max_source_pixels; /* an image or clip with larger frames fails; 0: no limit */

@@ -31,8 +31,8 @@ wait_for_memory(qv_job *job, struct qv_job_item *item, size_t bytes)
     qv_job_wake(job, QV_JOB_READERS);
 }
 
-/* Waits until an item's next frame pairs may be put; false: the job or the item is over. For a clip,
- * `frames` then own the bytes that are counted for them. */
+/* Waits until an item's next frame pairs may be put; false: the job or the item is over. For a
+ * clip, `frames` then own the bytes that are counted for them. */
 static bool
 take_room(qv_job *job, struct qv_job_item *item, struct qv_job_frames *frames, size_t bytes)
 {

@@ -274,7 +274,7 @@ TEST(no_clip_is_read_without_the_lock)
     assert_non_null(strstr(g->error, "its decoder cannot be locked in: no such filter"));
 }
 
-/* ---- clips that are given up ------------------------------------------------------------------ */
+/* ---- clips that are given up ----------------------------------------------------------------- */
 
 /* What takes no time must take less than SOON_S, or the wait was for a decoder. */
 #define SOON_S 3.0

@@ -107,8 +107,8 @@ print_version(const struct tool_program *p)
 }
 
 /* Checks which options of clips go together, and starts the decoder once, before the first clip and
- * before any output, unless `info` is given only folders, which are no clips to it. `info` also reads
- * other files, so there a missing decoder is not reported here: opening a clip will say it. */
+ * before any output, unless `info` is given only folders, which are no clips to it. `info` also
+ * reads other files, so there a missing decoder is not reported here: opening a clip will say it. */
 static qv_status
 start_decoder(const struct tool *tool, struct tool_options *o, qv_error *err)
 {
