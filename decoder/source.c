@@ -257,8 +257,8 @@ check_codecs(const qvm_source *source, qv_error *err)
         if (par->codec_type == AVMEDIA_TYPE_VIDEO &&
             (!codec || av_match_list(codec->name, usual_decoders, ',') <= 0))
             return qv_fail(err, QV_EFORMAT,
-                           "codec '%s' is not one of the usual codecs (H.264, HEVC, VP8, VP9, AV1, "
-                           "MPEG-1, -2 and -4, Motion JPEG, ProRes); convert the clip",
+                           "codec '%s' is not one of the usual codecs (" QV_USUAL_CODECS
+                           "); convert the clip",
                            avcodec_get_name(par->codec_id));
     }
     return QV_OK;

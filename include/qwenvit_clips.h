@@ -79,9 +79,9 @@ typedef struct qv_clip_options {
     double start_s, end_s;
     double max_seconds; /* a longer clip, or a longer stretch, fails; 0: no limit */
     bool first_frame;   /* read only the first frame, of an animation or any clip, as an image */
-    /* A file with another codec in a video stream fails: the usual ones are H.264, HEVC, VP8, VP9,
-     * AV1, MPEG-1, -2 and -4, Motion JPEG, ProRes, and those of images. */
-    bool usual_codecs;
+/* and those of images */
+#define QV_USUAL_CODECS "H.264, HEVC, VP8, VP9, AV1, MPEG-1, -2 and -4, Motion JPEG, ProRes"
+    bool usual_codecs; /* a file with a codec in a video stream that is not one of these fails */
     /* Linux. QV_DECODE_GPU: the decoders of CUDA device `gpu` make the frames of a clip (H.264 of 8
      * bits, HEVC of 8 or 10, 4:2:0, progressive), in a process of `decoder` (or of this clip alone)
      * that has the device open, and converts and resizes the frames if it can; the clip's own

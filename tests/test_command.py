@@ -40,7 +40,7 @@ def made(name):
 
 def test_help():
     run("--help", "SUBCOMMAND")
-    run("--version", "  NVDEC    ", "  FFmpeg   ", "  cuda     ")  # which backends run here, or why not
+    run("--version", "  NVDEC    ", "  FFmpeg   ", "  cuda     ", "  serve    decodes H.264, ")  # which backends run here, or why not
     for name in SUBCOMMANDS:  # one screen of 40 lines and 100 columns
         lines = run(f"{name} --help", "example:").out.splitlines()
         assert len(lines) <= 40 and max(map(len, lines)) <= 100, name

@@ -93,6 +93,8 @@ print_version(const struct tool_program *p)
     for (const char *line = decoder; *(line += strcspn(line, "\n"));)
         if (*++line)
             tool_print("%.*s\n", (int)strcspn(line, "\n"), line);
+    tool_print("  serve    decodes " QV_USUAL_CODECS ", and images' codecs, or with --all-codecs "
+               "all that are decoded\n");
     for (size_t i = 0; i < sizeof backends / sizeof *backends; i++) {
         const qv_context_options options = { .backend = backends[i] };
         qv_context *context = NULL;
@@ -108,7 +110,7 @@ print_version(const struct tool_program *p)
 
 /* Checks which options of clips go together, and starts the decoder once, before the first clip and
  * before any output, unless `info` is given only folders, which are no clips to it. `info` also
- * reads other files, so there a missing decoder is not reported here: opening a clip will say it. */
+ * reads other files, so its missing decoder is not reported here: opening a clip will say it. */
 static qv_status
 start_decoder(const struct tool *tool, struct tool_options *o, qv_error *err)
 {
