@@ -416,7 +416,7 @@ find_part(qv_cache_writer *w, uint64_t need, const char *key, qv_error *err)
     const uint64_t least = qv_cache_part_least(need);
     const qv_status s = qv_cache_part_open(&w->folder, least > w->room ? least : w->room,
                                            qv_seconds(), &w->current, err);
-    if (!s)
+    if (w->current)
         memcpy(w->current->ffmpeg, w->ffmpeg, sizeof w->ffmpeg);
     return s;
 }

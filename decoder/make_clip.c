@@ -151,8 +151,8 @@ qvm_make_clip(int socket, char **arguments)
     int e = AVERROR(EINVAL);
     qvm_end_with(qvm_caller(socket));
     signal(SIGXFSZ, SIG_IGN); /* so a file above the limit is an error */
-    if (/* NOLINTNEXTLINE(cert-err34-c): the command wrote the numbers */
-        sscanf(arguments[1], QVM_CLIP_SHAPE, &s.width, &s.height, &s.fps, &s.frames) == 4)
+    /* NOLINTNEXTLINE(cert-err34-c): the command wrote the numbers */
+    if (sscanf(arguments[1], QVM_CLIP_SHAPE, &s.width, &s.height, &s.fps, &s.frames) == 4)
         e = make_clip(path, &s);
     if (e < 0)
         av_make_error_string(text, sizeof text, e);
