@@ -42,6 +42,8 @@ typedef enum qv_decode {
 } qv_decode;
 QV_API const char *qv_decode_name(qv_decode decode); /* "gpu"; never NULL */
 
+#define QV_USUAL_CODECS "H.264, HEVC, VP8, VP9, AV1, MPEG-1, -2 and -4, Motion JPEG, ProRes"
+
 /* How to read a clip. A field's name in qwen-vl-utils, if it differs, is in brackets. */
 typedef struct qv_clip_options {
     double fps;         /* frames sampled per second; 0: the preprocess's */
@@ -79,9 +81,8 @@ typedef struct qv_clip_options {
     double start_s, end_s;
     double max_seconds; /* a longer clip, or a longer stretch, fails; 0: no limit */
     bool first_frame;   /* read only the first frame, of an animation or any clip, as an image */
-/* and those of images */
-#define QV_USUAL_CODECS "H.264, HEVC, VP8, VP9, AV1, MPEG-1, -2 and -4, Motion JPEG, ProRes"
-    bool usual_codecs; /* a file with a codec in a video stream that is not one of these fails */
+    /* a file fails that has a codec in a video stream besides QV_USUAL_CODECS and those of images */
+    bool usual_codecs;
     /* Linux. QV_DECODE_GPU: the decoders of CUDA device `gpu` make the frames of a clip (H.264 of 8
      * bits, HEVC of 8 or 10, 4:2:0, progressive), in a process of `decoder` (or of this clip alone)
      * that has the device open, and converts and resizes the frames if it can; the clip's own
