@@ -216,12 +216,12 @@ TEST(quantised_is_what_it_stands_for)
 static float *
 tokens_by(const char *backend, const qv_model_options *options, qv_model_info *info, size_t *bytes)
 {
+    if (options->dtype == QV_BF16 && strcmp(backend, "ref") != 0 &&
+        tiny_context(backend)->caps.dtype != QV_BF16)
+        return NULL;
     struct tiny t = tiny_open_model(tempdir, backend, options, 2);
-    float *tokens = NULL;
-    if (options->dtype == QV_F32 || t.model->ctx->caps.dtype == QV_BF16 || !strcmp(backend, "ref"))
-        tokens = tiny_fixed_tokens(&t, bytes);
     *info = t.info;
-    return tokens;
+    return tiny_fixed_tokens(&t, bytes);
 }
 
 /* Matrices that are kept as they are stored give the bits and the digest of the widened model, in
@@ -272,6 +272,8 @@ TEST(stored_takes_a_third)
     if (!qv_backend_find("cpu"))
         skip();
     qv_context *ctx = tiny_context("cpu");
+    if (ctx->caps.dtype != QV_BF16) /* it has no layout for bf16's matrices either */
+        skip();
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         struct qv_matrix matrix = { .n = sizes[i][0], .k = sizes[i][1], .dtype = QV_BF16 };
         struct qv_layout stored, widened;
