@@ -81,7 +81,7 @@ typedef struct qv_clip_options {
     double start_s, end_s;
     double max_seconds; /* a longer clip, or a longer stretch, fails; 0: no limit */
     bool first_frame;   /* read only the first frame, of an animation or any clip, as an image */
-    /* a file fails that has a codec in a video stream besides QV_USUAL_CODECS and those of images */
+    /* a file with a video stream of another codec than QV_USUAL_CODECS and those of images fails */
     bool usual_codecs;
     /* Linux. QV_DECODE_GPU: the decoders of CUDA device `gpu` make the frames of a clip (H.264 of 8
      * bits, HEVC of 8 or 10, 4:2:0, progressive), in a process of `decoder` (or of this clip alone)

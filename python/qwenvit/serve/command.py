@@ -146,10 +146,8 @@ def load(service: Service, a: argparse.Namespace, loop: asyncio.AbstractEventLoo
     service.metrics.gauge("chunk_rows", "Patches that were computed", lambda: encoder.progress()["rows"])
     service.metrics.gauge("chunk_capacity_rows", "Patches that their chunks had room for", lambda: encoder.progress()["capacity_rows"])
     # all that tokens depend on but the item
-    about = {
-        "version": __version__, "ffmpeg": _decoder.start().ffmpeg(),
-        **{name: info[name] for name in ("identity", "dtype", "backend", "device")},
-    }
+    about = {name: info[name] for name in ("identity", "dtype", "backend", "device")}
+    about.update(version=__version__, ffmpeg=_decoder.start().ffmpeg())
     service.cache = TokenCache(about, a.cache_memory, a.cache, a.cache_bytes, service.writers)
     if a.ec_path:
         if info["model_type"] not in FAMILIES:
