@@ -1241,7 +1241,7 @@ TEST(a_clip_is_dropped_while_it_is_read)
     const struct got *g = find(kept, "k");
     assert_true(g->cancelled && g->lasts == 1);
     assert_int_equal(atomic_load(&n_reads), last - 1);
-    assert_true(g->n < g->n_tokens);
+    assert_true(!g->n_tokens || g->n < g->n_tokens); /* 0: the drop came before the first rows */
 }
 
 /* The bytes of a file give what the file gives. */
