@@ -58,6 +58,12 @@ def golden():
 
 
 @pytest.fixture(scope="session")
+def native(golden):
+    """A backend that computes in bf16 here."""
+    return "cpu" if qwenvit.load(golden, backend="cpu").info["dtype"] == "bf16" else "ref"
+
+
+@pytest.fixture(scope="session")
 def expected(golden):
     return read_safetensors(os.path.join(golden, "expected.safetensors"))[0]
 

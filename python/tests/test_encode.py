@@ -12,16 +12,16 @@ from conftest import ON_CPU, command, python, read_safetensors, refused
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize("given", [None, "f32"])
-def test_a_saved_clip_is_the_commands_file(golden, clip, frames, tmp_path, dtype, given):
+def test_a_saved_clip_is_the_commands_file(golden, native, clip, frames, tmp_path, dtype, given):
     image, odd = tmp_path / "image.ppm", os.fsencode(tmp_path) + b"/odd \xff.gif"
     image.write_bytes(b"P6\n90 70\n255\n" + frames[0].tobytes())
     with open(odd, "wb") as f:
         f.write(clip.read_bytes())
-    model = qwenvit.load(golden, backend="cpu", dtype=dtype, threads=2)
+    model = qwenvit.load(golden, backend=native, dtype=dtype, threads=2)
     ours, theirs = tmp_path / "ours.safetensors", tmp_path / "theirs.safetensors"
     for path in (clip, image, os.fsdecode(odd)):
         asked = ["--dtype", dtype, "--max-frames", 4, *(["--output-dtype", given] if given else [])]
-        command("encode", "--model", golden, "--backend", "cpu", "--threads", 2, *asked, path, "-o", theirs)
+        command("encode", "--model", golden, "--backend", native, "--threads", 2, *asked, path, "-o", theirs)
         tokens = model.encode(path, max_frames=4)
         tokens.save(ours, dtype=given)
         assert ours.read_bytes() == theirs.read_bytes()
@@ -33,8 +33,8 @@ def test_a_saved_clip_is_the_commands_file(golden, clip, frames, tmp_path, dtype
         assert (meta["source"], meta["note"], meta["precision"]) == ("mine", "é", dtype)
 
 
-def test_what_is_no_file_is_saved_with_its_model(golden, frames, expected, tmp_path):
-    model = qwenvit.load(golden, backend="cpu", dtype="bf16", threads=1)
+def test_what_is_no_file_is_saved_with_its_model(golden, native, frames, expected, tmp_path):
+    model = qwenvit.load(golden, backend=native, dtype="bf16", threads=1)
     for tokens, source in ((model.encode({"frames": frames, "key": "a"}), "a"),
                            (model.forward(expected["pixel_values"], expected["grid_thw"]), "")):
         tokens.save(tmp_path / "t.safetensors")
@@ -43,7 +43,7 @@ def test_what_is_no_file_is_saved_with_its_model(golden, frames, expected, tmp_p
         wide = (tensors["tokens"].astype(np.uint32) << 16).view(np.float32)
         assert (wide == tokens.tokens).all()  # nothing was lost
         assert (meta["source"], meta["model"], meta["precision"]) == (source, "qwen3_vl", "bf16")
-        assert "preprocessing" not in meta and meta["backend"] == "cpu"
+        assert "preprocessing" not in meta and meta["backend"] == native
         refused(lambda: tokens.save(tmp_path / "t.safetensors", dtype="f16"), "dtype is 'f16'")
 
 

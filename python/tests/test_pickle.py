@@ -28,8 +28,8 @@ def is_like(a, b, names):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_tokens_are_copied_with_all_that_they_say(golden, clip, torn, frames, expected, tmp_path, way):
-    model = qwenvit.load(golden, backend="cpu", dtype="bf16", threads=1)
+def test_tokens_are_copied_with_all_that_they_say(golden, native, clip, torn, frames, expected, tmp_path, way):
+    model = qwenvit.load(golden, backend=native, dtype="bf16", threads=1)
     results = [model.encode(clip, fps=5), model.encode(frames[0]), model.encode({"frames": frames, "fps": 2, "key": "é"}),
                model.encode(clip, fps=5, dtype="bf16"), model.forward(expected["pixel_values"], expected["grid_thw"]),
                model.encode(torn[1])]
