@@ -60,10 +60,10 @@ qv_matmul_open_cpu(struct qv_device_cpu *dev, const struct matmul_desc_cpu *d,
                                   .dst_stride = d->dst_stride };
     else if (!s && d->type == dnnl_bf16 && qv_primitive_is_reference_cpu(pd))
         s = dnnl_unimplemented; /* as on x86-64 */
-    else if (!s)
+    else if (!s) {
         s = qv_primitive_open_cpu(dev, pd, d->attr ? d->alpha : 1, out);
-    if (!s)
-        out->holds_signals = out->primitive && !qv_primitive_is_brgemm_cpu(pd);
+        out->holds_signals = !qv_primitive_is_brgemm_cpu(pd);
+    }
     if (pd)
         dnnl_primitive_desc_destroy(pd);
     for (int i = 0; i < CPU_OPERANDS; i++)

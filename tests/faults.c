@@ -380,7 +380,7 @@ avc(const char *backend, qv_decoder *decoder, struct made *made, qv_error *err)
     return access(avc_file, F_OK) ? QV_OK : look_at(avc_file, AVC_S, decoder, made->rgb, err);
 }
 
-/* What the sink of a lasting job was told. */
+/* The sink of a lasting job notes its results here. */
 struct told {
     pthread_mutex_t lock;
     pthread_cond_t changed;

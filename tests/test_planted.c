@@ -276,7 +276,7 @@ TEST(no_clip_is_read_without_the_lock)
 
 /* ---- clips that are given up ----------------------------------------------------------------- */
 
-/* What takes no time must take less than SOON_S, or the wait was for a decoder. */
+/* A step that takes SOON_S or longer has waited for a decoder. */
 #define SOON_S 3.0
 
 /* Clips whose decoders say nothing for a long time: one decodes for minutes what lies between two
