@@ -22,27 +22,25 @@ static const struct field {
 };
 
 static json_t *
-list_blocks(const struct qv_config *c, const bool *has)
+list(const int64_t *numbers, int64_t n)
 {
-    json_t *list = json_array();
-    for (int64_t i = 0; i < c->depth; i++)
-        if (has[i] && json_array_append_new(list, json_integer(i))) {
-            json_decref(list);
+    json_t *to = json_array();
+    for (int64_t i = 0; i < n; i++)
+        if (json_array_append_new(to, json_integer(numbers[i]))) {
+            json_decref(to);
             return NULL;
         }
-    return list;
+    return to;
 }
 
 static json_t *
-list_layers(const struct qv_config *c, const int64_t *layers)
+list_blocks(const bool *has, int64_t depth)
 {
-    json_t *list = json_array();
-    for (int64_t i = 0; i < c->n_deepstack; i++)
-        if (json_array_append_new(list, json_integer(layers[i]))) {
-            json_decref(list);
-            return NULL;
-        }
-    return list;
+    int64_t numbers[QV_MOST_DEPTH], n = 0;
+    for (int64_t i = 0; i < depth; i++)
+        if (has[i])
+            numbers[n++] = i;
+    return list(numbers, n);
 }
 
 static json_t *
@@ -54,8 +52,8 @@ value_of(const struct qv_config *c, const struct field *f)
     case INT: return json_integer(*(const int64_t *)at);
     case REAL: return json_real(*(const double *)at);
     case ACT: return json_string(qv_act_names[*(const int *)at]);
-    case BLOCKS: return list_blocks(c, at);
-    case LAYERS: return list_layers(c, at);
+    case BLOCKS: return list_blocks(at, c->depth);
+    case LAYERS: return list(at, c->n_deepstack);
     case PREPROCESS: return qv_preprocess_json(at);
     }
     return NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What all benches share: a device, timing, tables, records, lists. */
+/* All benches share these: a device, timing, tables, records, lists. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
