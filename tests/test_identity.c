@@ -61,7 +61,7 @@ static const struct family {
 static const char *
 quoted(const char *text)
 {
-    static char all[8][2000];
+    static char all[8][2100];
     static unsigned next;
     char *to = all[next++ % 8];
     snprintf(to, sizeof all[0], "{%s}", text);
