@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Opens a cache with settings for the Python binding and tests, and writes parts of what exists
- * already. */
+/* What the command, the Python binding and tests need of caches beyond the public header. */
 #pragma once
 
 #include "qwenvit_cache.h"
@@ -45,3 +44,22 @@ qv_status qv_cache_write_part(const char *dir, const char *name, int64_t sealed_
                               const struct qv_cache_copied *keys, size_t n,
                               void (*left_out)(void *user, size_t key, const char *words),
                               void *user, qv_error *err);
+
+/* How fast a run filled a cache: the work in the parts that it sealed after its first one, and the
+ * time between the first and the last. */
+typedef struct qv_cache_rate {
+    int64_t clips, tokens; /* clips includes failed ones */
+    int64_t parts;         /* includes the first one */
+    double seconds;        /* above 0 */
+    uint64_t reserved[4];
+} qv_cache_rate;
+/* Measures the latest run (one process): of the runs that sealed at least two parts and were not
+ * pruned, the one that sealed a part last. Returns false if there is none. */
+bool qv_cache_last_rate(const qv_cache *cache, qv_cache_rate *out);
+
+#define QV_CACHE_FFMPEG_BYTES 64
+/* Sets `version` to the version of FFmpeg that decoded the clips of part i of n_parts, which it
+ * reads from the part's file; "": the part does not record it, or cannot be read. Returns
+ * QV_EINVAL if no such part exists. */
+qv_status qv_cache_part_ffmpeg(const qv_cache *cache, int64_t i,
+                               char version[QV_CACHE_FFMPEG_BYTES], qv_error *err);

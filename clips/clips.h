@@ -10,6 +10,12 @@
 #include "option_list.h"
 #include "pixels/pixels.h"
 
+/* Computes the frame indices that transformers' Qwen3-VL video processor samples: evenly spaced,
+ * rounded half to even. Returns how many there are; `indices` may be NULL. `wanted` is the number
+ * asked for (0: by fps), `least` and `most` bound it. */
+int64_t qv_sample_frames(int64_t total_frames, double source_fps, double fps, int64_t wanted,
+                         int64_t least, int64_t most, int64_t *indices);
+
 /* ---- choose.c: which frames, at which size --------------------------------------------------- */
 
 /* The rules of one package for a family of models. `p` has the options' numbers already. */

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "clips.h"
+#include "decoders.h"
 
 enum {
     QVM_MOST_RETIRED = 8,

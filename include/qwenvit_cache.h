@@ -172,30 +172,12 @@ QV_API bool qv_cache_exists(const char *dir);
 QV_API qv_status qv_cache_open(const char *dir, qv_cache **out, qv_error *err);
 QV_API void qv_cache_close(qv_cache **cache);
 QV_API void qv_cache_get_info(const qv_cache *cache, qv_cache_info *out);
-/* How fast a run filled a cache: the work in the parts that it sealed after its first one, and the
- * time between the first and the last. */
-typedef struct qv_cache_rate {
-    int64_t clips, tokens; /* clips includes failed ones */
-    int64_t parts;         /* includes the first one */
-    double seconds;        /* above 0 */
-    uint64_t reserved[4];
-} qv_cache_rate;
-/* Measures the latest run (one process): of the runs that sealed at least two parts and were not
- * pruned, the one that sealed a part last. Returns false if there is none. */
-QV_API bool qv_cache_last_rate(const qv_cache *cache, qv_cache_rate *out);
 /* Returns why damaged part i of n_damaged cannot be used; the text names its file. NULL for an i
  * past the last. *superseded is set to whether nothing is lost with the part: its index names its
  * keys, and each of them has a record elsewhere that counts before the one here or has the same
  * source. qv_cache_prune removes such a part. To find that out the call reads the part's index;
  * `superseded` may be NULL. */
 QV_API const char *qv_cache_damage(const qv_cache *cache, int64_t i, bool *superseded);
-
-#define QV_CACHE_FFMPEG_BYTES 64
-/* Sets `version` to the version of FFmpeg that decoded the clips of part i of n_parts, which it
- * reads from the part's file; "": the part does not record it, or cannot be read. Returns
- * QV_EINVAL if no such part exists. */
-QV_API qv_status qv_cache_part_ffmpeg(const qv_cache *cache, int64_t i,
-                                      char version[QV_CACHE_FFMPEG_BYTES], qv_error *err);
 
 /* A key and what the cache knows about it. Its texts are valid until the cache is closed. */
 typedef struct qv_cache_item {

@@ -209,31 +209,6 @@ QV_API qv_preprocess qv_preprocess_default(bool is_image);
  * Returns QV_EBACKEND if the program does not exist, and QV_ENOMEM.
  */
 QV_API qv_status qv_decoder_start(const char *program, qv_decoder **out, qv_error *err);
-/* Sets `text` to what qwenvit-decoder reports of itself: a line with its version, and indented
- * lines with FFmpeg's version and whether NVIDIA's decoders (NVDEC) are in the build. `program` is
- * as in qv_decoder_start. Returns QV_EBACKEND if the program does not exist or does not run, for
- * example because FFmpeg's libraries are missing. */
-QV_API qv_status qv_decoder_version(const char *program, char text[256], qv_error *err);
-#define QV_FFMPEG_BYTES 64
-/* Sets `version` to the version of FFmpeg that the decoder's program runs with, such as "7.1.5",
- * which may decide the bytes of frames. NULL: of the program that qv_decoder_start(NULL) finds.
- * Starts the program once more. Returns QV_EBACKEND as qv_decoder_version does. */
-QV_API qv_status qv_decoder_ffmpeg(const qv_decoder *decoder, char version[QV_FFMPEG_BYTES],
-                                   qv_error *err);
-/* Finds out whether CUDA device `gpu` can decode clips (QV_DECODE_GPU). It starts a process that
- * opens the device, which takes some 0.5 s; with `wait` it waits for that. Returns QV_OK if the
- * device can; QV_ESTATE if that is not known yet, or no process can be started now; QV_EBACKEND,
- * with the reason, if it cannot. After a failure a later call or clip tries again: after 1 s, then
- * 2 s, up to 512 s. */
-QV_API qv_status qv_decoder_gpu(qv_decoder *decoder, int gpu, bool wait, qv_error *err);
-/* Returns whether a process has CUDA device `gpu` open already, for qv_decoder_gpu, a clip or a
- * job. If `why` is not NULL, it is set to why the device decodes nothing, as a text that follows
- * "since", or "". */
-QV_API bool qv_decoder_has_gpu(qv_decoder *decoder, int gpu, char why[64]);
-/* Returns the most memory, in bytes, that decoding uses on a CUDA device (QV_DECODE_GPU), however
- * many clips it decodes: the process's context, and the pictures of all streams. The CPU decodes
- * streams beyond that. */
-QV_API int64_t qv_decoder_gpu_bytes(void);
 /* Ends the program, whose clips must be closed first. This takes at most 60 s, usually no time. In
  * a forked process it only frees and closes that process's share of the decoder. */
 QV_API void qv_decoder_stop(qv_decoder **decoder);
@@ -281,12 +256,6 @@ QV_API qv_status qv_clip_read(qv_clip *clip, uint8_t *dst, int64_t n_max, int64_
 QV_API qv_status qv_smart_resize(int64_t num_frames, int64_t height, int64_t width,
                                  const qv_preprocess *p, int64_t *out_height, int64_t *out_width,
                                  qv_error *err);
-
-/* Computes the frame indices that transformers' Qwen3-VL video processor samples: evenly spaced,
- * rounded half to even. Returns how many there are; `indices` may be NULL. */
-QV_API int64_t qv_sample_frames(int64_t total_frames, double source_fps, double fps,
-                                int64_t num_frames, int64_t min_frames, int64_t max_frames,
-                                int64_t *indices);
 
 /*
  * Resizes RGB bytes as torchvision resizes uint8 tensors, bicubic (a = -0.5) and antialiased:
@@ -545,10 +514,6 @@ QV_API void qv_job_cancel(qv_job *job);
 /* Fills *out with the job's counts so far. Any thread may call it until qv_job_end has returned. */
 QV_API void qv_job_get_progress(qv_job *job, qv_job_progress *out);
 
-/* Turns *p into the counts and seconds since *before, an earlier progress of the same job; `limit`
- * is then that time's. */
-QV_API void qv_job_progress_since(qv_job_progress *p, const qv_job_progress *before);
-
 /* Cancels the sources that are not done, waits for the sink and the decoders to return from calls
  * under way, and frees the job. */
 QV_API void qv_job_close(qv_job **job);
@@ -621,9 +586,6 @@ typedef struct qv_cache_fill_counts {
  * as empty. Returns the errors of qv_cache_open; QV_EINVAL for NULL or invalid options. */
 QV_API qv_status qv_cache_fill_open(const char *dir, const qv_cache_fill_options *options,
                                     qv_cache_fill **out, qv_error *err);
-/* Returns the cache as it was when the fill was opened, or NULL if it was empty. It belongs to the
- * fill and is valid until qv_cache_fill_end. */
-QV_API const qv_cache *qv_cache_fill_there(const qv_cache_fill *fill);
 /* Adds a clip, and looks at its file. It is wanted if the cache lacks it, has it with another path,
  * size, time, stretch or options (as far as these are compared), or if it failed before and
  * retry_failed is set. A clip whose file is gone is not wanted if the cache has it. `own` has this
@@ -633,41 +595,11 @@ QV_API const qv_cache *qv_cache_fill_there(const qv_cache_fill *fill);
 QV_API qv_status qv_cache_fill_add(qv_cache_fill *fill, const char *key, const char *path,
                                    const qv_clip_options *own, bool *wanted, qv_error *err);
 
-/* A clip or an image in memory. */
-typedef struct qv_cache_fill_memory {
-    qv_source_kind kind; /* QV_SOURCE_BYTES: the bytes of a file; QV_SOURCE_FRAMES: uint8 frames, as
-                       * item says */
-    const void *data;    /* [n_bytes] */
-    size_t n_bytes;      /* for frames, as many as their shape needs */
-    /* The following fields are only for frames. Two clips are the same if all of these and the
-     * bytes are equal. */
-    qv_item item; /* shape of the frames, with n_frames of 1 or more; item.data is ignored */
-    const double *timestamps_s; /* times of the frames, [item.n_frames]; NULL: unknown */
-    double sampled_fps;         /* rate of the frames; 0: unknown */
-    uint64_t reserved[4];
-} qv_cache_fill_memory;
-
-/* Adds a clip in memory, by the rules of qv_cache_fill_add. The path in its record is "xxh3:" and a
- * hash of its bytes and, for frames, of their shape, timestamps and rate; its time is 0. All memory
- * is the caller's and must live until qv_cache_fill_run or qv_cache_fill_end has returned. Returns
- * QV_EINVAL for another kind, for no bytes and for no frames; QV_ENOMEM. Frames whose shape the
- * model does not accept, or whose number of bytes does not match it, fail alone in the run. */
-QV_API qv_status qv_cache_fill_add_memory(qv_cache_fill *fill, const char *key,
-                                          const qv_cache_fill_memory *memory,
-                                          const qv_clip_options *own, bool *wanted, qv_error *err);
-
-/* Forgets the clips that were added since the last run, so that their memory may be freed. */
-QV_API void qv_cache_fill_forget(qv_cache_fill *fill);
-
-/* Creates the folder, or checks that it was made with this model and these options. Runs do this
- * too; calling it first finds a mismatch early. It only reads the model's description, so the model
- * may be at work. Returns QV_EFORMAT if the folder was made otherwise, naming what differs; the
- * errors of qv_cache_writer_open. */
-QV_API qv_status qv_cache_fill_begin(qv_cache_fill *fill, const qv_model *model, qv_error *err);
 /* Computes the added clips that are wanted, and seals them. models are of the same tower, each on
  * its own device. More clips may be added afterwards; they are compared with the cache as it was
  * when the fill was opened. Returns QV_OK even if clips failed or the run was stopped; otherwise
- * what ended the run: the errors of qv_cache_fill_begin, qv_job_open and qv_job_add, or the first
+ * what ended the run: QV_EFORMAT if the folder was made with another model or other options, which
+ * the text names; the errors of qv_cache_writer_open, qv_job_open and qv_job_add; or the first
  * failure of the device or the disk. */
 QV_API qv_status qv_cache_fill_run(qv_cache_fill *fill, qv_model *const *models, size_t n_models,
                                    qv_error *err);

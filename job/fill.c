@@ -15,7 +15,9 @@
 #include "error.h"
 #include "grow.h"
 #include "halves.h"
+#include "clips/decoders.h"
 #include "clips/option_list.h"
+#include "more.h"
 #include "options.h"
 
 enum { SINKS = 4 };

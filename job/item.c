@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "job.h"
+#include "clips/decoders.h"
 #include "options.h"
 
 #define MOST_BYTES ((int64_t)1 << 42) /* of a source, so that sums of them do not overflow */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clips/decoders.h"
 #include "job.h"
 
 /* ---- room ------------------------------------------------------------------------------------ */

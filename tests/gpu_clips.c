@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "clips/decoders.h"
 #include "clock.h"
 #include "qwenvit_clips.h"
 

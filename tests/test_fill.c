@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 
 #include "job/halves.h"
+#include "job/more.h"
 #include "cache_tools.h"
 #include "error.h"
 #include "tiny.h"

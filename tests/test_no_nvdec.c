@@ -3,6 +3,7 @@
  * them hears so. */
 #include "test.h"
 
+#include "clips/decoders.h"
 #include "make_clips.h"
 #include "read_clip.h"
 #include "start_decoder.h"

@@ -19,7 +19,9 @@
 
 extern "C" {
 #include "dtype.h"
+#include "clips/decoders.h"
 #include "clips/option_list.h"
+#include "job/more.h"
 }
 
 namespace qvpy

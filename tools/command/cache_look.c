@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cache/open.h"
 #include "cache_command.h"
 #include "error.h"
 #include "files/json.h"

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "cache_command.h"
+#include "job/more.h"
 #include "commit.h"
 #include "encode.h"
 #include "error.h"

@@ -4,7 +4,9 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "cache/open.h"
 #include "cache_command.h"
+#include "job/more.h"
 #include "dtype.h"
 #include "error.h"
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "cache_command.h"
+#include "clips/decoders.h"
 #include "error.h"
 #include "files/outcome_json.h"
 #include "files/gguf.h"

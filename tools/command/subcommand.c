@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "clips/decoders.h"
 #include "clips/option_list.h"
 #include "commit.h"
 #include "tool.h"
