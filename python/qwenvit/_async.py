@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from . import _check, _core, _model
 from ._error import Error, error
 from ._model import Dtype, Model, Tokens
-from ._sources import describe, is_data, key_of, options_of
+from ._sources import FrameFiles, describe, is_data, key_of, options_of
 from ._stream import MOST_AHEAD, Jobs
 
 if TYPE_CHECKING:
@@ -147,6 +147,14 @@ class AsyncEncoder:
                 raise error(*self._collector.over) from None
             raise
         return request
+
+    async def _prepared(self, source: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Returns a source and its options for submit(), whose frames in files another thread has decoded."""
+        if not isinstance(source.get("bytes"), FrameFiles):
+            return source, options
+        cores = [m._core for m in self.models]
+        frames, *_ = await asyncio.to_thread(describe, cores, source, 0, options_of(options), self._options)
+        return {"frames": frames, "key": source.get("key")}, {}
 
     async def encode(self, source: One, *, timeout: float | None = None, **options: Any) -> Tokens:
         """Returns the Tokens of a source, or raises its Error; asyncio.TimeoutError after so many
