@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import qwenvit
+from qwenvit._sources import describe
 from conftest import another_tower, python, refused
 from qwenvit import _async
 
@@ -248,3 +249,22 @@ futures[0].result()
 def test_the_interpreter_ends_while_requests_wait(golden):
     ended = python(END, golden)
     assert ended.returncode == 0 and not ended.stderr, ended
+
+
+def test_frames_that_found_no_room_stay_whole(model):
+    few = [bytes(f"P5\n128 96\n255\n", "ascii") + bytes([i]) * (128 * 96) for i in (10, 90, 200)]
+    plain = model.encode({"frames": few})
+    large = np.zeros((8, 256, 256, 3), np.uint8)
+    with qwenvit.AsyncEncoder(model, queue=1, queue_bytes=1) as encoder:
+        while True:
+            frames, *_ = describe([model._core], {"frames": few}, 0, {})
+            others = [encoder.submit({"frames": large})]
+            try:
+                encoder.submit({"frames": frames}).result()
+            except qwenvit.Error as e:
+                assert e.status == "QV_EFULL"
+                break
+        [other.result() for other in others]
+        found = encoder.submit({"frames": frames}).result()
+    assert found.timestamps.tolist() == [0, 1, 2] and np.asarray(found.tokens).shape == np.asarray(plain.tokens).shape
+    assert np.abs(np.asarray(found.tokens, np.float32) - np.asarray(plain.tokens, np.float32)).max() < 1e-4
