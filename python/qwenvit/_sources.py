@@ -309,7 +309,7 @@ def _has_files(frames: Any) -> bool:
     return isinstance(frames, (list, tuple)) and any(map(_is_encoded, frames))
 
 
-def _array_of_file(frame: Any, name: str, options: Options, n: int) -> Any:
+def array_of_file(frame: Any, name: str, options: Options, n: int) -> Any:
     """Returns the pixels of one of n images in files, as encode() decodes an image. A clip's decoded frames
     may take as much memory as a clip's decoder."""
     if is_data(frame):
@@ -338,7 +338,7 @@ def _array_of_file(frame: Any, name: str, options: Options, n: int) -> Any:
 def _array(frame: Any, name: str, options: Options, n: int) -> Any:
     """Returns an array of bytes as the binding takes it."""
     if _is_encoded(frame):
-        return _array_of_file(frame, name, options, n)
+        return array_of_file(frame, name, options, n)
     if _is_pil(frame):
         return _array_of_pil(frame)
     frame, _ = shareable(frame, name)
