@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from . import _check, _core, _model
 from ._error import Error, error
 from ._model import Dtype, Model, Tokens
-from ._sources import FPS_OF_FILES, FrameFiles, array_of_file, describe, is_data, key_of, options_of
+from ._sources import OPTIONS_OF_FILES, FrameFiles, array_of_file, describe, is_data, key_of, options_of
 from ._stream import MOST_AHEAD, Jobs
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class AsyncEncoder:
         if not isinstance(source.get("bytes"), FrameFiles):
             return source, options
         files, arrays = list(source["bytes"].files()), list[Any]()
-        asked = {"fps": FPS_OF_FILES, **options_of(options)}
+        asked = {**OPTIONS_OF_FILES, **options_of(options)}
         for i, file in enumerate(files):
             name, both = f"frames: frame {i}", {**self._options, **asked}
             arrays.append(await asyncio.to_thread(array_of_file, file, name, both, len(files)))

@@ -43,7 +43,7 @@ TIMES_OF_FRAMES = ("timestamps", "frames_indices", "total_num_frames")  # which 
 # options that decoding a frame's file obeys
 OF_DECODING = ("decode_memory", "decode_seconds", "max_source_pixels", "usual_codecs")
 NOT_RESIZED = {"first_frame": True, "min_pixels": 1, "max_pixels": 1 << 30}
-FPS_OF_FILES = 1.0  # of frames in files, unless said otherwise; as vLLM and Qwen have it
+OPTIONS_OF_FILES = {"fps": 1.0}  # of frames in files, unless said otherwise; as vLLM and Qwen have it
 DECODE_MEMORY = 4 << 30  # bytes of a clip, unless decode_memory says otherwise
 BLANKS = b" \t\r\n"  # which base64 may have in between
 UNQUOTED_AT_ONCE = 1 << 14  # bytes of a data: URL
@@ -331,7 +331,7 @@ def array_of_file(frame: Any, name: str, options: Options, n: int) -> Any:
     *_, width, height = frames.source()
     most = options.get("decode_memory") or DECODE_MEMORY
     if n * width * height * 3 > most:
-        raise error("QV_EINVAL", f"{name}: {n} frames of {width}x{height} take more than {most} bytes; send smaller ones, or a clip")
+        raise error("QV_EINVAL", f"{name}: {n} frames of {width}x{height} take more than {most} bytes; send smaller ones")
     return shareable(frames.array(), name)[0]
 
 
@@ -361,7 +361,7 @@ def _frames(models: Sequence[_core.Model], frames: Any, is_image: bool, own: Opt
         is_image = is_image or _is_pil(frames) or getattr(arrays[0], "ndim", 0) in (2, 3)
     fps, seconds = (0, []) if is_image else _seconds_of(own, common)
     if not fps and not seconds and not is_image and _has_files(frames):
-        fps = FPS_OF_FILES
+        fps = OPTIONS_OF_FILES["fps"]
     pixels = {k: options[k] for k in ("min_pixels", "max_pixels") if k in options}
     device = cuda_device(arrays[0]) if arrays else -1
     model, stream = models[0], 0
