@@ -489,6 +489,7 @@ typedef struct qv_job_progress {
     bool ended;           /* the job ended early; qv_job_end says why */
     int64_t gpu_clips;    /* done clips whose frames came from a GPU's decoders */
     int64_t gpu_decoders; /* how many of `decoders` use a GPU */
+    char no_gpu[200];     /* why a GPU that was to decode does not; "" if none was missing */
     uint64_t reserved[4];
 } qv_job_progress;
 

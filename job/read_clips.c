@@ -102,11 +102,14 @@ static void
 find_gpu(qv_job *job, struct qv_job_device *d, qv_decoder *decoder)
 {
     char why[sizeof d->not_gpu];
-    const qv_status status = qv_decoder_gpu(decoder, d->gpu, false, NULL);
+    qv_error err = { 0 };
+    const qv_status status = qv_decoder_gpu(decoder, d->gpu, false, &err);
     qv_decoder_has_gpu(decoder, d->gpu, why);
     pthread_mutex_lock(&job->lock);
     d->decodes = !status;
     d->is_opening = status == QV_ESTATE;
+    if (!d->decodes && !d->is_opening)
+        snprintf(job->progress.no_gpu, sizeof job->progress.no_gpu, "%.199s", err.text);
     memcpy(d->not_gpu, why, sizeof why);
     job->on_gpu = job->looks_for_gpu = false;
     for (int i = 0; i < job->n_devices; i++) {

@@ -268,8 +268,6 @@ encode(const struct tool_options *o, struct tool_devices *devices)
     struct tool_encoder e = {
         .o = o, .clip = o->clip, .outputs = outputs, .n = n, .makes_folders = makes_folders
     };
-    if (e.clip.decode == QV_DECODE_AUTO)
-        e.clip.decode = QV_DECODE_CPU; /* a GPU does not notice all damage, and files stay */
     const int code = status ? tool_fail(status, &err) : encode_with(&e, devices, &err);
     for (size_t i = 0; outputs && i < n; i++) {
         tool_output_close(&outputs[i]);

@@ -230,7 +230,8 @@ struct tool_job_progress {
     const struct tool_options *o;
     double shown_s, recorded_s; /* recorded_s 0: never */
     int64_t total;              /* number of sources */
-    bool terminal;
+    const char *limit;          /* the stage that limits, when it was last asked */
+    bool terminal, told_no_gpu;
 };
 struct qv_job;
 void tool_job_progress_begin(struct tool_job_progress *p, int64_t total,
