@@ -666,6 +666,32 @@ TEST(test_cache_goes_on)
     on_cuda = false;
 }
 
+/* For a long list the command opens a GPU's decoders itself, and none of its clips has to wait. */
+TEST(test_long_list)
+{
+    enum { LONG = 48 };
+    clip_write("x264.mp4");
+    FILE *list = fopen(temp_path("list"), "w");
+    assert_non_null(list);
+    for (int i = 0; i < LONG; i++)
+        fprintf(list, "{\"path\": \"x264.mp4\", \"key\": \"%d\"}\n", i);
+    assert_int_equal(fclose(list), 0);
+    on_cuda = true;
+    cores = 2;
+    qv_decoder *decoder = start_gpu("");
+    const struct tool_options o = { .backend = "ref",
+                                    .dtype = QV_F32,
+                                    .model = QV_GOLDEN "/qwen3_vl",
+                                    .out = temp_path("long"),
+                                    .list = temp_path("list"),
+                                    .quiet = true,
+                                    .clip = { .decoder = decoder, .max_pixels = 12 * 32 * 32 } };
+    assert_int_equal(tool_cache_fill(&o), 0);
+    assert_int_equal(decoder->gpus->at[0].now.given, LONG);
+    cores = 0;
+    on_cuda = false;
+}
+
 /* So do files that the command writes. */
 TEST(test_files)
 {

@@ -205,7 +205,7 @@ run_all(struct run *r, qv_error *err)
         s = find_work(r, err);
     r->look_s = qv_seconds() - began_s - r->list_s;
     if (!s)
-        s = tool_devices_open(r->o, &r->devices, err);
+        s = tool_devices_open(r->o, r->n_wanted, &r->devices, err);
     if (!s) /* a folder that cannot be made is bad input; a disk that fails later is not */
         s = qv_cache_fill_begin(r->fill, r->devices.models[0], err);
     return s ? tool_fail(s, err) : run_fill(r, err);
