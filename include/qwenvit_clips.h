@@ -32,8 +32,8 @@ typedef enum qv_like {
 QV_API const char *qv_like_name(qv_like like); /* "qwen-vl-utils"; never NULL */
 
 /* Who decodes clips: the CPU or an NVIDIA GPU. Their frames are byte-identical, except for damage
- * that a GPU does not notice. AUTO means the CPU, except in jobs, which use both
- * (qv_job_options.clip); fills of caches use the CPU. */
+ * that a GPU does not notice. AUTO means the CPU, except in jobs and fills of caches, which use
+ * both (qv_job_options.clip). */
 typedef enum qv_decode {
     QV_DECODE_AUTO = 0,
     QV_DECODE_CPU,
