@@ -426,9 +426,8 @@ typedef struct qv_job_options {
      * beyond 12 per model. With several models each one's GPU decodes (qv_model_info.device), and
      * `gpu` is ignored. With QV_DECODE_AUTO each CUDA model's GPU decodes too, if it can be locked
      * in, once a clip that it can decode has come and as many more sources wait as it decodes at
-     * once, and while no frames wait for the device. If anything is missing or lost, the CPU
-     * decodes (qv_outcome.not_gpu). A GPU does not notice all damage, so use QV_DECODE_CPU for
-     * tokens that are stored and must be the same each time. */
+     * once. If anything is missing or lost, the CPU decodes (qv_outcome.not_gpu). A GPU does not
+     * notice all damage: with QV_DECODE_CPU tokens of damaged clips are the same each time, too. */
     qv_clip_options clip;
     uint64_t reserved[8];
 } qv_job_options;

@@ -155,16 +155,6 @@ device_of(const struct qv_job_worker *w)
     return &w->job->devices[w->lane % w->job->n_devices];
 }
 
-/* Returns whether a reader waits for room, as frames wait for the device. */
-static bool
-is_full(const qv_job *job)
-{
-    for (int i = 0; i < job->lanes.n; i++)
-        if (job->readers[i].item && job->readers[i].item->room.since_s > 0)
-            return true;
-    return false;
-}
-
 /* Sets who decodes the clip whose options ask for `asked`, and with how many threads. */
 static void
 choose_decoder(const struct qv_job_worker *w, struct qv_job_item *item, qv_decode asked,
@@ -180,7 +170,6 @@ choose_decoder(const struct qv_job_worker *w, struct qv_job_item *item, qv_decod
         [QV_JOB_CORE_IS_FREE] = job->on_gpu && w->lane >= job->lanes.gpu,
         [QV_JOB_GPU_NEVER] = *d->not_gpu,
         [QV_JOB_GPU_NOT_YET] = !d->decodes,
-        [QV_JOB_DEVICE_BUSY] = is_full(job),
     };
     const struct qv_job_choice choice = qv_job_who_decodes(asked, holds);
     o->decode = choice.decode;

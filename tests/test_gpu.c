@@ -555,7 +555,7 @@ TEST(test_auto)
         { "", true, CLIPS, 26, 12, CLIPS - 1, "a core was free first", 0 },
         { "", false, CLIPS, 0, 1, CLIPS - 1, "no GPU was open yet", 0 },
         { "", false, 3, 0, 0, 0, "no GPU was open yet", 0 },
-        { "", true, CLIPS, 0, 1, CLIPS - 1, "frames waited for the device", 1 },
+        { "", true, CLIPS, 2, CLIPS, CLIPS, "", 1 }, /* frames wait for the device */
         { "gone", true, CLIPS, 0, 1, CLIPS - 1, "the device is lost", 0 },
         { "crash 200", true, CLIPS, 0, 1, CLIPS - 1, "the GPU's process has ended", 0 },
         { "no driver", false, CLIPS, 0, 0, 0, "NVIDIA's driver (libcuda.so.1) is not here", 0 },
