@@ -118,6 +118,7 @@ struct tool {
     int (*run)(const struct tool_options *options);
     const struct tool_program *verbs; /* what it consists of, in place of run */
     const char *program;              /* the program beside this one that has it */
+    const char *elsewhere;            /* what to install for it, to follow "it is in" */
     bool ends_at_once;                /* the process ends without the libraries' exit handlers */
 };
 
