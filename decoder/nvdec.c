@@ -29,8 +29,8 @@ load(struct qvm_nvcalls *call)
         return "NVIDIA's driver (libcuda.so.1) is not here";
     void *cuvid = dlopen("libnvcuvid.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!cuvid)
-        return "NVIDIA's video library (libnvcuvid.so.1) is not here; containers have it with the "
-               "driver capability 'video'";
+        return "NVIDIA's video library (libnvcuvid.so.1) is not here; a container gets it with "
+               "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video";
 #define CALL(library, name, type, symbol)                                                          \
     *(void **)(void *)&call->name = dlsym(library, symbol);                                        \
     if (!call->name)                                                                               \

@@ -32,8 +32,8 @@ typedef enum qv_like {
 QV_API const char *qv_like_name(qv_like like); /* "qwen-vl-utils"; never NULL */
 
 /* Who decodes clips: the CPU or an NVIDIA GPU. Their frames are byte-identical, except for damage
- * that a GPU does not notice. AUTO means the CPU, except in jobs, which use both
- * (qv_job_options.clip); fills of caches use the CPU. */
+ * that a GPU does not notice. AUTO means the CPU, except in jobs and fills of caches, which use
+ * both (qv_job_options.clip). */
 typedef enum qv_decode {
     QV_DECODE_AUTO = 0,
     QV_DECODE_CPU,
@@ -395,9 +395,8 @@ typedef struct qv_job_options {
      * beyond 12 per model. With several models each one's GPU decodes (qv_model_info.device), and
      * `gpu` is ignored. With QV_DECODE_AUTO each CUDA model's GPU decodes too, if it can be locked
      * in, once a clip that it can decode has come and as many more sources wait as it decodes at
-     * once, and while no frames wait for the device. If anything is missing or lost, the CPU
-     * decodes (qv_outcome.not_gpu). A GPU does not notice all damage, so use QV_DECODE_CPU for
-     * tokens that are stored and must be the same each time. */
+     * once. If anything is missing or lost, the CPU decodes (qv_outcome.not_gpu). A GPU does not
+     * notice all damage: with QV_DECODE_CPU tokens of damaged clips are the same each time, too. */
     qv_clip_options clip;
     uint64_t reserved[8];
 } qv_job_options;
@@ -458,6 +457,7 @@ typedef struct qv_job_progress {
     bool ended;           /* the job ended early; qv_job_end says why */
     int64_t gpu_clips;    /* done clips whose frames came from a GPU's decoders */
     int64_t gpu_decoders; /* how many of `decoders` use a GPU */
+    char no_gpu[200];     /* why a GPU that was to decode does not; "" if none was missing */
     uint64_t reserved[4];
 } qv_job_progress;
 

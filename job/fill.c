@@ -173,8 +173,6 @@ qv_cache_fill_open(const char *dir, const qv_cache_fill_options *options, qv_cac
     if (!f)
         return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(dir));
     f->o = *options;
-    if (f->o.clip.decode == QV_DECODE_AUTO)
-        f->o.clip.decode = QV_DECODE_CPU; /* a GPU does not notice all damage, and a cache stays */
     f->dir = strdup(dir);
     f->has_lock = !pthread_mutex_init(&f->lock, NULL);
     const qv_status s = !f->dir || !f->has_lock

@@ -103,11 +103,14 @@ static void
 find_gpu(qv_job *job, struct qv_job_device *d, qv_decoder *decoder)
 {
     char why[sizeof d->not_gpu];
-    const qv_status status = qv_decoder_gpu(decoder, d->gpu, false, NULL);
+    qv_error err = { 0 };
+    const qv_status status = qv_decoder_gpu(decoder, d->gpu, false, &err);
     qv_decoder_has_gpu(decoder, d->gpu, why);
     pthread_mutex_lock(&job->lock);
     d->decodes = !status;
     d->is_opening = status == QV_ESTATE;
+    if (!d->decodes && !d->is_opening)
+        snprintf(job->progress.no_gpu, sizeof job->progress.no_gpu, "%.199s", err.text);
     memcpy(d->not_gpu, why, sizeof why);
     job->on_gpu = job->looks_for_gpu = false;
     for (int i = 0; i < job->n_devices; i++) {
@@ -153,16 +156,6 @@ device_of(const struct qv_job_worker *w)
     return &w->job->devices[w->lane % w->job->n_devices];
 }
 
-/* Returns whether a reader waits for room, as frames wait for the device. */
-static bool
-is_full(const qv_job *job)
-{
-    for (int i = 0; i < job->lanes.n; i++)
-        if (job->readers[i].item && job->readers[i].item->room.since_s > 0)
-            return true;
-    return false;
-}
-
 /* Sets who decodes the clip whose options ask for `asked`, and with how many threads. */
 static void
 choose_decoder(const struct qv_job_worker *w, struct qv_job_item *item, qv_decode asked,
@@ -178,7 +171,6 @@ choose_decoder(const struct qv_job_worker *w, struct qv_job_item *item, qv_decod
         [QV_JOB_CORE_IS_FREE] = job->on_gpu && w->lane >= job->lanes.gpu,
         [QV_JOB_GPU_NEVER] = *d->not_gpu,
         [QV_JOB_GPU_NOT_YET] = !d->decodes,
-        [QV_JOB_DEVICE_BUSY] = is_full(job),
     };
     const struct qv_job_choice choice = qv_job_who_decodes(asked, holds);
     o->decode = choice.decode;

@@ -53,7 +53,6 @@ static const struct qv_job_choice choices[][QV_JOB_CASES] = {
         [QV_JOB_CORE_IS_FREE] = { QV_DECODE_AUTO, "a core was free first" },
         [QV_JOB_GPU_NEVER] = { QV_DECODE_AUTO, NULL },
         [QV_JOB_GPU_NOT_YET] = { QV_DECODE_AUTO, "no GPU was open yet" },
-        [QV_JOB_DEVICE_BUSY] = { QV_DECODE_AUTO, "frames waited for the device" },
         [QV_JOB_GPU_READY] = { QV_DECODE_GPU, "" },
     },
     [QV_DECODE_GPU] = {
@@ -62,7 +61,6 @@ static const struct qv_job_choice choices[][QV_JOB_CASES] = {
         [QV_JOB_CORE_IS_FREE] = { QV_DECODE_CPU, "a core was free first" },
         [QV_JOB_GPU_NEVER] = { QV_DECODE_GPU, "" },
         [QV_JOB_GPU_NOT_YET] = { QV_DECODE_GPU, "" },
-        [QV_JOB_DEVICE_BUSY] = { QV_DECODE_GPU, "" },
         [QV_JOB_GPU_READY] = { QV_DECODE_GPU, "" },
     },
 };

@@ -35,7 +35,6 @@ enum qv_job_case {
     QV_JOB_CORE_IS_FREE, /* the reader is the CPU's, while others are a GPU's */
     QV_JOB_GPU_NEVER,    /* the reader's GPU decodes nothing */
     QV_JOB_GPU_NOT_YET,  /* the reader's GPU is not open */
-    QV_JOB_DEVICE_BUSY,  /* frames wait for the device, which decoding would slow */
     QV_JOB_GPU_READY,    /* none of these */
     QV_JOB_CASES
 };

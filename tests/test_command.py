@@ -39,7 +39,8 @@ def made(name):
 
 
 def test_help():
-    run("--help", "SUBCOMMAND")
+    named = re.findall("^  ([a-z]+)  ", run("--help", "SUBCOMMAND").out, re.M)
+    assert "serve" in named and len(named) <= 9, named
     run("--version", "  NVDEC    ", "  FFmpeg   ", "  cuda     ", "  serve    decodes H.264, ")  # which backends run here, or why not
     for name in SUBCOMMANDS:  # one screen of 40 lines and 100 columns
         lines = run(f"{name} --help", "example:").out.splitlines()
@@ -50,6 +51,7 @@ def test_help():
     each(0, ("encode --help=clips", "  --fps F "), ("help", "usage: qwenvit SUBCOMMAND"),
          ("help encode", "usage: qwenvit encode "),
          ("verify --help", "cosine        of the worst row"))
+    run("serve --model m", "serve: it is in the Python wheel: pip install 'qwenvit[serve]'", code=4)
 
 
 def test_completion():

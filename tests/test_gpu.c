@@ -555,7 +555,7 @@ TEST(test_auto)
         { "", true, CLIPS, 26, 12, CLIPS - 1, "a core was free first", 0 },
         { "", false, CLIPS, 0, 1, CLIPS - 1, "no GPU was open yet", 0 },
         { "", false, 3, 0, 0, 0, "no GPU was open yet", 0 },
-        { "", true, CLIPS, 0, 1, CLIPS - 1, "frames waited for the device", 1 },
+        { "", true, CLIPS, 2, CLIPS, CLIPS, "", 1 }, /* frames wait for the device */
         { "gone", true, CLIPS, 0, 1, CLIPS - 1, "the device is lost", 0 },
         { "crash 200", true, CLIPS, 0, 1, CLIPS - 1, "the GPU's process has ended", 0 },
         { "no driver", false, CLIPS, 0, 0, 0, "NVIDIA's driver (libcuda.so.1) is not here", 0 },
@@ -587,24 +587,34 @@ TEST(test_auto)
     on_cuda = false;
 }
 
-/* What a cache keeps comes from a GPU's decoders only if they are asked for. */
+/* A GPU that is open decodes for a cache, asked or not, unless the CPU is asked for; each record says
+ * who decoded. */
 TEST(test_cache)
 {
+    static const struct {
+        qv_decode decode;
+        const char *name;
+        int64_t given;
+    } cases[] = { { QV_DECODE_CPU, "cpu", 0 },
+                  { QV_DECODE_AUTO, "auto", CLIPS },
+                  { QV_DECODE_GPU, "gpu", CLIPS } };
     char keys[CLIPS][16];
     struct tiny t = tiny_open("ref", QV_F32, 1);
     clip_write("x264.mp4");
     on_cuda = true;
-    for (int gpu = 0; gpu < 2; gpu++) {
+    cores = 2;
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        char field[32], *record;
         qv_decoder *decoder = start_gpu("");
-        const qv_cache_fill_options o = { .decoders = 2,
-                                          .clip = { .decoder = decoder,
-                                                    .decode = gpu ? QV_DECODE_GPU : QV_DECODE_AUTO,
-                                                    .max_pixels = 12 * 32 * 32 } };
+        const qv_cache_fill_options o = {
+            .decoders = 2,
+            .clip = { .decoder = decoder, .decode = cases[c].decode, .max_pixels = 12 * 32 * 32 }
+        };
         qv_cache_fill *fill = NULL;
         qv_cache_fill_counts counts;
+        qv_cache *cache = NULL;
         assert_int_equal(qv_decoder_gpu(decoder, 0, true, NULL), QV_OK);
-        assert_int_equal(qv_cache_fill_open(temp_path(gpu ? "gpu" : "auto"), &o, &fill, NULL),
-                         QV_OK);
+        assert_int_equal(qv_cache_fill_open(temp_path(cases[c].name), &o, &fill, NULL), QV_OK);
         for (int i = 0; i < CLIPS; i++) {
             snprintf(keys[i], sizeof keys[i], "%d", i);
             assert_int_equal(qv_cache_fill_add(fill, keys[i], "x264.mp4", NULL, NULL, NULL), QV_OK);
@@ -612,9 +622,73 @@ TEST(test_cache)
         assert_int_equal(qv_cache_fill_end(fill, &t.model, 1, NULL), QV_OK);
         qv_cache_fill_get_counts(fill, &counts);
         assert_int_equal(counts.done, CLIPS);
-        assert_int_equal(decoder->gpus->at[0].now.given, gpu ? CLIPS : 0);
+        assert_int_equal(decoder->gpus->at[0].now.given, cases[c].given);
+        qv_cache_fill_close(&fill);
+        assert_int_equal(qv_cache_open(temp_path(cases[c].name), &cache, NULL), QV_OK);
+        snprintf(field, sizeof field, "\"decoded_by\":\"%s\"", cases[c].given ? "gpu" : "cpu");
+        for (int64_t i = 0; i < CLIPS; i++) {
+            assert_int_equal(qv_cache_record(cache, i, &record, NULL), QV_OK);
+            assert_non_null(strstr(record, field));
+            free(record);
+        }
+        qv_cache_close(&cache);
+    }
+    cores = 0;
+    on_cuda = false;
+}
+
+/* A cache that the CPU began is continued by the GPU. */
+TEST(test_cache_goes_on)
+{
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    clip_write("x264.mp4");
+    on_cuda = true;
+    for (int gpu = 0; gpu < 2; gpu++) {
+        qv_decoder *decoder = start_gpu("");
+        const qv_cache_fill_options o = { .clip = { .decoder = decoder,
+                                                    .decode = gpu ? QV_DECODE_GPU : QV_DECODE_CPU,
+                                                    .max_pixels = 12 * 32 * 32 } };
+        qv_cache_fill *fill = NULL;
+        qv_cache_fill_counts counts;
+        bool wanted[2];
+        assert_int_equal(qv_cache_fill_open(temp_path("both"), &o, &fill, NULL), QV_OK);
+        for (int i = 0; i <= gpu; i++)
+            assert_int_equal(qv_cache_fill_add(fill, i ? "1" : "0", "x264.mp4", NULL, &wanted[i],
+                                               NULL),
+                             QV_OK);
+        assert_int_equal(wanted[0], !gpu);
+        assert_int_equal(qv_cache_fill_end(fill, &t.model, 1, NULL), QV_OK);
+        qv_cache_fill_get_counts(fill, &counts);
+        assert_int_equal(counts.done, 1);
+        assert_int_equal(decoder->gpus->at[0].now.given, gpu);
         qv_cache_fill_close(&fill);
     }
+    on_cuda = false;
+}
+
+/* For a long list the command opens a GPU's decoders itself, and none of its clips has to wait. */
+TEST(test_long_list)
+{
+    enum { LONG = 48 };
+    clip_write("x264.mp4");
+    FILE *list = fopen(temp_path("list"), "w");
+    assert_non_null(list);
+    for (int i = 0; i < LONG; i++)
+        fprintf(list, "{\"path\": \"x264.mp4\", \"key\": \"%d\"}\n", i);
+    assert_int_equal(fclose(list), 0);
+    on_cuda = true;
+    cores = 2;
+    qv_decoder *decoder = start_gpu("");
+    const struct tool_options o = { .backend = "ref",
+                                    .dtype = QV_F32,
+                                    .model = QV_GOLDEN "/qwen3_vl",
+                                    .out = temp_path("long"),
+                                    .list = temp_path("list"),
+                                    .quiet = true,
+                                    .clip = { .decoder = decoder, .max_pixels = 12 * 32 * 32 } };
+    assert_int_equal(tool_cache_fill(&o), 0);
+    assert_int_equal(decoder->gpus->at[0].now.given, LONG);
+    cores = 0;
     on_cuda = false;
 }
 
@@ -625,23 +699,26 @@ TEST(test_files)
     for (int i = 0; i < 2; i++)
         clip_write(clips[i]);
     on_cuda = true;
-    for (int gpu = 0; gpu < 2; gpu++) {
+    static const qv_decode decode[] = { QV_DECODE_CPU, QV_DECODE_AUTO, QV_DECODE_GPU };
+    cores = 2;
+    for (int i = 0; i < 3; i++) {
         qv_decoder *decoder = start_gpu("");
-        const struct tool_options o = { .backend = "ref",
-                                        .dtype = QV_F32,
-                                        .model = QV_GOLDEN "/qwen3_vl",
-                                        .output = temp_path(gpu ? "gpu" : "auto"),
-                                        .output_dtype = QV_F32,
-                                        .quiet = true,
-                                        .clip = { .decoder = decoder,
-                                                  .decode = gpu ? QV_DECODE_GPU : QV_DECODE_AUTO,
-                                                  .max_pixels = 12 * 32 * 32 },
-                                        .arguments = clips,
-                                        .n_arguments = 2 };
+        const struct tool_options o = {
+            .backend = "ref",
+            .dtype = QV_F32,
+            .model = QV_GOLDEN "/qwen3_vl",
+            .output = temp_path(i ? i > 1 ? "g" : "a" : "c"),
+            .output_dtype = QV_F32,
+            .quiet = true,
+            .clip = { .decoder = decoder, .decode = decode[i], .max_pixels = 12 * 32 * 32 },
+            .arguments = clips,
+            .n_arguments = 2
+        };
         assert_int_equal(qv_decoder_gpu(decoder, 0, true, NULL), QV_OK);
         assert_int_equal(tool_encode(&o), 0);
-        assert_int_equal(decoder->gpus->at[0].now.given, gpu ? 2 : 0);
+        assert_int_equal(decoder->gpus->at[0].now.given, i ? 2 : 0);
     }
+    cores = 0;
     on_cuda = false;
 }
 

@@ -76,8 +76,7 @@ enum {
     LOST = 1 << QV_JOB_GPU_LOST,
     CORE = 1 << QV_JOB_CORE_IS_FREE,
     NEVER = 1 << QV_JOB_GPU_NEVER,
-    NOT_YET = 1 << QV_JOB_GPU_NOT_YET,
-    BUSY = 1 << QV_JOB_DEVICE_BUSY
+    NOT_YET = 1 << QV_JOB_GPU_NOT_YET
 };
 
 TEST(each_case_has_its_choice)
@@ -89,20 +88,18 @@ TEST(each_case_has_its_choice)
         const char *reason; /* NULL: the GPU's own */
     } cases[] = {
         { QV_DECODE_AUTO, 0, QV_DECODE_GPU, "" },
-        { QV_DECODE_AUTO, BUSY, QV_DECODE_AUTO, "frames waited for the device" },
-        { QV_DECODE_AUTO, NOT_YET | BUSY, QV_DECODE_AUTO, "no GPU was open yet" },
+        { QV_DECODE_AUTO, NOT_YET, QV_DECODE_AUTO, "no GPU was open yet" },
         { QV_DECODE_AUTO, NEVER | NOT_YET, QV_DECODE_AUTO, NULL },
         { QV_DECODE_AUTO, CORE | NEVER | NOT_YET, QV_DECODE_AUTO, "a core was free first" },
         { QV_DECODE_AUTO, LOST | NEVER | NOT_YET, QV_DECODE_CPU, NULL },
         { QV_DECODE_AUTO, CLIP_ASKS | NOT_YET, QV_DECODE_AUTO, "" },
         { QV_DECODE_GPU, 0, QV_DECODE_GPU, "" },
-        { QV_DECODE_GPU, BUSY, QV_DECODE_GPU, "" },
         { QV_DECODE_GPU, NEVER | NOT_YET, QV_DECODE_GPU, "" }, /* it fails there, and says why */
         { QV_DECODE_GPU, LOST, QV_DECODE_GPU, "" },
         { QV_DECODE_GPU, CORE, QV_DECODE_CPU, "a core was free first" },
         { QV_DECODE_GPU, CLIP_ASKS | NOT_YET, QV_DECODE_GPU, "" },
         { QV_DECODE_CPU, 0, QV_DECODE_CPU, "" },
-        { QV_DECODE_CPU, CORE | BUSY, QV_DECODE_CPU, "" },
+        { QV_DECODE_CPU, CORE, QV_DECODE_CPU, "" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct qv_job_choice c = choose(cases[i].asked, cases[i].holds);

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from . import _check, _core, _model
 from ._error import Error, error
 from ._model import Dtype, Model, Tokens
-from ._sources import describe, is_data, key_of, options_of
+from ._sources import OPTIONS_OF_FILES, FrameFiles, array_of_file, describe, is_data, key_of, options_of
 from ._stream import MOST_AHEAD, Jobs
 
 if TYPE_CHECKING:
@@ -147,6 +147,20 @@ class AsyncEncoder:
                 raise error(*self._collector.over) from None
             raise
         return request
+
+    async def _prepared(self, source: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Returns a source and its options for submit(), whose frames in files other threads have decoded: one
+        after the other, so that a task that is cancelled decodes no more."""
+        if not isinstance(source.get("bytes"), FrameFiles):
+            return source, options
+        files, arrays = list(source["bytes"].files()), list[Any]()
+        asked = {**OPTIONS_OF_FILES, **options_of(options)}
+        for i, file in enumerate(files):
+            name, both = f"frames: frame {i}", {**self._options, **asked}
+            arrays.append(await asyncio.to_thread(array_of_file, file, name, both, len(files)))
+        cores = [m._core for m in self.models]
+        frames, *_ = await asyncio.to_thread(describe, cores, {"frames": arrays}, 0, asked, self._options)
+        return {"frames": frames, "key": source.get("key")}, {}
 
     async def encode(self, source: One, *, timeout: float | None = None, **options: Any) -> Tokens:
         """Returns the Tokens of a source, or raises its Error; asyncio.TimeoutError after so many

@@ -501,10 +501,11 @@ class Model:
           not empty) and options of its own; or an entry of a chat's content, {"type": "video",
           "video": ..} or {"type": "image_url", "image_url": {"url": ..}}. A message, or a list of
           messages, stands for the images and clips in it, in their order.
-        frames: instead of source, one clip as a list of arrays or PIL images, or as one array. In
-            an iterable, such a list is a clip too, whereas a flat list is many images. Frames count
-            as sampled already: all are taken, and resized as the model's processor does. Their
-            seconds come from fps or timestamps.
+        frames: instead of source, one clip as a list of arrays, PIL images, or images' paths or bytes,
+            or as one array. In an iterable, such a list is a clip too, whereas a flat list is many
+            images. Frames count as sampled already: all are taken, and resized as the model's
+            processor does. Their seconds come from fps (of files: 1 unless given) or timestamps, or
+            from frames_indices, their places in a clip of total_num_frames frames at fps.
         dtype: of the tokens, "f32" or "bf16".
         progress: True for a line on the terminal, or a function that is given a dict. Its "limit" names
             the stage that the others wait for: "decode", "device", "sink" (whoever takes the results),
@@ -536,8 +537,8 @@ class Model:
             _check.whole(decoders, "decoders", 0, MOST_THREADS), 1 if one else _length(source),
         )
         asked = _sources.options_of({**options})
-        if not one and "timestamps" in asked:
-            raise error("QV_EINVAL", "timestamps belong to one clip: put them into its dict, beside frames")
+        if not one and (odd := [k for k in _sources.TIMES_OF_FRAMES if k in asked]):
+            raise error("QV_EINVAL", f"{odd[0]} belong to one clip: put them into its dict, beside frames")
         results = _stream.results(self, [source] if one else source, how, asked, one)
         if not one:
             return results

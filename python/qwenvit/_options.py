@@ -31,3 +31,5 @@ class ClipOptions(TypedDict, total=False):
     offset: int | None
     length: int | None
     timestamps: Sequence[float] | None
+    frames_indices: Sequence[int] | None
+    total_num_frames: int | None

@@ -9,12 +9,12 @@ import os
 import stat
 import sys
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from . import _check, _core, _decoder
 from ._arrays import cuda_device, in_order, is_torch, shareable
-from ._error import error
+from ._error import Error, error
 
 
 class Array(Protocol):  # numpy's, torch's..
@@ -37,9 +37,35 @@ Options = dict[str, Any]
 CHAT = ("image", "video", "image_url", "video_url", "input_image", "input_video")  # types of a chat's content
 RENAMED = {"nframes": "num_frames", "video_start": "start", "video_end": "end"}  # as qwen-vl-utils calls options
 KINDS = ("path", "bytes", "frames", "image")  # what a source that is a dict may describe
-OF_FRAMES = ("fps", "max_pixels", "min_pixels", "timestamps")  # options that frames may have
+# options that frames may have
+OF_FRAMES = ("fps", "max_pixels", "min_pixels", "frames_indices", "total_num_frames", "timestamps")
+TIMES_OF_FRAMES = ("timestamps", "frames_indices", "total_num_frames")  # which only frames have
+# options that decoding a frame's file obeys
+OF_DECODING = ("decode_memory", "decode_seconds", "max_source_pixels", "usual_codecs")
+NOT_RESIZED = {"first_frame": True, "min_pixels": 1, "max_pixels": 1 << 30}
+OPTIONS_OF_FILES = {"fps": 1.0}  # of frames in files, unless said otherwise; as vLLM and Qwen have it
+DECODE_MEMORY = 4 << 30  # bytes of a clip, unless decode_memory says otherwise
+BLANKS = b" \t\r\n"  # which base64 may have in between
 UNQUOTED_AT_ONCE = 1 << 14  # bytes of a data: URL
 PASSED_OVER = ("num_frames", "min_frames", "max_frames")  # options that do nothing for frames, which were sampled already
+
+
+class FrameFiles(bytes):
+    """The files of a clip's frames in one piece: BEGIN, then each behind its length. No file that can be
+    decoded begins so."""
+
+    BEGIN = b"frames:\0"
+
+    @classmethod
+    def of(cls, files: Iterator[bytes]) -> FrameFiles:
+        return cls(b"".join([cls.BEGIN, *(part for file in files for part in (len(file).to_bytes(8, "little"), file))]))
+
+    def files(self) -> Iterator[bytes]:
+        at = len(self.BEGIN)
+        while at < len(self):
+            end = at + 8 + int.from_bytes(self[at : at + 8], "little")
+            yield self[at + 8 : end]
+            at = end
 
 
 def _is_bytes(x: object) -> bool:
@@ -77,6 +103,16 @@ def _media(source: Options) -> Options | None:
     files = isinstance(inner, (str, os.PathLike)), _is_bytes(inner) or _is_file(inner)
     of_frames = "frames" if "video" in kind else "image"
     return {"path" if files[0] else "bytes" if files[1] and not _is_pil(inner) else of_frames: inner, **rest}
+
+
+def chat_part(source: Options) -> tuple[Any, bool, Options] | None:
+    """Returns what an entry of a chat's content is of, whether that must be an image, and its options; None as
+    _media()."""
+    media = _media(source)
+    if not media:
+        return None
+    [kind] = [k for k in KINDS if k in media][:1]
+    return media.pop(kind), _wants_image(source), media
 
 
 def media_of(source: Any) -> Any:
@@ -127,13 +163,27 @@ def options_of(options: Options) -> Options:
     """Returns the options that were given, as the binding takes them. Raises Error for one that is
     unknown or of a wrong type."""
     options = {k: v for k, v in options.items() if v is not None}
-    _core.check_options({k: v for k, v in options.items() if k != "timestamps"})
+    _core.check_options({k: v for k, v in options.items() if k not in TIMES_OF_FRAMES})
     return options
+
+
+def _sampled(said: Options) -> tuple[float, list[float]]:
+    """Returns (fps, timestamps) of frames with these places in a clip of so many frames, as transformers
+    computes both from its metadata."""
+    places, fps = _check.reals(said.get("frames_indices", ()), "frames_indices"), said.get("fps")
+    if not fps or not places or "timestamps" in said:
+        raise error("QV_EINVAL", "frames: frames_indices and total_num_frames go with the clip's fps, without timestamps")
+    total = _check.whole(said.get("total_num_frames"), "total_num_frames", 1, 1 << 31)
+    if not 0 <= min(places) <= max(places) < total:
+        raise error("QV_EINVAL", f"frames_indices: from {min(places):g} to {max(places):g}; must be below total_num_frames, {total}")
+    return len(places) / total * fps, [place / fps for place in places]
 
 
 def _seconds_of(own: Options, common: Options) -> tuple[float, list[float]]:
     """Returns (fps, timestamps) of frames: from their own dict, else those given for all."""
     for said in (own, common):
+        if "frames_indices" in said or "total_num_frames" in said:
+            return _sampled({"fps": common.get("fps"), **said})
         if said.get("fps") and "timestamps" in said:
             raise error("QV_EINVAL", "frames: fps and timestamps exclude each other")
         if said.get("fps") or "timestamps" in said:
@@ -189,13 +239,37 @@ def _unquoted(data: bytes) -> bytes:
     return b"".join(pieces)
 
 
-def bytes_of_data(url: str, name: str) -> bytes:
-    """Returns the bytes in a data: URL, which `name` names in the error."""
-    head, _, text = url.partition(",")
+def _decoded(text: str, is_base64: bool) -> bytes:
+    """Returns the bytes that a data: URL's text stands for; base64 may be in lines."""
+    data = text.encode() if "%" not in text else _unquoted(text.encode())
+    if is_base64 and any(blank in data for blank in BLANKS):
+        data = data.translate(None, bytes(BLANKS))
+    return base64.b64decode(data, validate=True) if is_base64 else data
+
+
+def _pieces(text: str, at: int) -> Iterator[str]:
+    """Gives what commas separate from a place on, without a copy of all of it."""
+    while (end := text.find(",", at)) >= 0:
+        yield text[at:end]
+        at = end + 1
+    yield text[at:]
+
+
+def bytes_of_data(url: str, name: str, most: int = 1 << 31) -> bytes:
+    """Returns the bytes in a data: URL, which `name` names in the error; of video/jpeg, whose JPEGs commas
+    separate, FrameFiles of at most so many."""
+    head = url[: url.index(",")].lower()
+    is_base64 = head.endswith(";base64")
     try:
-        data = text.encode() if "%" not in text else _unquoted(text.encode())
-        return base64.b64decode(data, validate=True) if head.lower().endswith(";base64") else data
+        if not is_base64 or head[5:].partition(";")[0].strip() != "video/jpeg":
+            return _decoded(url[len(head) + 1 :], is_base64)
+        n = url.count(",")
+        if n > most:
+            raise error("QV_EINVAL", f"{name}: {n} frames; at most {most}")
+        return FrameFiles.of(_decoded(piece, True) for piece in _pieces(url, len(head) + 1))
     except ValueError as e:
+        if isinstance(e, Error):
+            raise
         raise error("QV_EINVAL", f"{name}: a data: URL that is no base64: {e}") from None
 
 
@@ -226,8 +300,45 @@ def _array_of_pil(image: Any) -> memoryview:
         raise error("QV_EFORMAT", f"a PIL image that cannot be read: {e}") from None
 
 
-def _array(frame: Any, name: str) -> Any:
+def _is_encoded(frame: Any) -> bool:
+    """Whether a frame is a file's path, bytes, data: URL, or an open file."""
+    return isinstance(frame, (str, os.PathLike)) or _is_bytes(frame) or _is_file(frame) and not _is_pil(frame)
+
+
+def _has_files(frames: Any) -> bool:
+    return isinstance(frames, (list, tuple)) and any(map(_is_encoded, frames))
+
+
+def array_of_file(frame: Any, name: str, options: Options, n: int) -> Any:
+    """Returns the pixels of one of n images in files, as encode() decodes an image. A clip's decoded frames
+    may take as much memory as a clip's decoder."""
+    if is_data(frame):
+        frame = bytes_of_data(frame, name)
+    elif isinstance(frame, (str, os.PathLike)):
+        try:
+            with open(local_path(frame), "rb") as file:
+                frame = file.read()
+        except OSError as e:
+            raise error("QV_EIO", f"{name}: {_check.kind_of(frame)} that cannot be read: {e}") from None
+    data = bytes(_read(frame, name) if _is_file(frame) else frame)
+    if _core.image_kind(data[: _core.HEAD]) is None:
+        raise error("QV_EFORMAT", f"{name}: not an image of a known format")
+    asked = {k: options[k] for k in OF_DECODING if k in options}
+    try:
+        frames = _core.read_frames(_decoder.start(), data, False, 1, 1, 1, {**NOT_RESIZED, **asked})
+    except Error as e:
+        raise error(e.status, f"{name}: {str(e).removeprefix('the clip: ')}") from None
+    *_, width, height = frames.source()
+    most = options.get("decode_memory") or DECODE_MEMORY
+    if n * width * height * 3 > most:
+        raise error("QV_EINVAL", f"{name}: {n} frames of {width}x{height} take more than {most} bytes; send smaller ones")
+    return shareable(frames.array(), name)[0]
+
+
+def _array(frame: Any, name: str, options: Options, n: int) -> Any:
     """Returns an array of bytes as the binding takes it."""
+    if _is_encoded(frame):
+        return array_of_file(frame, name, options, n)
     if _is_pil(frame):
         return _array_of_pil(frame)
     frame, _ = shareable(frame, name)
@@ -244,11 +355,13 @@ def _frames(models: Sequence[_core.Model], frames: Any, is_image: bool, own: Opt
     GPU of one of the models is resized there."""
     options = {**common, **own}
     if isinstance(frames, (list, tuple)):
-        arrays = [_array(frame, f"frames: frame {i}") for i, frame in enumerate(frames)]
+        arrays = [_array(frame, f"frames: frame {i}", options, len(frames)) for i, frame in enumerate(frames)]
     else:
-        arrays = [_array(frames, "frames")]
+        arrays = [_array(frames, "frames", options, 1)]
         is_image = is_image or _is_pil(frames) or getattr(arrays[0], "ndim", 0) in (2, 3)
     fps, seconds = (0, []) if is_image else _seconds_of(own, common)
+    if not fps and not seconds and not is_image and _has_files(frames):
+        fps = OPTIONS_OF_FILES["fps"]
     pixels = {k: options[k] for k in ("min_pixels", "max_pixels") if k in options}
     device = cuda_device(arrays[0]) if arrays else -1
     model, stream = models[0], 0
@@ -262,13 +375,13 @@ def _frames(models: Sequence[_core.Model], frames: Any, is_image: bool, own: Opt
 # ---- sources -------------------------------------------------------------------------------------
 
 
-def _read(file: Any, place: int) -> Any:
+def _read(file: Any, name: str) -> Any:
     try:
         data = file.read()
     except Exception as e:  # the caller's object may raise anything
-        raise error("QV_EIO", f"source {place}: a file that cannot be read: {e}") from None
+        raise error("QV_EIO", f"{name}: a file that cannot be read: {e}") from None
     if not _is_bytes(data):
-        raise error("QV_EINVAL", f'source {place}: read() gives a {type(data).__name__}; open files with "rb"')
+        raise error("QV_EINVAL", f'{name}: read() gives a {type(data).__name__}; open files with "rb"')
     return data
 
 
@@ -298,22 +411,29 @@ def describe(
     wants_image, source = _wants_image(source), _plain(source)
     if isinstance(source, dict):
         source, kind, own = _take_dict(source, place)
+    if is_data(source):
+        source = bytes_of_data(source, f"source {place}")
+    if isinstance(source, FrameFiles):
+        if wants_image:
+            raise error("QV_EFORMAT", f"source {place}: frames of a clip are no image; give a clip the type video_url")
+        source, kind = list(source.files()), "frames"
     is_path = isinstance(source, (str, os.PathLike))
     common = {**(common or {}), **options}
     if is_path or _is_bytes(source) or _is_file(source) and not _is_pil(source):
-        if "timestamps" in own or "timestamps" in common:
-            raise error("QV_EINVAL", f"source {place}: timestamps belong to frames; a file has its own")
-        if is_data(source):
-            source, is_path = bytes_of_data(source, f"source {place}"), False
+        if odd := [k for k in TIMES_OF_FRAMES if k in own or k in common]:
+            raise error("QV_EINVAL", f"source {place}: {odd[0]} belong to frames; a file has its own")
         _text_of(source, "path", place) if is_path else None
-        data = local_path(source) if is_path else bytes(_read(source, place) if _is_file(source) else source)
+        data = local_path(source) if is_path else bytes(_read(source, f"source {place}") if _is_file(source) else source)
         if wants_image:
             _must_be_image(data, is_path, {**common, **own}.get("offset") or 0, place)
         return data, is_path, {**common, **own}, _decoder.start()
+    if isinstance(source, _core.Frames):
+        return source, False, {}, None
     if _is_array(source) or _is_pil(source) or isinstance(source, (list, tuple)):
         if "timestamps" not in common and kind == "image" and isinstance(source, (list, tuple)):
             raise error("QV_EINVAL", f"source {place}: an image is one array or PIL image, no list")
-        if {*options, *own} - {*OF_FRAMES, *PASSED_OVER}:
+        of_files = OF_DECODING if _has_files(source) else ()
+        if {*options, *own} - {*OF_FRAMES, *PASSED_OVER, *of_files}:
             raise error("QV_EINVAL", f"frames take only the options {', '.join(OF_FRAMES[:-1])} and {OF_FRAMES[-1]}")
         return _frames(models, source, kind == "image", own, common), False, {}, None
     raise error(

@@ -12,11 +12,25 @@ from typing import TYPE_CHECKING, Any
 from ._error import error
 
 if TYPE_CHECKING:
+    from ._cache import Entry
     from ._model import Tokens
 
 
-def collate(batch: Sequence[Tokens], *, pad: bool = False) -> dict[str, Any]:
-    """Makes a batch of tokens of different lengths. Returns a dict of tensors on the host:
+def _fields(item: Tokens | Entry | dict[str, Any]) -> tuple[str | None, Any, list[Any], Any]:
+    """Returns an item's key, tokens, deepstack and grid_thw."""
+    import torch
+
+    if isinstance(item, dict):
+        return item["key"], item["tokens"], item["deepstack"], item["grid_thw"]
+    tokens, deepstack = item.torch()
+    core = getattr(item, "_core", None)
+    grid = torch.tensor(item.grid_thw) if core is None else torch.from_dlpack(core.grid_thw())
+    return item.key, tokens, deepstack, grid
+
+
+def collate(batch: Sequence[Tokens | Entry | dict[str, Any]], *, pad: bool = False) -> dict[str, Any]:
+    """Makes a batch of tokens of different lengths: of Tokens, entries of a cache, or samples of
+    CacheDataset. Returns a dict of tensors on the host:
 
     tokens: [sum of lengths, out_hidden], one behind the other; with pad [batch, longest, out_hidden],
         with zeros behind the shorter ones.
@@ -29,18 +43,18 @@ def collate(batch: Sequence[Tokens], *, pad: bool = False) -> dict[str, Any]:
 
     if not batch:
         raise error("QV_EINVAL", "collate: the batch is empty")
-    parts = [t.torch() for t in batch]
-    if len({(tokens.shape[1], tokens.dtype, len(deep)) for tokens, deep in parts}) > 1:
+    keys, tokens, deepstacks, grids = zip(*map(_fields, batch))
+    if len({(t.shape[1], t.dtype, len(deep)) for t, deep in zip(tokens, deepstacks)}) > 1:
         raise error("QV_EINVAL", "collate: tokens of different models or dtypes")
-    lengths = torch.tensor([0, *(len(t) for t in batch)], dtype=torch.int32)
+    lengths = torch.tensor([0, *(len(t) for t in tokens)], dtype=torch.int32)
 
-    def joined(tensors: list[Any]) -> Any:
+    def joined(tensors: Sequence[Any]) -> Any:
         return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True) if pad else torch.cat(tensors)
 
     return {
-        "tokens": joined([tokens for tokens, _ in parts]),
-        "deepstack": [joined([deep[i] for _, deep in parts]) for i in range(len(parts[0][1]))],
+        "tokens": joined(tokens),
+        "deepstack": [joined(level) for level in zip(*deepstacks)],
         "cu_seqlens": lengths.cumsum(0, dtype=torch.int32),
-        "grid_thw": torch.cat([torch.from_dlpack(t._core.grid_thw()) for t in batch]),
-        "key": [t.key for t in batch],
+        "grid_thw": torch.cat(grids),
+        "key": list(keys),
     }

@@ -165,8 +165,8 @@ Frames::to_host()
 
 /* ---- frames to the tower's size -------------------------------------------------------------- */
 
-/* Sets timestamps and rate. seconds has a value for each frame, or is empty; fps is used without
- * them, and is 0 if unknown. */
+/* Sets timestamps and rate. seconds has a value for each frame, or is empty; fps is 0 if unknown:
+ * seconds then tell it. */
 static void
 take_seconds(Frames &frames, const std::vector<double> &seconds, double fps,
              int temporal_patch_size)
@@ -182,9 +182,9 @@ take_seconds(Frames &frames, const std::vector<double> &seconds, double fps,
     frames.timestamps = seconds;
     frames.sampled_fps = fps;
     const double span = seconds.empty() ? 0 : seconds.back() - seconds.front();
-    if (span > 0)
+    if (span > 0 && !(fps > 0))
         frames.sampled_fps = (double)(frames.n_frames - 1) / span;
-    else if (fps > 0)
+    else if (seconds.empty() && fps > 0)
         for (int64_t i = 0; i < frames.n_frames; i++)
             frames.timestamps.push_back((double)i / fps);
     if (frames.sampled_fps > 0)

@@ -97,13 +97,15 @@ class Client
     Client &operator=(const Client &) = delete;
 
     /* Adds a source: a path (is_path), bytes of a file, or Frames. Places are 0, 1, .., each for
-     * one source, which is added or refused. decoder: for files. */
+     * one source, which is added or refused. decoder: for files. Frames that were added are empty
+     * afterwards; those that could not be are as before. */
     void
     add(int64_t place, const std::string &key, nb::object source, bool is_path, nb::dict options,
         nb::object decoder)
     {
         auto kept = std::make_unique<Source>();
         auto tokens = std::make_unique<Tokens>();
+        Frames *given = nullptr;
         qv_clip_options clip = {};
         qv_job_source s = {};
         must_be_ours(owner);
@@ -115,7 +117,8 @@ class Client
         }
         s.clip = &clip;
         if (nb::isinstance<Frames>(source)) {
-            kept->frames = std::make_unique<Frames>(std::move(nb::cast<Frames &>(source)));
+            given = &nb::cast<Frames &>(source);
+            kept->frames = std::make_unique<Frames>(std::move(*given));
             /* any device may take them, and it may not see another's memory */
             if (job->towers.size() > 1)
                 kept->frames->to_host();
@@ -133,7 +136,13 @@ class Client
             s.bytes = kept->bytes.data();
             s.n_bytes = kept->bytes.size();
         }
-        put(place, key, s, std::move(kept), std::move(tokens));
+        try {
+            put(place, key, s, kept, std::move(tokens));
+        } catch (...) {
+            if (given)
+                *given = std::move(*kept->frames);
+            throw;
+        }
     }
 
     /* Adds a source that has failed already. */
@@ -144,7 +153,8 @@ class Client
         qv_job_source s = {};
         s.status = parse_status(status);
         s.error = words.c_str();
-        put(place, key, s, std::make_unique<Source>(), std::make_unique<Tokens>());
+        auto kept = std::make_unique<Source>();
+        put(place, key, s, kept, std::make_unique<Tokens>());
     }
 
     /* Drops the source of a place; its result comes all the same, as a failure. */
@@ -251,7 +261,7 @@ class Client
 
     /* Adds a source to the job, which waits for room without the interpreter. */
     void
-    put(int64_t place, const std::string &key, qv_job_source &s, std::unique_ptr<Source> kept,
+    put(int64_t place, const std::string &key, qv_job_source &s, std::unique_ptr<Source> &kept,
         std::unique_ptr<Tokens> tokens)
     {
         qv_error err = {};

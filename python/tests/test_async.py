@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import qwenvit
+from qwenvit._sources import FrameFiles, describe
 from conftest import another_tower, python, refused
 from qwenvit import _async
 
@@ -248,3 +249,52 @@ futures[0].result()
 def test_the_interpreter_ends_while_requests_wait(golden):
     ended = python(END, golden)
     assert ended.returncode == 0 and not ended.stderr, ended
+
+
+def test_frames_that_found_no_room_stay_whole(model):
+    few = [bytes(f"P5\n128 96\n255\n", "ascii") + bytes([i]) * (128 * 96) for i in (10, 90, 200)]
+    plain = model.encode({"frames": few})
+    large, until = {"frames": np.zeros((8, 256, 256, 3), np.uint8)}, time.monotonic() + 30
+    with qwenvit.AsyncEncoder(model, queue=1, queue_bytes=1) as encoder:
+
+        def submit(source):  # the room of what is done comes back soon after its result
+            while True:
+                try:
+                    return encoder.submit(source)
+                except qwenvit.Error as e:
+                    assert e.status == "QV_EFULL" and time.monotonic() < until
+                    time.sleep(0.01)
+
+        while True:
+            frames, *_ = describe([model._core], {"frames": few}, 0, {})
+            other = submit(large)
+            try:
+                encoder.submit({"frames": frames}).result()
+            except qwenvit.Error as e:
+                assert e.status == "QV_EFULL"
+                break
+        other.result()
+        found = submit({"frames": frames}).result()
+    assert found.timestamps.tolist() == [0, 1, 2] and np.asarray(found.tokens).shape == np.asarray(plain.tokens).shape
+    assert np.abs(np.asarray(found.tokens, np.float32) - np.asarray(plain.tokens, np.float32)).max() < 1e-4
+
+
+def test_frames_that_nobody_waits_for_are_not_decoded(model, monkeypatch):
+    decoded, files = [], FrameFiles.of(iter([b"P5\n128 96\n255\n" + bytes(128 * 96)] * 40))
+    array_of_file = _async.array_of_file
+
+    def slow(*arguments):
+        decoded.append(arguments[1])
+        time.sleep(0.05)
+        return array_of_file(*arguments)
+
+    async def leave(encoder):
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(encoder._prepared({"bytes": files}, {}), 0.2)
+        n = len(decoded)
+        await asyncio.sleep(0.3)
+        return n
+
+    monkeypatch.setattr(_async, "array_of_file", slow)
+    with qwenvit.AsyncEncoder(model) as encoder:
+        assert 0 < asyncio.run(leave(encoder)) == len(decoded) < 40

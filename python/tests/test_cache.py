@@ -242,6 +242,31 @@ def test_a_stream_through_torchs_loader(folder):
     assert all(a == b for a, b in orders.values()) and len({tuple(a) for a, _ in orders.values()}) > 1
 
 
+def test_samples_and_entries_are_collated(monkeypatch):
+    """With numpy in torch's place: a sample is a dict, an entry has arrays besides torch()."""
+    cat = staticmethod(np.concatenate)
+    monkeypatch.setitem(sys.modules, "torch", type("torch", (), {"tensor": staticmethod(np.array), "cat": cat, "int32": np.int32}))
+    grids = [np.array([[1, 2, 2 * n]]) for n in (1, 3)]
+    samples = [{"key": f"k{n}", "tokens": np.full((n, 4), n), "deepstack": [np.full((n, 4), -n)], "grid_thw": g}
+               for n, g in zip((1, 3), grids)]
+    entries = [type("Entry", (), {"key": s["key"], "grid_thw": s["grid_thw"], "torch": lambda _, s=s: (s["tokens"], s["deepstack"])})()
+               for s in samples]
+    for batch in (samples, entries, [samples[0], entries[1]]):
+        out = qwenvit.torch.collate(batch)
+        assert out["key"] == ["k1", "k3"] and out["cu_seqlens"].tolist() == [0, 1, 4]
+        assert out["tokens"][:, 0].tolist() == [1, 3, 3, 3] and out["deepstack"][0][:, 0].tolist() == [-1, -3, -3, -3]
+        assert out["grid_thw"].tolist() == [[1, 2, 2], [1, 2, 6]]
+
+
+def test_torchs_loader_collates_a_data_set(folder):
+    torch = pytest.importorskip("torch")
+    from qwenvit.adapters.torch import CacheDataset
+
+    data = CacheDataset(folder)
+    for batch in torch.utils.data.DataLoader(data, batch_size=2, collate_fn=qwenvit.torch.collate):
+        assert batch["cu_seqlens"][-1] == len(batch["tokens"]) and len(batch["grid_thw"]) == len(batch["key"])
+
+
 def test_torchs_processes_share_a_data_set(folder, tmp_path):
     torch = pytest.importorskip("torch")
     from qwenvit.adapters.torch import CacheDataset, CacheIterableDataset, PartSampler

@@ -220,7 +220,7 @@ def test_keys_are_texts_and_none_is_lost(model, clip, frames, kind):
         (b"x", {"start": -1}, "start is -1; must be a number from 0 up"),
         (b"x", {"start": 2, "end": 2.0}, "end .2. must be greater than start .2."),
         (b"x", {"end": "2"}, "end is '2'; must be a number above 0"),
-        (np.zeros((4, 64, 64, 3), np.uint8), {"start": 1}, "only the options fps, max_pixels, min_pixels and timestamps"),
+        (np.zeros((4, 64, 64, 3), np.uint8), {"start": 1}, "only the options fps, max_pixels, min_pixels, frames_indices, total_num_frames and timestamps"),
         ({"key": "a"}, {}, "one of path, bytes, frames, image"),
         ({"path": 3}, {}, "source 0: path is 3"),
         ("\ud800.mp4", {}, "source 0: path is"),

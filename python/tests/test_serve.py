@@ -83,7 +83,7 @@ def same(golden, tmp_path_factory):
 
     def is_same(file, data, name, **options):
         key = name.removesuffix(".safetensors")
-        model.encode({"bytes": data, "key": key}, **options).save(folder / "own")
+        model.encode({"frames" if isinstance(data, list) else "bytes": data, "key": key}, **options).save(folder / "own")
         if not bits_depend_on_place():
             return (folder / "own").read_bytes() == file
         (folder / "other").write_bytes(file)
@@ -131,6 +131,52 @@ def test_items_of_a_request_fail_alone(served):
     assert all("name" not in a for a in answers[1:])
 
 
+def frames_url(n=4, size=(96, 128)):
+    return "data:video/jpeg;base64," + ",".join(base64.b64encode(image(i, *size)).decode() for i in range(n))
+
+
+def items(server, *rows, query=""):
+    status, _, body = server.ask(json.dumps({"items": rows}), query, content_type="application/json")
+    return status, json.loads(body)["items"]
+
+
+def test_frames_that_a_client_sampled(served, same):
+    frames = [image(i, 96, 128) for i in range(4)]
+    status, [row, part] = items(served, {"data": frames_url()}, {"type": "video_url", "video_url": {"url": frames_url()}})
+    assert (status, row["status"], {row["found"], part["found"]}) == (200, 200, {"miss", "flight"}), row
+    assert part["safetensors"] == row["safetensors"]
+    [stored] = items(served, {"data": frames_url()}, query="?store=1")[1]
+    assert same(base64.b64decode(row["safetensors"]), frames, stored["name"])
+    assert items(served, {"data": frames_url(), "fps": 2})[1][0]["safetensors"] != row["safetensors"]
+    status, rows = items(served, {"data": frames_url() + "," + base64.b64encode(image(9, 64, 96)).decode()},
+                         {"data": frames_url() + "," + base64.b64encode(b"nonsense" * 50).decode()}, {"data": frames_url() + ",#"},
+                         {"data": frames_url(), "start": 1}, {"type": "image_url", "image_url": {"url": frames_url()}})
+    assert [r["status"] for r in rows] == [422] * 5
+    for r, words in zip(rows, ("frame 4: is 64 high", "frame 4: not an image", "no base64", "frames take only", "not an image of a known")):
+        assert words in r["error"]["message"], r
+
+
+def test_frames_are_bounded(tight):
+    wide = b"P4\n112 100\n" + bytes(1400)
+    rows = (({"data": frames_url(20, (8, 8))}, ""), ({"data": frames_url(21, (8, 8))}, "data: 21 frames; at most 20"),
+            ({"data": "data:video/jpeg;base64," + "," * 50}, "51 frames; at most 20"),
+            ({"data": "data:video/jpeg;base64," + base64.b64encode(wide).decode()}, "frame 0: "))
+    for row, words in rows:
+        status, [answer] = items(tight, row)
+        assert status == (422 if words else 200) and words in answer.get("error", {"message": ""})["message"], answer
+
+
+def test_chats_items(served):
+    data = url(image(3))
+    status, rows = items(served, {"data": data}, {"type": "image_url", "image_url": {"url": data}}, {"type": "image_url", "image_url": data},
+                         {"type": "input_image", "image_url": data, "detail": "low"}, {"type": "image_url", "image_url": {"url": "/etc/passwd"}},
+                         {"type": "image_url", "image_url": {"url": data}, "fpss": 1}, {"type": "image_url"})
+    assert [r["status"] for r in rows] == [200] * 4 + [422] * 3
+    assert len({r["safetensors"] for r in rows[:4]}) == 1
+    for r, words in zip(rows[4:], ("no path is opened", "unknown option 'fpss'", "data is None")):
+        assert words in r["error"]["message"], r
+
+
 def test_paths_for_machines(served):
     model = json.loads(served.ask("", method="GET", path="/v1/models")[2])["data"][0]
     assert model["model_type"] == "qwen3_vl" and model["limits"]["items"] == 64
@@ -168,8 +214,8 @@ BAD = [  # body, query, headers, status, words
     (image(1), "", {"content_type": "multipart/form-data; boundary=x"}, 415, "multipart"),
     (b"{", "", JSON, 400, "not JSON"),
     (b"[" * 2000, "", JSON, 400, "not JSON"),
-    (b"[" * 100000, "", JSON, 413, "JSON of 100000 values; at most 2080"),
-    (b'{"items": [' + b"{}," * 100000 + b"{}]}", "", JSON, 413, "values; at most 2080"),
+    (b"[" * 100000, "", JSON, 413, "JSON of 100000 values; at most 51232"),
+    (b'{"items": [' + b"{}," * 100000 + b"{}]}", "", JSON, 413, "values; at most 51232"),
     (b'{"items": [NaN]}', "", JSON, 400, "NaN"),
     (b"\xff\xfe", "", JSON, 400, "not JSON"),
     (b"[]", "", JSON, 400, "the body must be"),

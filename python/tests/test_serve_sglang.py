@@ -115,6 +115,22 @@ def test_requests_of_its_receiver(start, family):
         encoder.close()
 
 
+def test_frames_that_a_client_sampled(served):
+    from qwenvit._sources import FrameFiles
+
+    pull, frames = Pull(), [image(i, 96, 128) for i in range(4)]
+    clip = "data:video/jpeg;base64," + ",".join(base64.b64encode(f).decode() for f in frames)
+    assert ask(served, body(pull.port, clip, modality="VIDEO")) == (200, None)
+    _, rows = pull.message()
+    model = qwenvit.load(os.path.join(GOLDEN, "qwen3_vl"))
+    with qwenvit.AsyncEncoder(model, dtype=model.info["dtype"]) as encoder:
+        wanted = encoder.submit({"bytes": FrameFiles.of(iter(frames))}).result().packed()
+    wanted = wanted.view(np.uint16) if model.info["dtype"] == "bf16" else wanted
+    assert Values(np.frombuffer(rows, wanted.dtype).reshape(wanted.shape)) == Values(wanted)
+    status, answer = ask(served, body(pull.port, clip))
+    assert status == 422 and "not an image of a known format" in answer["message"]
+
+
 def test_what_is_there_is_not_computed_again(served):
     pull, before = Pull(), served.metric("tokens_total")
     assert ask(served, body(pull.port, url(image(1)), {"url": url(image(1)), "detail": "high", "content_hash": "x"}))[0] == 200

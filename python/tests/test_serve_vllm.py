@@ -18,6 +18,7 @@ for needed in ("httptools", "uvicorn", "prometheus_client", "blake3"):
     pytest.importorskip(needed)
 from qwenvit.serve.vllm import image_key  # noqa: E402
 from qwenvit.serve.items import Refused  # noqa: E402
+from qwenvit._sources import FrameFiles  # noqa: E402
 
 with open(os.path.join(os.path.dirname(__file__), "vllm_requests.json"), encoding="utf-8") as f:
     GIVEN = json.load(f)
@@ -99,6 +100,19 @@ def test_requests_of_proxies(served, own, case):
         assert holds(served, key, tokens)
         n += len(tokens)
     assert answer["usage"] == {"prompt_tokens": n, "completion_tokens": 0, "total_tokens": n}
+
+
+def test_frames_that_a_client_sampled(served, own):
+    frames = [image(i, 96, 128) for i in range(4)]
+    clip = "data:video/jpeg;base64," + ",".join(base64.b64encode(f).decode() for f in frames)
+    status, _, answer = ask(served, {"type": "video_url", "video_url": {"url": clip}, "uuid": "frames"})
+    assert status == 200, answer
+    tokens = own(FrameFiles.of(iter(frames)))
+    assert not tokens.is_image and tokens.timestamps.tolist() == [0, 1, 2, 3] and holds(served, "frames", tokens)
+    assert answer["ec_transfer_params"]["frames"]["metadata"] == {"video_grid_thw": tokens.grid_thw[0].tolist(), "timestamps": [0.5, 2.5]}
+    assert ask(served, {"type": "video_url", "video_url": {"url": clip.replace(",", ",AA==,", 1)}, "uuid": "frames"})[0] == 409
+    status, _, answer = ask(served, {"type": "image_url", "image_url": {"url": clip}, "uuid": "frame"})
+    assert status == 422 and "not an image of a known format" in answer["error"]["message"]
 
 
 def test_keys_are_those_of_vllms_hasher():

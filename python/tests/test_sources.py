@@ -198,7 +198,7 @@ def test_the_first_frame_of_an_animation(model, tmp_path):
         (np.zeros((2, 64, 64, 3), np.float32), r'float32; must be.*\(frames \* 255\).round\(\).astype\("uint8"\)'),
         (np.zeros((2, 64, 64, 3), np.int16), "int16; must be bytes from 0 to 255"),
         ([np.zeros((64, 64, 3), np.uint8), np.zeros((64, 60, 3), np.uint8)], "frame 1: is 64 high and 60 wide"),
-        ([np.zeros((64, 64, 3), np.uint8), "a.png"], "frame 1: a str is no array"),
+        ([np.zeros((64, 64, 3), np.uint8), 3], "frame 1: a int is no array"),
         ([], "there are none"),
         (np.zeros((2, 64, 64, 5), np.uint8), r"\[2, 64, 64, 5\] came"),
         (3, "an? int"),
@@ -419,3 +419,75 @@ def test_torchs_current_device_is_meant_by_cuda_alone(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
     assert _place("auto", "cuda") == ("cuda", 5) and _place("auto", "cuda:1") == ("cuda", 1)
     assert _place("cuda", 0) == ("cuda", 0)
+
+
+# ---- frames in files -------------------------------------------------------------------------------
+
+
+def jpegs(n=6, height=96, width=128):
+    rows = np.random.default_rng(5).integers(0, 256, (n, height // 16, width // 16, 3), dtype=np.uint8)
+    return [saved(one, "JPEG") for one in images(rows.repeat(16, 1).repeat(16, 2))]
+
+
+def data_url(files, kind="video/jpeg"):
+    return f"data:{kind};base64," + ",".join(base64.b64encode(one).decode() for one in files)
+
+
+def test_frames_in_files_are_a_clip(model, tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    files = jpegs()
+    paths = [tmp_path / f"{i}.jpg" for i in range(len(files))]
+    for path, data in zip(paths, files):
+        path.write_bytes(data)
+    plain = model.encode(frames=[image.open(io.BytesIO(one)) for one in files], fps=1)
+    assert plain.timestamps.tolist() == [0, 1, 2, 3, 4, 5] and not plain.is_image
+    url = data_url(files)
+    urls = [data_url([one], "image/jpeg") for one in files]
+    for source in (url, {"path": url}, {"type": "video_url", "video_url": {"url": url}}, url.replace("video/jpeg", "VIDEO/jpeg;a=b"),
+                   {"frames": files}, {"frames": paths}, {"frames": list(map(str, paths))}, {"frames": urls},
+                   {"type": "video", "video": urls}, {"frames": [io.BytesIO(files[0]), *paths[1:]]}):
+        found = model.encode(source)
+        assert same(found, plain) and found.timestamps.tolist() == plain.timestamps.tolist(), source
+    assert model.encode({"path": url, "fps": 2}).timestamps[-1] == model.encode(url, fps=2).timestamps[-1] == 2.5
+    one = model.encode(data_url(files[:1]))
+    assert not one.is_image and len(one.timestamps) == 1
+    assert (model.preprocess(url)[0] == model.preprocess(frames=[image.open(io.BytesIO(f)) for f in files])[0]).all()
+
+
+def test_frames_in_files_that_are_refused(model, tmp_path):
+    files = jpegs()
+    refused(lambda: model.encode(data_url([*files, *jpegs(1, 64, 96)])), "frame 6: is 64 high and 96 wide, the first one 96 and 128")
+    refused(lambda: model.encode(data_url([*files, b"nonsense"])), "frame 6: not an image of a known format", "QV_EFORMAT")
+    refused(lambda: model.encode({"frames": [files[0], plain_clip()]}), "frame 1: not an image of a known format", "QV_EFORMAT")
+    refused(lambda: model.encode({"frames": [tmp_path / "none.jpg"]}), "frame 0: ", "QV_EIO")
+    refused(lambda: model.encode(data_url(files) + ","), "frame 6: not an image", "QV_EFORMAT")
+    refused(lambda: model.encode(data_url(files) + ",#"), "no base64")
+    refused(lambda: model.encode({"type": "image_url", "image_url": {"url": data_url(files)}}), "are no image", "QV_EFORMAT")
+    refused(lambda: model.encode({"path": data_url(files), "max_frames": 4, "start": 1}), "frames take only the options")
+    refused(lambda: model.encode(data_url(files), decode_memory=6 * 96 * 128 * 3 - 1), "take more than 221183 bytes")
+
+
+def test_places_in_the_clip_that_frames_are_of(model):
+    about = {"fps": 30, "total_num_frames": 380}
+    for n in (8, 7):
+        places = [i * 54 for i in range(n)]
+        found = model.encode({"frames": jpegs(n), "frames_indices": places, **about})
+        assert found.timestamps.tolist() == [place / 30 for place in places]
+        assert found.second_per_grid_ts == 2 / (n / 380 * 30) and found.sampled_fps == n / 380 * 30
+    assert model.encode({"path": data_url(jpegs(2)), "frames_indices": [0, 9], **about}).timestamps.tolist() == [0, 0.3]
+    for wrong, words in (({"frames_indices": [0, 380]}, "must be below total_num_frames, 380"), ({}, "go with the clip's fps"),
+                         ({"frames_indices": [0, 1], "timestamps": [0, 1]}, "without timestamps"),
+                         ({"frames_indices": [0]}, "1 of them; there are 2 frames"), ({"frames_indices": [5, 1]}, "never fall")):
+        refused(lambda: model.encode({"frames": jpegs(2), **about, **wrong}), words)
+    refused(lambda: model.encode({"bytes": plain_clip(), "frames_indices": [0]}), "frames_indices belong to frames")
+
+
+def test_base64_may_be_in_lines(model):
+    [data] = jpegs(1)
+    plain = model.encode(data)
+    lines = base64.encodebytes(data).decode()
+    for url in ("data:image/jpeg;charset=utf-8;base64," + base64.b64encode(data).decode(), "data:image/jpeg;base64," + lines,
+                "data:image/jpeg;base64, " + lines.replace("\n", "\r\n\t"), "data:image/jpeg;base64," + lines.replace("\n", "%0A")):
+        assert same(model.encode(url), plain)
+    found = model.encode("data:video/jpeg;base64," + lines + "," + lines)
+    assert not found.is_image and len(found.timestamps) == 2

@@ -61,7 +61,10 @@ value_of(const qv_outcome *o, const struct row *row, const struct seen *seen)
         return json_pack("[I,I,I]", (json_int_t)grid[0], (json_int_t)grid[1], (json_int_t)grid[2]);
     case QV_OUTCOME_LIKE: return json_string(qv_like_name(*(const qv_like *)at));
     case QV_OUTCOME_REMARK: return json_string(qv_remark_text(*(const qv_remark *)at));
-    case QV_OUTCOME_DECODE: return json_string(qv_decode_name(*(const qv_decode *)at));
+    case QV_OUTCOME_DECODE: {
+        const qv_decode by = *(const qv_decode *)at;
+        return json_string(seen->if_set && by == QV_DECODE_AUTO ? "" : qv_decode_name(by));
+    }
     }
     return NULL;
 }

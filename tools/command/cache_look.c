@@ -84,20 +84,22 @@ count_list(const struct tool_options *o, const qv_cache *c, int64_t n[QV_CACHE_S
     return s;
 }
 
-/* Counts the records that tell of damaged frames. Those that cannot be read are for `check` to
- * tell. */
-static int64_t
-count_damaged(const qv_cache *c, const qv_cache_info *in)
+/* Counts the records of damaged clips and of clips that a GPU decoded. `check` reports the records
+ * that cannot be read. */
+static void
+count_clips(const qv_cache *c, const qv_cache_info *in, int64_t *damaged, int64_t *by_gpu)
 {
     static const char field[] = "\"damaged_frames\":";
-    int64_t n = 0;
+    *damaged = *by_gpu = 0;
     for (int64_t i = 0; i < in->n_ok + in->n_failed; i++) {
         char *record = NULL;
-        const char *at = qv_cache_record(c, i, &record, NULL) ? NULL : strstr(record, field);
-        n += at && at[sizeof field - 1] != '0';
+        if (!qv_cache_record(c, i, &record, NULL)) {
+            const char *at = strstr(record, field);
+            *damaged += at && at[sizeof field - 1] != '0';
+            *by_gpu += strstr(record, "\"decoded_by\":\"gpu\"") != NULL;
+        }
         free(record);
     }
-    return n;
 }
 
 /* Adds the failed keys' records to the list; prints their errors unless a machine reads it. */
@@ -178,7 +180,8 @@ ffmpeg_json(const qv_cache *c, const qv_cache_info *in, json_t **text)
 
 static const char status_text[] =
     "{cache}: {ok} ok, {failed} failed[text.listed?, {missing} missing, {changed} changed since]"
-    "[damaged_clips?, {damaged_clips} of the ok with damaged frames]; "
+    "[damaged_clips?, {damaged_clips} of the ok with damaged frames]"
+    "[gpu_clips?, {gpu_clips} decoded by a GPU]; "
     "{bytes|GB} of tokens, {text.size|GB} in {parts} part{parts|s}[damaged?, {damaged|n} damaged]\n"
     "[model?  model      [model.name?\"{model.name}\", ]{model.type}"
     "[model.folder?, \"{model.folder}\"]\n]"
@@ -195,7 +198,7 @@ status(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in,
     int64_t n[QV_CACHE_STATE_MAX] = {
         [QV_CACHE_DONE] = in->n_ok, [QV_CACHE_FAILED] = in->n_failed
     };
-    int64_t superseded;
+    int64_t superseded, damaged_clips, gpu_clips;
     json_t *ffmpeg;
     if (o->list)
         n[QV_CACHE_DONE] = n[QV_CACHE_FAILED] = 0;
@@ -207,14 +210,16 @@ status(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in,
         json_decref(failures);
         return s;
     }
+    count_clips(c, in, &damaged_clips, &gpu_clips);
     json_t *versions = ffmpeg_json(c, in, &ffmpeg);
     json_t *j =
-        tool_json("cache:t ok:I failed:I damaged_clips:I bytes:I part_bytes:I parts:I superseded:I "
+        tool_json("cache:t ok:I failed:I damaged_clips:I gpu_clips:I bytes:I part_bytes:I parts:I "
+                  "superseded:I "
                   "superseded_bytes:I damaged_bytes:I model:o damaged:o failures:o ffmpeg:o "
                   "text.listed:b text.size:I text.prunable:b text.ffmpeg:o",
                   o->out, n[QV_CACHE_DONE] + n[QV_CACHE_SOURCE_GONE], n[QV_CACHE_FAILED],
-                  count_damaged(c, in), in->bytes, in->part_bytes, in->n_parts, in->n_superseded,
-                  in->superseded_bytes, in->damaged_bytes, model_json(in),
+                  damaged_clips, gpu_clips, in->bytes, in->part_bytes, in->n_parts,
+                  in->n_superseded, in->superseded_bytes, in->damaged_bytes, model_json(in),
                   damage_json(c, &superseded), failures, versions, o->list != NULL,
                   in->part_bytes + in->damaged_bytes, in->n_superseded || in->n_damaged, ffmpeg);
     if (o->list)

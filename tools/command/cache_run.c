@@ -158,12 +158,16 @@ find_work(struct run *r, qv_error *err)
 static qv_status
 report(const struct run *r, const qv_cache_fill_counts *n, qv_error *err)
 {
-    json_t *j = tool_json(
-        "cache:t done:I tokens:I frames:I failed:I damaged:I there:I failed_before:I "
-        "interrupted:b list_s:f look_s:f job_s:f peak_bytes:I version:s commit:s text.total_s:f",
-        r->o->out, n->done, n->tokens, n->frames, n->failed, n->damaged, n->there, n->failed_before,
-        tool_signals_caught() != 0, r->list_s, r->look_s, r->job_s, tool_peak_bytes(), qv_version(),
-        QV_COMMIT, r->list_s + r->look_s + r->devices.load_s + r->job_s);
+    const char *limit = r->progress.limit ? r->progress.limit : "";
+    json_t *j =
+        tool_json("cache:t done:I tokens:I frames:I failed:I damaged:I there:I failed_before:I "
+                  "interrupted:b list_s:f look_s:f job_s:f peak_bytes:I version:s commit:s limit:s "
+                  "text.total_s:f text.limit:s",
+                  r->o->out, n->done, n->tokens, n->frames, n->failed, n->damaged, n->there,
+                  n->failed_before, tool_signals_caught() != 0, r->list_s, r->look_s, r->job_s,
+                  tool_peak_bytes(), qv_version(), QV_COMMIT, limit,
+                  r->list_s + r->look_s + r->devices.load_s + r->job_s,
+                  !strcmp(limit, "sink") ? "writing" : limit);
     tool_json_add_rates(&j, "", n->frames, n->tokens, n->seconds, r->devices.load_s);
     return tool_show(
         r->o, j,
@@ -172,7 +176,7 @@ report(const struct run *r, const qv_cache_fill_counts *n, qv_error *err)
         "{damaged} clip{damaged|s} of the done with damaged frames]\n"
         "[done?{frames} frames in {text.total_s|time} ({load_s|time} to load the model); then "
         "{sampled_frames_per_s|1f} sampled frames and "
-        "{tokens_per_s|1f} tokens per second\n]",
+        "{tokens_per_s|1f} tokens per second[text.limit?, limited by {text.limit}]\n]",
         err);
 }
 
@@ -202,7 +206,7 @@ run_all(struct run *r, qv_error *err)
         s = find_work(r, err);
     r->look_s = qv_seconds() - began_s - r->list_s;
     if (!s)
-        s = tool_devices_open(r->o, &r->devices, err);
+        s = tool_devices_open(r->o, r->n_wanted, &r->devices, err);
     if (!s) /* a folder that cannot be made is bad input; a disk that fails later is not */
         s = qv_cache_fill_begin(r->fill, r->devices.models[0], err);
     return s ? tool_fail(s, err) : run_fill(r, err);

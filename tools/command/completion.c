@@ -26,7 +26,7 @@ print_word(const char *name)
 static void
 print_case(const struct tool *tool)
 {
-    if (tool->program)
+    if (tool->program || tool->elsewhere)
         return;
     printf("    '%s'*) words='--help", tool->name);
     tool_each_option(tool, print_word);

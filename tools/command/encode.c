@@ -10,12 +10,16 @@
 #include <sys/stat.h>
 
 #include "encode.h"
+#include "engine/context.h"
 #include "error.h"
 #include "files/atomic_file.h"
 #include "files/json.h"
 #include "list.h"
 
-enum { SINKS = 4 };
+enum {
+    SINKS = 4,
+    MANY_CLIPS = 48 /* are worth opening a GPU's decoders before the first clip's codec is known */
+};
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
@@ -102,11 +106,23 @@ tool_devices_close(struct tool_devices *d)
     d->n = 0;
 }
 
+/* Opens the devices' decoders, without waiting or with. */
+static void
+open_decoders(const struct tool_options *o, const struct tool_devices *d, bool wait)
+{
+    for (size_t i = 0; i < TOOL_MOST_DEVICES && d->contexts[i]; i++)
+        if (!strcmp(d->infos[i].backend, "cuda"))
+            qv_decoder_gpu(o->clip.decoder, d->contexts[i]->device, wait, NULL);
+}
+
 qv_status
-tool_devices_open(const struct tool_options *o, struct tool_devices *d, qv_error *err)
+tool_devices_open(const struct tool_options *o, int64_t n_clips, struct tool_devices *d,
+                  qv_error *err)
 {
     const double began_s = qv_seconds();
     const size_t most = o->all_devices ? TOOL_MOST_DEVICES : o->n_devices ? o->n_devices : 1;
+    const bool opens_decoders =
+        o->clip.decoder && o->clip.decode == QV_DECODE_AUTO && n_clips >= MANY_CLIPS;
     qv_status status = QV_OK;
     for (; d->n < most && !status; d->n++) {
         struct tool_options one = *o;
@@ -119,8 +135,12 @@ tool_devices_open(const struct tool_options *o, struct tool_devices *d, qv_error
         if (status)
             break;
         qv_context_get_info(d->contexts[d->n], &d->infos[d->n]);
+        if (opens_decoders)
+            open_decoders(o, d, false);
         status = tool_load_model(o, d->contexts[d->n], o->model, false, &d->models[d->n], err);
     }
+    if (!status && opens_decoders)
+        open_decoders(o, d, true);
     d->load_s = qv_seconds() - began_s;
     return status;
 }
@@ -264,12 +284,10 @@ encode(const struct tool_options *o, struct tool_devices *devices)
     if (!status && makes_folders)
         status = make_output_folder(o->output, &err);
     if (!status)
-        status = tool_devices_open(o, devices, &err);
+        status = tool_devices_open(o, (int64_t)n, devices, &err);
     struct tool_encoder e = {
         .o = o, .clip = o->clip, .outputs = outputs, .n = n, .makes_folders = makes_folders
     };
-    if (e.clip.decode == QV_DECODE_AUTO)
-        e.clip.decode = QV_DECODE_CPU; /* a GPU does not notice all damage, and files stay */
     const int code = status ? tool_fail(status, &err) : encode_with(&e, devices, &err);
     for (size_t i = 0; outputs && i < n; i++) {
         tool_output_close(&outputs[i]);

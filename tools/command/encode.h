@@ -47,8 +47,10 @@ struct tool_devices {
 };
 
 /* Loads the model on each of the devices asked for, or with --device all on every device there is;
- * there must be one. tool_devices_close must be called in any case. */
-qv_status tool_devices_open(const struct tool_options *o, struct tool_devices *d, qv_error *err);
+ * there must be one. While weights are loaded, the GPUs' decoders are opened too if there are many
+ * clips. tool_devices_close must be called in any case. */
+qv_status tool_devices_open(const struct tool_options *o, int64_t n_clips, struct tool_devices *d,
+                            qv_error *err);
 void tool_devices_close(struct tool_devices *d);
 
 /* Complains, and returns TOOL_USAGE, unless clips are given either as arguments or by --list. */

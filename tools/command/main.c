@@ -121,6 +121,9 @@ static const struct tool tools[] = {
       .example = "qwenvit verify --model Qwen3-VL-4B-Instruct --clip clip.mp4",
       .groups = GROUP_DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_CLIP | GROUP_VERIFY | GROUP_JSON,
       .run = tool_verify },
+    { .name = "serve",
+      .does = "Answers over HTTP with tokens",
+      .elsewhere = "the Python wheel: pip install 'qwenvit[serve]'" },
     { .name = "bench", .does = "Times this machine", .program = "qwenvit-bench" },
     { .name = "profile", .does = "Shows where the time goes", .program = "qwenvit-bench" },
 };

@@ -59,6 +59,10 @@ tool_job_progress_show(struct tool_job_progress *p, qv_job *job)
     const double now_s = qv_seconds();
     qv_job_progress j;
     qv_job_get_progress(job, &j);
+    p->limit = j.limit;
+    if (*j.no_gpu && !p->told_no_gpu)
+        tool_complain("the CPU decodes: %s", j.no_gpu);
+    p->told_no_gpu = *j.no_gpu != 0;
     record_progress(p, &j, now_s);
     if (p->o->quiet || now_s - p->shown_s < (p->terminal ? 0.1 : 10))
         return;

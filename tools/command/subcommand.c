@@ -318,6 +318,10 @@ tool_main(const struct tool_program *p, int argc, char **argv)
         print_usage(p, stderr);
         return TOOL_USAGE;
     }
+    if (tool->elsewhere) {
+        tool_complain("%s: it is in %s", tool->name, tool->elsewhere);
+        return TOOL_DEVICE;
+    }
     if (tool->program)
         return become(tool, argv);
     if (tool->verbs)

@@ -118,6 +118,7 @@ struct tool {
     int (*run)(const struct tool_options *options);
     const struct tool_program *verbs; /* what it consists of, in place of run */
     const char *program;              /* the program beside this one that has it */
+    const char *elsewhere;            /* what to install for it, to follow "it is in" */
     bool ends_at_once;                /* the process ends without the libraries' exit handlers */
 };
 
@@ -230,7 +231,8 @@ struct tool_job_progress {
     const struct tool_options *o;
     double shown_s, recorded_s; /* recorded_s 0: never */
     int64_t total;              /* number of sources */
-    bool terminal;
+    const char *limit;          /* the stage that limits, when it was last asked */
+    bool terminal, told_no_gpu;
 };
 struct qv_job;
 void tool_job_progress_begin(struct tool_job_progress *p, int64_t total,

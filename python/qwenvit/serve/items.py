@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from .. import _core
 from .._error import Error
-from .._sources import bytes_of_data, is_data, options_of
+from .._sources import bytes_of_data, chat_part, is_data, options_of
 
 FLAGS = {"1": True, "true": True, "0": False, "false": False}
 # the options that a request may have, of those in clips/options.inc: the others (threads, memory, a
@@ -20,7 +20,7 @@ OPTIONS: dict[str, type] = {
     "max_frames": int, "min_pixels": int, "max_pixels": int, "total_pixels": int, "cap_pixels": bool,
 }
 FRAMES = ("num_frames", "min_frames", "max_frames")
-VALUES = 32  # of an item, at most: twice the options
+VALUES = 32  # of an item, at most, besides a clip's frames, which commas separate: twice the options
 ENGINES_VALUES = 1 << 16  # of an engine's request, at most: a client's tools may come along
 JSON_TIMES, WIDE_TIMES = 2, 5  # how many times its bytes JSON takes besides; by four bytes a character if one is not ASCII
 DEFAULT_FRAMES = 768  # transformers' most frames of a clip
@@ -106,24 +106,24 @@ def make_item(data: bytes, options: Mapping[str, Any], limits: Limits) -> Item:
     return Item(data, taken, kind is not None and (not kind[1] or "first_frame" in taken))
 
 
-def bytes_of(url: Any, name: str = "data") -> bytes:
-    """Returns the bytes in a data: URL."""
+def bytes_of(url: Any, name: str, is_image: bool, limits: Limits) -> bytes:
+    """Returns the bytes in a data: URL, which must be an image's if is_image says so."""
     if not is_data(url):
         raise Refused(
             422, "QV_EINVAL", f"{name} is {shown(url)}; must be a data: URL (no other URL is fetched, no path is opened)"
         )
     try:
-        return bytes_of_data(url, name)
+        data = bytes_of_data(url, name, limits.frames)
     except Error as e:
         raise Refused(422, e.status, str(e)) from None
+    if is_image and data and _core.image_kind(data[: _core.HEAD]) is None:
+        raise Refused(422, "QV_EFORMAT", f"{name} is not an image of a known format; send a clip as a video")
+    return data
 
 
 def media_item(url: Any, name: str, is_image: bool, limits: Limits) -> Item:
     """Returns an engine's image or clip. What engines open as an image is the first frame of an animation."""
-    data = bytes_of(url, name)
-    if is_image and data and _core.image_kind(data[: _core.HEAD]) is None:
-        raise Refused(422, "QV_EFORMAT", f"{name} is not an image of a known format; send a clip as a video")
-    return make_item(data, {"first_frame": True} if is_image else {}, limits)
+    return make_item(bytes_of(url, name, is_image, limits), {"first_frame": True} if is_image else {}, limits)
 
 
 def _no_constant(name: str) -> Any:
@@ -153,7 +153,7 @@ def object_of(body: bytes, form: str, room: Room) -> dict[str, Any]:
 def items_of_json(body: bytes, limits: Limits, room: Room) -> list[Item | Refused]:
     """Returns the items of {"items": [{"data": "data:..", OPTION: ..}, ..], OPTION: ..}, each of which
     may be refused by itself. Options beside "items" are those of all."""
-    asked = parsed(body, VALUES * (1 + limits.items), room)
+    asked = parsed(body, min(ENGINES_VALUES, VALUES + limits.items * (VALUES + limits.frames)), room)
     rows = asked.pop("items", None) if isinstance(asked, dict) else None
     if not isinstance(rows, list) or not rows:
         raise Refused(400, "QV_EFORMAT", 'the body must be {"items": [{"data": "data:...;base64,..."}, ...]}')
@@ -165,8 +165,8 @@ def items_of_json(body: bytes, limits: Limits, room: Room) -> list[Item | Refuse
         try:
             if not isinstance(row, dict):
                 raise Refused(422, "QV_EINVAL", f"an item is {shown(row)}; must be an object with data and options")
-            own = {k: v for k, v in row.items() if k != "data"}
-            found.append(make_item(bytes_of(row.get("data")), {**asked, **own}, limits))
+            url, is_image, own = chat_part(row) or (row.get("data"), False, {k: v for k, v in row.items() if k != "data"})
+            found.append(make_item(bytes_of(url, "data", is_image, limits), {**asked, **own}, limits))
         except Refused as e:
             found.append(e)
     return found

@@ -204,12 +204,12 @@ class Service:
     async def _submit(self, hold: Hold, source: dict[str, Any], item: Item) -> Future[Tokens]:
         """Adds a source once there is room: what has its turn is not refused because results before it
         are large. A client's images are added in the order of their turns, and so are its clips."""
-        size = len(item.data)
+        size, (source, options) = len(item.data), await self.encoder._prepared(source, item.options)
         async with self.adding.setdefault((hold.client, item.is_image), asyncio.Lock()):
             while True:
                 try:
                     if self.sources.has_room(hold.client, size):
-                        asked = self.encoder.submit(source, **item.options)
+                        asked = self.encoder.submit(source, **options)
                         hold.take(self.sources, size)
                         return asked
                 except Error as e:

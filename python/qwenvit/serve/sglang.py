@@ -110,7 +110,7 @@ def frames_of(asked: Asked, files: list[bytes]) -> list[Any]:
     np, rows, grids, timestamps, seconds = numpy(), [], [], [], []
     for i, file in enumerate(files):
         about, dtype, found = _tensors(file)
-        made = json.loads(about["preprocessing"])
+        made = json.loads(about.get("preprocessing", '{"kind": "clip", "second_per_grid_ts": 2}'))  # a client's frames, 1 per second
         if (made["kind"] == "picture") != (asked.modality == "IMAGE"):
             raise Refused(422, "QV_EINVAL", f"modality is {asked.modality}, and item {i} of mm_items is not")
         rows.append(np.concatenate([found.pop(name) for name in list(found) if name.startswith(("tokens", "deepstack."))], axis=1))
