@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "clips/decoders.h"
 #include "encode.h"
 #include "engine/context.h"
 #include "error.h"
