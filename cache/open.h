@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What the command, the Python binding and tests need of caches beyond the public header. */
+/* Declares what the command, the Python binding and tests need of caches beyond the public
+ * header. */
 #pragma once
 
 #include "qwenvit_cache.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What jobs, the command and the Python binding ask of a decoder beyond its public header. */
+/* Declares what jobs, the command and the Python binding ask of a decoder beyond its public
+ * header. */
 #pragma once
 
 #include "qwenvit_clips.h"

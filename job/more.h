@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What the command and the Python binding need of jobs and fills beyond the public header. */
+/* Declares what the command and the Python binding need of jobs and fills beyond the public
+ * header. */
 #pragma once
 
 #include "qwenvit_clips.h"

@@ -587,8 +587,8 @@ TEST(test_auto)
     on_cuda = false;
 }
 
-/* A GPU that is open decodes for a cache, asked or not, unless the CPU is asked for; each record says
- * who decoded. */
+/* A GPU that is open decodes for a cache, asked or not, unless the CPU is asked for. Each record
+ * says who decoded. */
 TEST(test_cache)
 {
     static const struct {
@@ -666,7 +666,7 @@ TEST(test_cache_goes_on)
     on_cuda = false;
 }
 
-/* For a long list the command opens a GPU's decoders itself, and none of its clips has to wait. */
+/* For a long list the command opens a GPU's decoders before the job, and they decode all of it. */
 TEST(test_long_list)
 {
     enum { LONG = 48 };

@@ -214,9 +214,8 @@ status(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in,
     json_t *versions = ffmpeg_json(c, in, &ffmpeg);
     json_t *j =
         tool_json("cache:t ok:I failed:I damaged_clips:I gpu_clips:I bytes:I part_bytes:I parts:I "
-                  "superseded:I "
-                  "superseded_bytes:I damaged_bytes:I model:o damaged:o failures:o ffmpeg:o "
-                  "text.listed:b text.size:I text.prunable:b text.ffmpeg:o",
+                  "superseded:I superseded_bytes:I damaged_bytes:I model:o damaged:o failures:o "
+                  "ffmpeg:o text.listed:b text.size:I text.prunable:b text.ffmpeg:o",
                   o->out, n[QV_CACHE_DONE] + n[QV_CACHE_SOURCE_GONE], n[QV_CACHE_FAILED],
                   damaged_clips, gpu_clips, in->bytes, in->part_bytes, in->n_parts,
                   in->n_superseded, in->superseded_bytes, in->damaged_bytes, model_json(in),

@@ -4,10 +4,10 @@
 #include <stdlib.h>
 
 #include "cache_command.h"
-#include "job/more.h"
 #include "commit.h"
 #include "encode.h"
 #include "error.h"
+#include "job/more.h"
 
 /* ---- what the verbs share -------------------------------------------------------------------- */
 

@@ -107,13 +107,12 @@ tool_devices_close(struct tool_devices *d)
     d->n = 0;
 }
 
-/* Opens the devices' decoders, without waiting or with. */
+/* Opens the decoders of device i, without waiting or with. */
 static void
-open_decoders(const struct tool_options *o, const struct tool_devices *d, bool wait)
+open_decoders(const struct tool_options *o, const struct tool_devices *d, size_t i, bool wait)
 {
-    for (size_t i = 0; i < TOOL_MOST_DEVICES && d->contexts[i]; i++)
-        if (!strcmp(d->infos[i].backend, "cuda"))
-            qv_decoder_gpu(o->clip.decoder, d->contexts[i]->device, wait, NULL);
+    if (!strcmp(d->infos[i].backend, "cuda"))
+        qv_decoder_gpu(o->clip.decoder, d->contexts[i]->device, wait, NULL);
 }
 
 qv_status
@@ -137,11 +136,11 @@ tool_devices_open(const struct tool_options *o, int64_t n_clips, struct tool_dev
             break;
         qv_context_get_info(d->contexts[d->n], &d->infos[d->n]);
         if (opens_decoders)
-            open_decoders(o, d, false);
+            open_decoders(o, d, d->n, false);
         status = tool_load_model(o, d->contexts[d->n], o->model, false, &d->models[d->n], err);
     }
-    if (!status && opens_decoders)
-        open_decoders(o, d, true);
+    for (size_t i = 0; i < d->n && opens_decoders && !status; i++)
+        open_decoders(o, d, i, true);
     d->load_s = qv_seconds() - began_s;
     return status;
 }

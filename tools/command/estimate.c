@@ -6,9 +6,9 @@
 
 #include "cache/open.h"
 #include "cache_command.h"
-#include "job/more.h"
 #include "dtype.h"
 #include "error.h"
+#include "job/more.h"
 
 /* Opening a clip takes milliseconds. If there are more than this, a sample of so many stands for
  * all. */
