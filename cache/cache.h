@@ -6,7 +6,7 @@
 
 #include "clips/option_list.h"
 #include "files/text.h"
-#include "qwenvit_cache.h"
+#include "writer.h"
 
 #define QV_CACHE_DESCRIPTION "qwenvit-cache.json"
 #define QV_CACHE_FORMAT "qwenvit-cache"

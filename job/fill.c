@@ -17,6 +17,8 @@
 #include "halves.h"
 #include "clips/decoders.h"
 #include "clips/option_list.h"
+#include "cache/writer.h"
+#include "model/feeder.h"
 #include "more.h"
 #include "options.h"
 
@@ -338,7 +340,7 @@ qv_cache_fill_begin(qv_cache_fill *f, const qv_model *model, qv_error *err)
     char *by = NULL, ffmpeg[QV_FFMPEG_BYTES] = ""; /* unknown without a decoder */
     qv_decoder_ffmpeg(f->o.clip.decoder, ffmpeg, NULL);
     const qv_packing packing = qv_model_packing(model, f->o.chunk_rows);
-    qv_status s = qv_cache_made_by(&info, &packing, &f->o.clip, &by, err);
+    qv_status s = qv_cache_made_by(&info, packing.rows, packing.rule, &f->o.clip, &by, err);
     if (s)
         return s;
     if (f->there)

@@ -2,7 +2,7 @@
 /* Puts computed tokens, f32 or bf16, into a cache that may be of f16. */
 #pragma once
 
-#include "qwenvit_cache.h"
+#include "cache/writer.h"
 
 /* Writes rows, bf16 for a cache of bf16, else f32, each value rounded once for an f16 one. Returns
  * QV_EUNSUPPORTED, the clip's failure, for a value that f16 cannot hold; the rest are the

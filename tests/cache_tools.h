@@ -6,7 +6,7 @@
 #include "cache/part_index.h"
 #include "dtype.h"
 #include "files/safetensors.h"
-#include "qwenvit_cache.h"
+#include "cache/writer.h"
 #include "qwenvit_clips.h"
 #include "tempdir.h"
 

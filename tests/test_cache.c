@@ -508,7 +508,7 @@ TEST(test_other_caches)
     expect_error(QV_EIO, "folder", qv_cache_writer_open(temp_path("no/such"), &o, &w, ERR));
 }
 
-static const qv_packing packing = { .rows = 3072, .rule = "pairs" };
+enum { PACK_ROWS = 3072 };
 
 /* Nothing is added to a cache that was filled by another rule of packing or of frames, or before
  * there was one. */
@@ -531,7 +531,7 @@ test_rules(const qv_model_info *model, const qv_clip_options *clip)
         { "\"identity\":\"abc\"", "\"identity\":\"abd\"", "\"identity\" \"abd\", and the run" },
     };
     char *by = NULL;
-    assert_ok(qv_cache_made_by(model, &packing, clip, &by, ERR));
+    assert_ok(qv_cache_made_by(model, PACK_ROWS, "pairs", clip, &by, ERR));
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
         char before[2000], name[20];
         qv_cache_writer *w = NULL;
@@ -562,9 +562,8 @@ TEST(test_made_by)
                             .identity = "abc" };
     qv_clip_options clip = { .fps = 0.1, .like = QV_LIKE_QWEN_VL_UTILS };
     qv_cache_writer *w = NULL;
-    qv_error err = { 0 };
     char *by = NULL;
-    assert_ok(qv_cache_made_by(&model, &packing, &clip, &by, ERR));
+    assert_ok(qv_cache_made_by(&model, PACK_ROWS, "pairs", &clip, &by, ERR));
     assert_non_null(strstr(by, "\"weights\":\"unknown\",\"dtype\":\"bf16\",\"capacity\":3072"));
     assert_non_null(strstr(by, "\"like\":\"qwen-vl-utils\",\"fps\":0.1"));
     const qv_cache_writer_options o = { .layout = tiny, .made_by = by };
@@ -572,12 +571,11 @@ TEST(test_made_by)
     close_writer(&w);
     free(by);
     clip.max_pixels = 5;
-    assert_ok(qv_cache_made_by(&model, &packing, &clip, &by, ERR));
+    assert_ok(qv_cache_made_by(&model, PACK_ROWS, "pairs", &clip, &by, ERR));
     expect_refused(dir, &tiny, by, QV_EFORMAT, "preprocessing.options.max_pixels|0|5");
     free(by);
     clip.max_pixels = 0;
     test_rules(&model, &clip);
-    assert_int_equal(qv_cache_made_by(&model, &packing, NULL, &by, &err), QV_EINVAL);
 }
 
 /* A cache that an earlier version filled is gone on with: these texts were written before options
@@ -611,7 +609,7 @@ TEST(test_frozen)
     const qv_clip_options clip = { .max_frames = 64, .min_pixels = 5000 };
     const char *dir = temp_path("frozen"), *path = temp_file("clip", "12345", 5);
     char *by = NULL, key[2] = "a", text[QV_CACHE_OPTIONS_BYTES];
-    assert_ok(qv_cache_made_by(&model, &packing, &clip, &by, ERR));
+    assert_ok(qv_cache_made_by(&model, PACK_ROWS, "pairs", &clip, &by, ERR));
     assert_non_null(strstr(by, description));
     qv_cache_writer *w = NULL;
     const qv_cache_writer_options o = { .layout = tiny, .made_by = by };

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+#include "feeder.h"
 #include "model.h"
 
 #include <math.h>

@@ -12,7 +12,7 @@
 #include "bench.h"
 #include "error.h"
 #include "grow.h"
-#include "model/feeder.h"
+#include "model/feeder_inside.h"
 #include "model/items.h"
 
 enum { STREAMED = 8 }; /* how often a single chunk is streamed */

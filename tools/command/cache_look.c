@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cache/open.h"
+#include "cache/writer.h"
 #include "cache_command.h"
 #include "error.h"
 #include "files/json.h"
