@@ -465,32 +465,6 @@ put_tensor(qv_cache_entry *e, int i, const void *rows, int64_t n, qv_error *err)
                                (uint64_t)n * row_bytes, err);
 }
 
-/* Writes each row's tokens and DeepStack outputs one after the other, from the caller's memory. */
-static qv_status
-put_packed(qv_cache_entry *e, const qv_tokens *t, qv_error *err)
-{
-    enum { AT_ONCE = 64 };
-    const int each = 1 + e->writer->layout.n_deepstack;
-    const size_t row_bytes = qv_cache_row_bytes(&e->writer->layout),
-                 bytes = row_bytes / (size_t)each;
-    const void *pieces[AT_ONCE * QV_CACHE_MAX_TENSORS];
-    qv_status s = QV_OK;
-    for (int64_t row = 0; row < t->n && !s; row += AT_ONCE) {
-        const int64_t now = t->n - row < AT_ONCE ? t->n - row : AT_ONCE;
-        size_t n = 0;
-        for (int64_t r = row; r < row + now; r++)
-            for (int i = 0; i < each && i < QV_CACHE_MAX_TENSORS; i++) {
-                const char *rows = i ? t->deepstack[i - 1] : t->tokens;
-                pieces[n] = rows + (size_t)r * bytes;
-                XXH3_64bits_update(&e->hashes[0], pieces[n++], bytes);
-            }
-        s = qv_cache_file_gather(&e->part->file,
-                                 e->block.at + (uint64_t)(e->block.rows + row) * row_bytes, pieces,
-                                 n, bytes, err);
-    }
-    return s;
-}
-
 /* Checks rows before any of them is written. */
 static qv_status
 check_rows(const qv_cache_entry *e, const qv_tokens *t, qv_error *err)
@@ -512,9 +486,7 @@ qv_cache_put(qv_cache_entry *e, const qv_tokens *t, qv_error *err)
         return wrong;
     qv_status s = QV_OK;
     qv_error failed = { 0 };
-    if (w->layout.packed)
-        s = put_packed(e, t, &failed);
-    for (int i = 0; i < qv_cache_n_tensors(&w->layout) && !w->layout.packed && !s; i++)
+    for (int i = 0; i < qv_cache_n_tensors(&w->layout) && !s; i++)
         s = put_tensor(e, i, i ? t->deepstack[i - 1] : t->tokens, t->n, &failed);
     if (!s) {
         e->block.rows += t->n;

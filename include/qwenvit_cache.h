@@ -38,14 +38,11 @@ QV_API uint64_t qv_cache_key_hash(const char *key);
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* A key's tensors: tokens [n, width] and n_deepstack outputs [n, width]; or, packed, one tensor
- * [n, width * (1 + n_deepstack)], in which a row has its token first, then its DeepStack
- * outputs. */
+/* A key's tensors: tokens [n, width] and n_deepstack outputs [n, width]. */
 typedef struct qv_cache_layout {
-    qv_dtype dtype; /* QV_BF16, QV_F16 or QV_F32 */
+    qv_dtype dtype; /* QV_BF16 or QV_F32 */
     int64_t width;
     int n_deepstack;
-    bool packed;
 } qv_cache_layout;
 
 typedef struct qv_cache_info {
@@ -98,8 +95,8 @@ typedef struct qv_cache_item {
      * and from each to the next; of grid_thw, which the timestamps follow */
     uint64_t tokens_at, deepstack_step, grid_at;
     /* the tensors in memory, from qv_cache_hold to qv_cache_release; otherwise NULL */
-    const void *tokens; /* [rows, width], or packed [rows, width * (1 + n_deepstack)] */
-    const void *deepstack[QV_MAX_DEEPSTACK]; /* [rows, width]; NULL in a packed cache */
+    const void *tokens;                      /* [rows, width] */
+    const void *deepstack[QV_MAX_DEEPSTACK]; /* [rows, width] */
     const int64_t *grid_thw;                 /* [3] */
     const double *timestamps_s;              /* [n_timestamps] */
     uint64_t held_in;                        /* for the library only */

@@ -14,7 +14,6 @@
 #include "clock.h"
 #include "error.h"
 #include "grow.h"
-#include "halves.h"
 #include "clips/decoders.h"
 #include "clips/option_list.h"
 #include "cache/writer.h"
@@ -116,7 +115,7 @@ put(void *user, void *entry, const qv_job_result *r, const qv_job_rows *rows, qv
 {
     qv_cache_fill *f = user;
     (void)r;
-    const qv_status s = qv_cache_put_rounded(&f->layout, entry, &rows->tokens, err);
+    const qv_status s = qv_cache_put(entry, &rows->tokens, err);
     return s && s != QV_EUNSUPPORTED ? end_run(f, s, err) : s;
 }
 
@@ -315,8 +314,7 @@ layout_of(const qv_cache_fill_options *o, const qv_model_info *info)
 {
     return (qv_cache_layout){ .dtype = o->tokens ? o->tokens : QV_BF16,
                               .width = info->out_hidden,
-                              .n_deepstack = o->no_deepstack ? 0 : info->n_deepstack,
-                              .packed = o->packed };
+                              .n_deepstack = o->no_deepstack ? 0 : info->n_deepstack };
 }
 
 static void

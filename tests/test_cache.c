@@ -30,10 +30,8 @@ TEST(test_round_trip)
     static const qv_cache_layout layouts[] = {
         { .dtype = QV_F32, .width = 6, .n_deepstack = 2 },
         { .dtype = QV_BF16, .width = 5, .n_deepstack = 3 },
-        { .dtype = QV_F16, .width = 32 },
-        { .dtype = QV_BF16, .width = 7, .n_deepstack = 2, .packed = true },
+        { .dtype = QV_BF16, .width = 32 },
         { .dtype = QV_F32, .width = 1, .n_deepstack = 8 },
-        { .dtype = QV_F32, .width = 16, .n_deepstack = 8, .packed = true },
     };
     EACH (one, layouts) {
         const char *dir = temp_path("cache");
@@ -491,6 +489,12 @@ TEST(test_other_caches)
           "dtype" },
         { "{\"format\":\"qwenvit-cache\",\"version\":\"2\",\"tokens\":{\"dtype\":\"f32\"}}",
           "width" },
+        { "{\"format\":\"qwenvit-cache\",\"version\":\"2\",\"tokens\":{\"dtype\":\"f16\","
+          "\"width\":1}}",
+          "dtype|fill the cache again" },
+        { "{\"format\":\"qwenvit-cache\",\"version\":\"2\",\"tokens\":{\"dtype\":\"f32\","
+          "\"width\":1,\"packed\":true}}",
+          "packed|fill the cache again" },
         { "not json", "cache.json" },
     };
     char path[600];

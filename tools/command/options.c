@@ -45,7 +45,7 @@ static const char *const wanted[] = {
     [REAL] = "a number above 0",
     [REALS] = "three numbers, R,G,B",
     [DTYPE] = "f32, bf16 or auto",
-    [TOKENS] = "bf16, f16 or f32",
+    [TOKENS] = "bf16 or f32",
     [WEIGHTS] = "bf16 or stored, or of bench gemm q4g64, q8g64, q4_0 or q8_0",
     [SHARD] = "I/N with I from 0 to N - 1 and N up to 99999",
     [DEVICE] = "an index from 0 up, cpu or cuda:1: it runs on one device",
@@ -85,11 +85,9 @@ static const struct option options[] = {
       GROUP_ENCODE | GROUP_FILL, AT(recursive) },
     { "--shard", "I/N", "take share I of N of the list; I counts from 0", SHARD,
       GROUP_FILL | GROUP_STATUS, AT(shard), .with = "--list" },
-    { "--tokens", "TYPE", "dtype of the tokens in the cache: bf16 (default), f16 or f32", TOKENS,
+    { "--tokens", "TYPE", "dtype of the tokens in the cache: bf16 (default) or f32", TOKENS,
       GROUP_FILL, AT(tokens) },
     { "--no-deepstack", NULL, "leave out DeepStack's outputs", FLAG, GROUP_FILL, AT(no_deepstack) },
-    { "--packed", NULL, "store tokens and DeepStack's outputs side by side, in one tensor", FLAG,
-      GROUP_FILL, AT(packed) },
     { "--part-bytes", "N", "seal a part when it has N bytes (default 1 GiB)", COUNT, GROUP_FILL,
       AT(part_bytes) },
     { "--part-seconds", "S", "seal a part when it is S seconds old (default 300)", REAL, GROUP_FILL,
@@ -438,7 +436,7 @@ parse_value(const struct option *o, const char *text, struct tool_options *out)
         break;
     }
     case DTYPE: good = parse_dtype(text, at, f32_or_bf16 | 1U << QV_DTYPE_AUTO); break;
-    case TOKENS: good = parse_dtype(text, at, f32_or_bf16 | 1U << QV_F16); break;
+    case TOKENS: good = parse_dtype(text, at, f32_or_bf16); break;
     case WEIGHTS: good = parse_weights(text, at); break;
     case SHARD: {
         const int64_t *shard = at;

@@ -72,8 +72,7 @@ struct tool_options {
     int64_t part_bytes;
     double part_seconds;
     bool recursive; /* folders stand for all below them */
-    bool no_deepstack, packed, retry_failed, trust_keys, same_size, no_lock, dry_run, repair,
-        legend;
+    bool no_deepstack, retry_failed, trust_keys, same_size, no_lock, dry_run, repair, legend;
     double rate; /* clips per second */
     /* remaining arguments: files or keys */
     const char **arguments;
