@@ -40,8 +40,7 @@ static qv_status
 open_rows(const struct gemm_bench *g, int64_t m, qv_dtype dtype, struct bench_ops *out,
           qv_error *err)
 {
-    const bool few = g->groups.bits && m <= QV_FEW_ROWS;
-    struct qv_op op = { .kind = few ? QV_OP_gemm_few : QV_OP_gemm };
+    struct qv_op op = { .kind = g->groups.bits ? QV_OP_gemm_few : QV_OP_gemm };
     op.u.gemm = (struct qv_op_gemm){ .m = m,
                                      .n = g->p->n,
                                      .k = g->p->k,
@@ -51,9 +50,9 @@ open_rows(const struct gemm_bench *g, int64_t m, qv_dtype dtype, struct bench_op
                                      .residual_rows = g->p->residual ? m : 0 };
     qv_op_set_dtype(&op, dtype);
     if (g->groups.bits) {
-        op.u.gemm.w_bits = g->groups.bits;
-        op.u.gemm.w_group = g->groups.group;
-        op.u.gemm.w_dtype = g->groups.dtype;
+        op.u.gemm_few.w_bits = g->groups.bits;
+        op.u.gemm_few.w_group = g->groups.group;
+        op.u.gemm_few.w_dtype = g->groups.dtype;
     }
     const size_t n = (size_t)g->copies;
     struct qv_op *ops = malloc(n * sizeof *ops);
