@@ -7,7 +7,7 @@
 
 enum { QV_GGUF_GROUP = 32, QV_GGUF_MOST_GROUPS = 8 };
 
-/* A block as groups of 32 values. A value is (code - zero) * scale + offset, with the type's `zero`;
+/* A block as groups of 32 values. A value is (code - zero) * scale + offset, with the type's zero;
  * the product is exact. */
 struct qv_gguf_block {
     uint8_t codes[QV_GGUF_GROUP * QV_GGUF_MOST_GROUPS];
