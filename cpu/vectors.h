@@ -11,7 +11,6 @@
 
 typedef float floats_cpu __attribute__((vector_size(64)));
 typedef uint32_t words_cpu __attribute__((vector_size(64)));
-typedef uint16_t halves_cpu __attribute__((vector_size(32)));
 
 #define INLINED_CPU static inline __attribute__((always_inline))
 

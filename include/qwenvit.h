@@ -194,18 +194,6 @@ typedef struct qv_preprocess {
     qv_processor processor;
 } qv_preprocess;
 
-/* How to keep group-quantised matrices on the device: MLX's of 4 or 8 bits, and GGUF's with groups
- * of 32 values. */
-typedef enum qv_weight_kind {
-    QV_WEIGHTS_WIDENED = 0, /* in the model's dtype, like all other matrices */
-    /* packed as stored, and widened whenever they are multiplied. That needs less memory (with 4
-     * bits 0.3 of bf16's) and more time, and gives the same bits if scales are bf16 or f16.
-     * Matrices that cannot stay packed are widened; qv_model_info.stored_matrices counts the
-     * packed ones. */
-    QV_WEIGHTS_STORED,
-    QV_WEIGHTS_MAX = 0x7fff
-} qv_weight_kind;
-
 typedef struct qv_model_options {
     qv_dtype dtype; /* dtype of weights and activations: QV_F32 or QV_BF16 */
     /* only read and check the configuration and the tensors' headers: plans of such a model report
@@ -214,8 +202,7 @@ typedef struct qv_model_options {
     /* [3] each: red, green and blue in 0..1, for images and clips, instead of the checkpoint's
      * qv_preprocess.mean and std. NULL: the checkpoint's. Read only during the call. */
     const double *image_mean, *image_std;
-    qv_weight_kind weights;
-    uint64_t reserved[5];
+    uint64_t reserved[6];
 } qv_model_options;
 
 typedef struct qv_model_info {
@@ -245,8 +232,7 @@ typedef struct qv_model_info {
      * which would be right. For a checkpoint with adapters for the tower's tensors, which are not
      * used, it names one. Both are printable UTF-8; "": nothing to report. */
     const char *note, *warning;
-    int64_t stored_matrices; /* how many stay quantised (qv_model_options.weights) */
-    int device;              /* of the model's context: qv_context_options.device */
+    int device; /* of the model's context: qv_context_options.device */
     /* Identifies the tower: a hash (XXH3-128) of the digest and of all numbers in config.json and
      * the preprocessor files that tokens or grids depend on, with qv_model_options in place. Models
      * with the same identity and dtype give the same tokens, up to the device's rounding. Caches,
@@ -254,7 +240,7 @@ typedef struct qv_model_info {
      * numbers alone. */
     const char *identity;
     const char *config; /* those numbers of config.json, as a JSON object, under our names */
-    uint64_t reserved[1];
+    uint64_t reserved[2];
 } qv_model_info;
 
 /*
