@@ -157,8 +157,9 @@ crashes(const struct qv_op_conv *op, const struct conv_cpu *kind, const_dnnl_pri
 
 /* Creates the primitive's descriptor, which the caller destroys, of the first kind that oneDNN runs
  * neither as reference code nor into a crash. It is a function of the operation alone, so layout,
- * lay_out and prepare agree. No convolution of oneDNN takes an alpha; the older ones (below AVX-512, and all
- * for groups of channels) take no residual after an activation, and some do not exist in bf16. */
+ * lay_out and prepare agree. No convolution of oneDNN takes an alpha; the older ones (below
+ * AVX-512, and all for groups of channels) take no residual after an activation, and some do not
+ * exist in bf16. */
 static qv_status
 create(struct qv_device_cpu *dev, const struct qv_op *op, struct conv_cpu *kind,
        dnnl_primitive_desc_t *out, qv_error *err)
