@@ -146,8 +146,8 @@ create_kind(struct qv_device_cpu *dev, const struct qv_op_conv *c, const struct 
     return s;
 }
 
-/* oneDNN's depthwise kernel for SSE4.1 (3.2's and 3.8's) adds the residual by an instruction that
- * crashes unless every four channels are aligned. tests/checkconv found it. */
+/* oneDNN's depthwise kernel for CPUs without AVX2 (3.2's and 3.8's) adds the residual by an
+ * instruction that crashes unless every four channels are aligned. tests/checkconv found it. */
 static bool
 crashes(const struct qv_op_conv *op, const struct conv_cpu *kind, const_dnnl_primitive_desc_t pd)
 {
