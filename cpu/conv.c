@@ -146,10 +146,20 @@ create_kind(struct qv_device_cpu *dev, const struct qv_op_conv *c, const struct 
     return s;
 }
 
-/* Creates the primitive's descriptor, which the caller destroys, of the first kind that oneDNN does
- * not run as reference code. It is a function of the operation alone, so layout, lay_out and
- * prepare agree. No convolution of oneDNN takes an alpha; the older ones (below AVX-512, and all
- * for groups of channels) take no residual after an activation, and some do not exist in bf16. */
+/* oneDNN's depthwise kernel for CPUs without AVX2 (3.2's and 3.8's) adds the residual by an
+ * instruction that crashes unless every four channels are aligned. tests/checkconv found it. */
+static bool
+crashes(const struct qv_op_conv *op, const struct conv_cpu *kind, const_dnnl_primitive_desc_t pd)
+{
+    return !kind->bare && epilogue_of(op).residual_rows && op->o > 4 && op->o % 4 &&
+           !strcmp(qv_primitive_name_cpu(pd), "jit_dw:sse41");
+}
+
+/* Creates the primitive's descriptor, which the caller destroys, of the first kind that oneDNN runs
+ * neither as reference code nor into a crash. It is a function of the operation alone, so layout,
+ * lay_out and prepare agree. No convolution of oneDNN takes an alpha; the older ones (below
+ * AVX-512, and all for groups of channels) take no residual after an activation, and some do not
+ * exist in bf16. */
 static qv_status
 create(struct qv_device_cpu *dev, const struct qv_op *op, struct conv_cpu *kind,
        dnnl_primitive_desc_t *out, qv_error *err)
@@ -161,7 +171,8 @@ create(struct qv_device_cpu *dev, const struct qv_op *op, struct conv_cpu *kind,
     int i = op->u.conv.alpha != 1;
     *kind = kinds[i];
     dnnl_status_t s = create_kind(dev, &op->u.conv, kind, out);
-    while (!s && ++i < KINDS && qv_primitive_is_reference_cpu(*out)) {
+    while (!s && ++i < KINDS &&
+           (qv_primitive_is_reference_cpu(*out) || crashes(&op->u.conv, kind, *out))) {
         dnnl_primitive_desc_destroy(*out);
         *kind = kinds[i];
         s = create_kind(dev, &op->u.conv, kind, out);

@@ -32,7 +32,7 @@ struct primitive_cpu {
     dnnl_memory_t memory[CPU_OPERANDS]; /* NULL if the primitive has no such operand */
     dnnl_memory_t alpha;                /* NULL: 1 */
     size_t scratch_bytes;
-    bool holds_signals; /* a matmul during which this thread must take no signal */
+    bool holds_signals; /* this thread must take no signal during it */
 };
 
 /* Describes a matmul dst[m,n] = src[m,k] weights[k,n]. Strides are in elements. */

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* A single GEMM: oneDNN's matmul, or OpenBLAS's. */
-#include <pthread.h>
-#include <signal.h>
-
 #include "cpu.h"
 
 static dnnl_status_t
@@ -60,10 +57,8 @@ qv_matmul_open_cpu(struct qv_device_cpu *dev, const struct matmul_desc_cpu *d,
                                   .dst_stride = d->dst_stride };
     else if (!s && d->type == dnnl_bf16 && qv_primitive_is_reference_cpu(pd))
         s = dnnl_unimplemented; /* as on x86-64 */
-    else if (!s) {
+    else if (!s)
         s = qv_primitive_open_cpu(dev, pd, d->attr ? d->alpha : 1, out);
-        out->holds_signals = !qv_primitive_is_brgemm_cpu(pd);
-    }
     if (pd)
         dnnl_primitive_desc_destroy(pd);
     for (int i = 0; i < CPU_OPERANDS; i++)
@@ -72,29 +67,12 @@ qv_matmul_open_cpu(struct qv_device_cpu *dev, const struct matmul_desc_cpu *d,
     return qv_dnnl_check_cpu(s, "matmul", err);
 }
 
-/* A signal handler that runs during oneDNN's older GEMM damages the heap: with AVX2 and oneDNN 3.2,
- * Python's handler did in 15 of 18 runs of a test. */
-static dnnl_status_t
-run_without_signals(struct qv_device_cpu *dev, const struct primitive_cpu *matmul,
-                    void *const addresses[CPU_OPERANDS])
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const dnnl_status_t s = qv_primitive_run_cpu(dev, matmul, addresses);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return s;
-}
-
 qv_status
 qv_matmul_run_cpu(struct qv_device_cpu *dev, const struct primitive_cpu *matmul,
                   void *const addresses[CPU_OPERANDS], qv_error *err)
 {
     if (matmul->primitive)
-        return qv_dnnl_check_cpu(matmul->holds_signals
-                                     ? run_without_signals(dev, matmul, addresses)
-                                     : qv_primitive_run_cpu(dev, matmul, addresses),
-                                 "matmul", err);
+        return qv_dnnl_check_cpu(qv_primitive_run_cpu(dev, matmul, addresses), "matmul", err);
     qv_blas_run_cpu(&matmul->product, addresses);
     return QV_OK;
 }

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* A oneDNN primitive with its memory objects in one struct, and reordering of weights. */
+#include <pthread.h>
+#include <signal.h>
+
 #include "cpu.h"
 
 qv_status
@@ -48,6 +51,7 @@ qv_primitive_open_cpu(struct qv_device_cpu *dev, dnnl_primitive_desc_t pd, doubl
                       struct primitive_cpu *out)
 {
     dnnl_status_t s = dnnl_primitive_create(&out->primitive, pd);
+    out->holds_signals = strstr(qv_primitive_name_cpu(pd), "gemm:jit");
     for (int i = 0; i < CPU_OPERANDS && !s; i++) {
         const_dnnl_memory_desc_t md =
             dnnl_primitive_desc_query_md(pd, dnnl_query_exec_arg_md, arguments[i]);
@@ -76,6 +80,8 @@ qv_primitive_close_cpu(struct primitive_cpu *p)
     memset(p, 0, sizeof *p);
 }
 
+/* oneDNN's older GEMM, which its convolutions use too, may make a buffer on the heap its stack
+ * ("mov(rsp, ARG_WS)" in its jit_avx_gemm_f32.cpp): a signal handler would write below that. */
 dnnl_status_t
 qv_primitive_run_cpu(struct qv_device_cpu *dev, const struct primitive_cpu *p,
                      void *const addresses[CPU_OPERANDS])
@@ -90,7 +96,16 @@ qv_primitive_run_cpu(struct qv_device_cpu *dev, const struct primitive_cpu *p,
             s = dnnl_memory_set_data_handle(p->memory[i], addresses[i]);
             args[n++] = (dnnl_exec_arg_t){ arguments[i], p->memory[i] };
         }
-    return s ? s : dnnl_primitive_execute(p->primitive, dev->stream, n, args);
+    if (s)
+        return s;
+    sigset_t all, before;
+    sigfillset(&all);
+    if (p->holds_signals)
+        pthread_sigmask(SIG_SETMASK, &all, &before);
+    s = dnnl_primitive_execute(p->primitive, dev->stream, n, args);
+    if (p->holds_signals)
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return s;
 }
 
 const char *
