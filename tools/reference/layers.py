@@ -5,7 +5,8 @@
 The file holds pixel_values [n, row], grid_thw [clips, 3] and, in f32, patch_embed (with position
 embedding), blocks.N, deepstack_merger_list.N and merger: what `qwenvit verify --against` reads.
 
---yardstick: the truth in f32 on bf16-rounded weights and, for each layer, transformers' own bf16 output as "bf16.LAYER": the bar for a bf16 tower.
+--yardstick: the truth in f32 on bf16-rounded weights and, for each layer, transformers' own
+bf16 output as "bf16.LAYER": the bar for a bf16 tower.
 """
 import argparse
 
