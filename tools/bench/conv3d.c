@@ -356,7 +356,7 @@ run_rows(struct bench *b, qv_model *model, int64_t rows, double *longest_ms, qv_
     bench_base_name(b->o->model, name, sizeof name);
     for (int i = 0; i < N_EMBEDS && !status; i++) {
         *longest_ms = runs[i].times.median_ms > *longest_ms ? runs[i].times.median_ms : *longest_ms;
-        status = runs[i].work ? report_embed(&e, name, i, runs, err) : QV_OK;
+        status = runs[i].times.repeats ? report_embed(&e, name, i, runs, err) : QV_OK;
     }
     close_embed(&e);
     return status;
