@@ -119,7 +119,9 @@ def test_encode():
     same("a.safetensors", "b.safetensors")
     os.mkdir("many")
     run(f"{ENCODE} grey.ppm -o many --device all", "tokens")
-    run(f"{ENCODE} grey.ppm other.ppm -o many", "other.ppm")
+    assert " s (" in run(f"{ENCODE} grey.ppm -o many", "tokens").out
+    both = run(f"{ENCODE} grey.ppm other.ppm -o many", "other.ppm").out
+    assert " s (" not in both and "tokens per second" in both  # of several clips the job alone has times
     run(f"{ENCODE} grey.ppm other.ppm -o made/new", "other.ppm")
     same("made/new/grey.ppm.safetensors", "many/grey.ppm.safetensors", "a.safetensors")
     same("made/new/other.ppm.safetensors", "many/other.ppm.safetensors")

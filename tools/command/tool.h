@@ -233,6 +233,7 @@ struct tool_job_progress {
     int64_t total;              /* number of sources */
     const char *limit;          /* the stage that limits, when it was last asked */
     bool terminal, told_no_gpu;
+    qv_job_progress from[2]; /* earlier ones, the oldest first */
 };
 struct qv_job;
 void tool_job_progress_begin(struct tool_job_progress *p, int64_t total,
