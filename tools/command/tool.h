@@ -73,7 +73,7 @@ struct tool_options {
     double part_seconds;
     bool recursive; /* folders stand for all below them */
     bool no_deepstack, packed, retry_failed, trust_keys, same_size, no_lock, dry_run, repair,
-        legend;
+        legend, key_sample;
     double rate; /* clips per second */
     /* remaining arguments: files or keys */
     const char **arguments;
@@ -106,6 +106,7 @@ enum tool_group {
     GROUP_CONV3D = 1 << 22,
     GROUP_GEMM = 1 << 23,
     GROUP_CHECK = 1 << 24,
+    GROUP_LIST = 1 << 25,
 };
 
 struct tool_program;
