@@ -68,7 +68,7 @@ time_three(double takes_s, double budget_s, int *runs)
     return timed;
 }
 
-/* A budget that the first works spend leaves the others out, and one that takes no time does not. */
+/* A budget that slow first works spend leaves the others out; quick works are all timed. */
 TEST(a_budget_ends_slow_works)
 {
     int runs;

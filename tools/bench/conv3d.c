@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit bench conv3d times every legal lowering of convolutions. bench patch-embed times the
- * tower's patch embedding as it runs, as a GEMM and as the device library's own Conv3d. Objects are made and
- * run once through the public API; their work on data that lies on the device is timed.
+ * qwenvit bench conv3d times every legal lowering of convolutions. bench patch-embed times a
+ * tower's patch embedding as it runs, as a GEMM and as the device library's own Conv3d. Objects are
+ * made and run once through the public API; their work on data that lies on the device is timed.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -18,8 +18,8 @@ tool_job_progress_begin(struct tool_job_progress *p, int64_t total, const struct
     };
 }
 
-/* Sets *last to the progress of the last 10 seconds or more, in which 8 clips or more were done, and
- * before that to all that came after the first clip, for which all stages had to begin. Returns
+/* Sets *last to the progress of the last 10 seconds or more, in which 8 clips or more were done,
+ * and before that to all that came after the first clip, for which all stages had to begin. Returns
  * how long the rest takes at that rate; infinite: not known, and *last is the whole job. */
 static double
 seconds_left(struct tool_job_progress *p, const qv_job_progress *j, qv_job_progress *last)
