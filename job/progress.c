@@ -3,16 +3,21 @@
 #include "job.h"
 #include "more.h"
 
-/* Names the busiest stage, or "input" if none is busy, because sources then come too slowly. */
+/* Names the busiest stage, or "input" if none is busy, because sources then come too slowly.
+ * Decoders that share a CPU with the device are always busy: they limit only a device that
+ * waits. */
 static const char *
 find_limit(const qv_job_progress *p)
 {
     const double all_s = p->elapsed_s + 1e-9;
     const double decoding = p->decode_s / (all_s * p->decoders),
                  device = p->device_s / (all_s * p->devices), sink = p->sink_s / (all_s * p->sinks);
+    const bool waits = device < 0.9;
     if (decoding < 0.5 && device < 0.5 && sink < 0.5)
         return "input";
-    return decoding > device && decoding > sink ? "decoding" : device > sink ? "device" : "sink";
+    if (waits && decoding > device && decoding > sink)
+        return "decoding";
+    return device > sink ? "device" : "sink";
 }
 
 void

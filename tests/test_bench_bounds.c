@@ -4,7 +4,15 @@
 
 #include "test.h"
 
-#include "bench/figures.h"
+#include "bench/bench.h"
+
+double __wrap_qv_seconds(void);
+static double now_s;
+double
+__wrap_qv_seconds(void)
+{
+    return now_s;
+}
 
 TEST(what_scatters_is_told)
 {
@@ -23,6 +31,55 @@ TEST(how_long_it_takes)
     assert_true(bench_rest_s(ms, 2, 10) == 1.3);
     assert_true(bench_rest_s(ms + 2, 1, 7) == 38);
     assert_true(bench_rest_s(ms + 2, 1, 1) == 8);
+}
+
+struct slow {
+    double takes_s;
+    int runs;
+};
+
+static qv_status
+run_slowly(void *user, double *ms, qv_error *err)
+{
+    struct slow *slow = user;
+    now_s += slow->takes_s;
+    slow->runs++;
+    *ms = slow->takes_s * 1e3;
+    return QV_OK;
+}
+
+/* Times three works of so many seconds. Returns how many were timed, and *runs becomes how often
+ * they ran. */
+static int
+time_three(double takes_s, double budget_s, int *runs)
+{
+    const struct tool_options o = { .budget = budget_s, .repeats = 5, .quiet = true };
+    const struct bench b = { .o = &o, .name = "tower", .began_s = now_s };
+    struct slow slow[3] = { { takes_s, 0 }, { takes_s, 0 }, { takes_s, 0 } };
+    struct bench_run works[4] = { { .work = run_slowly, .user = &slow[0] },
+                                  { .work = NULL },
+                                  { .work = run_slowly, .user = &slow[1] },
+                                  { .work = run_slowly, .user = &slow[2] } };
+    int timed = 0;
+    assert_int_equal(bench_time(&b, works, 4, NULL), QV_OK);
+    *runs = slow[0].runs + slow[1].runs + slow[2].runs;
+    for (int i = 0; i < 4; i++)
+        timed += works[i].times.repeats > 0;
+    return timed;
+}
+
+/* A budget that slow first works spend leaves the others out; quick works are all timed. */
+TEST(a_budget_ends_slow_works)
+{
+    int runs;
+    assert_int_equal(time_three(60, 20, &runs), 1);
+    assert_int_equal(runs, 1);
+    assert_int_equal(time_three(60, 100, &runs), 2);
+    assert_int_equal(runs, 2);
+    assert_int_equal(time_three(0.1, 0.01, &runs), 3);
+    assert_int_equal(runs, 3);
+    assert_int_equal(time_three(1, 0, &runs), 3);
+    assert_int_equal(runs, 18);
 }
 
 /* ---- figures --------------------------------------------------------------------------------- */

@@ -66,12 +66,12 @@ def test_records():
          # this one has the time for the whole roofline
          (f"{tower} {ONCE} --pack grids.txt --chunk-rows 128 --dtype f32", "packed limit"),
          (f"{CONV3D} --json=r.json", "chosen"),
-         (f"bench patch-embed --model {MODEL} --rows 8 --dtype f32 {QUICK} --json=r.json",
+         (f"bench patch-embed --model {MODEL} --rows 16 --dtype f32 {QUICK} --json=r.json",
           "over_patchify", "GEMM alone", "over_floor"),
          (f"{gemm} --model {MODEL} {QUICK}", "over_m1"),
          (f"{gemm} --shape 40,64 --weights q4g64 {QUICK}", "over_copy"),
          (f"{gemm} --shape 40,64 --weights q8_0 {QUICK}", "over_copy"),
-         (f"profile --model {MODEL} --grid 1,4,4 {ONCE} --json=r.json", "deepstack_merger_list (2)", "by layer"))
+         (f"profile --model {MODEL} --grid 1,4,4 --dtype f32 {ONCE} --json=r.json", "deepstack_merger_list (2)", "by layer"))
     records = [json.loads(line) for line in read("r.json").splitlines()]
     for r in records:
         assert FIELDS <= set(r) and r["median_ms"] > 0 and r["repeats"] > 0, r
@@ -102,6 +102,9 @@ def test_records():
     assert sum(r["chosen"] for r in records if r["bench"] == "conv3d") == 1
     steps = [r for r in records if r["bench"] == "profile"]
     assert len(steps) > 30 and {r["op"] for r in steps} > {"gemm", "attention"}
+    own = [r for r in steps if r["way"] == "patch_embed"]  # the bench times what the tower runs, from bytes
+    assert [r["op"] for r in own] == ["interpolate", "patchify", "gemm"]
+    assert all(embed["patchify from bytes"][f] == sum(r[f] for r in own) for f in ("flops", "bytes"))
     assert {r["way"] for r in steps} > {"patch_embed", "blocks.0", "merger"}
 
 
@@ -118,9 +121,10 @@ def test_usage():
          *((f"bench {line}", "no option --") for line in  # of another bench
            ("gemm --grid 1,4,4", "tower --lowering direct", "tower --weights q4g64",
             "conv3d --fps 2")),
-         *((line, "--model DIR is required") for line in ("bench tower", "profile")),
+         *((line, "--model DIR is required") for line in ("bench tower", "bench patch-embed", "profile")),
          (f"bench gemm --model {MODEL} --device 0,1", "it runs on one device"),
          (f"profile --model {MODEL} a.mp4 b.mp4", "one clip at most"),
+         (f"bench patch-embed --model {MODEL} --rows 10", "--rows is 10; must be a multiple of 4"),
          ("bench gemm --weights q5", "must be bf16, q4g64, q8g64"),
          (f"bench gemm --shape 40,65 --weights q4g64 --dtype f32 {QUICK}", "which groups of 64 do not divide"),
          ("bench conv3d --lowering sideways", '--lowering is "sideways", no such lowering'))

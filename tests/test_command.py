@@ -118,7 +118,9 @@ def test_encode():
     same("a.safetensors", "b.safetensors")
     os.mkdir("many")
     run(f"{ENCODE} grey.ppm -o many --device all", "tokens")
-    run(f"{ENCODE} grey.ppm other.ppm -o many", "other.ppm")
+    assert " s (" in run(f"{ENCODE} grey.ppm -o many", "tokens").out
+    both = run(f"{ENCODE} grey.ppm other.ppm -o many", "other.ppm").out
+    assert " s (" not in both and "tokens per second" in both  # of several clips the job alone has times
     run(f"{ENCODE} grey.ppm other.ppm -o made/new", "other.ppm")
     same("made/new/grey.ppm.safetensors", "many/grey.ppm.safetensors", "a.safetensors")
     same("made/new/other.ppm.safetensors", "many/other.ppm.safetensors")
@@ -649,6 +651,11 @@ def test_a_list_of_a_tar_file_can_be_used():
     assert [*listed] == ["c.ppm", "n" * 4090 + ".ppm"]
     write("tar.txt", *listed.values())
     run(f"cache fill --list tar.txt --model {MODEL} -o of_tar --dry-run", "2 to do")
+    # as webdataset.tariterators names samples
+    with open("w.tar", "wb") as f:
+        f.write(b"".join(map(member, ("0001.mp4", "0001.txt", "d.e/0002.left.jpg", "./0003.png"))) + bytes(1024))
+    assert [r["key"] for r in run("list w.tar --key sample").records] == ["0001", "d.e/0002", "./0003"]
+    run("list w.tar --key name", "--key", code=2)
     os.rename("t.tar", "__t.tar")
     run("list __t.tar", "left out 5 members: no list takes", code=1)
 

@@ -12,6 +12,82 @@
 #include "command/tool.h"
 #include "files/text.h"
 
+#ifndef __APPLE__ /* whose linker cannot wrap */
+static qv_job_progress now;
+
+void __wrap_qv_job_get_progress(qv_job *job, qv_job_progress *out);
+void
+__wrap_qv_job_get_progress(qv_job *job, qv_job_progress *out)
+{
+    *out = now;
+}
+
+/* Returns the fields of a progress record after so many of 100 clips and seconds. */
+static json_t *
+progress_at(struct tool_job_progress *p, int64_t done, double s)
+{
+    now.done = done;
+    now.elapsed_s = s;
+    p->recorded_s = 0;
+    tool_job_progress_show(p, NULL);
+    FILE *f = fopen("progress.json", "r");
+    json_t *record = json_loadf(f, 0, NULL);
+    assert_non_null(record);
+    fclose(f);
+    assert_int_equal(unlink("progress.json"), 0);
+    json_t *fields = json_incref(json_object_get(record, "progress"));
+    json_decref(record);
+    return fields;
+}
+
+static double
+left_at(struct tool_job_progress *p, int64_t done, double s)
+{
+    json_t *fields = progress_at(p, done, s), *left = json_object_get(fields, "seconds_left");
+    const double left_s = json_is_null(left) ? -1 : json_number_value(left);
+    json_decref(fields);
+    return left_s;
+}
+
+/* The time left is by the rate of recent clips, without what the first clip took. */
+TEST(the_time_left_is_by_recent_clips)
+{
+    const struct tool_options o = { .json = true, .json_file = "progress.json" };
+    struct tool_job_progress p;
+    now = (qv_job_progress){ .decoders = 1, .devices = 1, .sinks = 1, .limit = "device" };
+    tool_job_progress_begin(&p, 100, &o);
+    p.shown_s += 1e9; /* no lines, only records */
+    assert_true(left_at(&p, 0, 5) == -1);
+    assert_true(left_at(&p, 2, 20) == -1); /* the model's first chunk, and two clips in it */
+    assert_true(left_at(&p, 12, 25) == 44);
+    assert_true(left_at(&p, 22, 30) == 39);
+    assert_true(left_at(&p, 30, 42) > 40);
+    left_at(&p, 40, 62);
+    assert_true(left_at(&p, 50, 82) == 100); /* the quick first ones do not count any more */
+}
+
+/* A device that hardly waits limits, however busy the decoders beside it are. */
+TEST(what_limits_is_what_limits_now)
+{
+    const struct tool_options o = { .json = true, .json_file = "progress.json" };
+    struct tool_job_progress p;
+    now = (qv_job_progress){ .decoders = 2, .devices = 1, .sinks = 1, .limit = "decoding" };
+    tool_job_progress_begin(&p, 100, &o);
+    p.shown_s += 1e9;
+    json_decref(progress_at(&p, 1, 10));
+    now.decode_s = 20;
+    now.device_s = 9.5;
+    json_t *fields = progress_at(&p, 11, 20);
+    assert_string_equal(json_string_value(json_object_get(fields, "limit")), "device");
+    json_decref(fields);
+    now.device_s = 8;
+    fields = progress_at(&p, 12, 20);
+    assert_string_equal(json_string_value(json_object_get(fields, "limit")), "decoding");
+    json_decref(fields);
+}
+
+#endif
+
 TEST(names_become_text)
 {
     static const char *const names[][2] = {

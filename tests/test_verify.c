@@ -143,6 +143,15 @@ normalise_as_a_clip(const struct qv_op *op, const struct qv_call *call)
         norms[0][i] = i < 3 ? 2.0f / 255 : -1;
 }
 
+/* Makes the bytes of frames sixteen brighter than they are. */
+static void
+brighten(const struct qv_op *op, const struct qv_call *call)
+{
+    float(*norms)[6] = qv_host_pointer(call->operands[2]);
+    for (int i = 0; i < 3; i++)
+        norms[0][3 + i] += 16 * norms[0][i];
+}
+
 /* The taps of an axis when pixel centres are aligned instead of corners. */
 static void
 centred(int64_t i, int64_t n, int64_t tap[2], float weight[2])
@@ -267,6 +276,8 @@ static const struct fault faults[] = {
       .before = swap_row_and_column, .after = swap_row_and_column },
     { "an image normalised as a clip", ITSELF, BOTH, "definition", "patch_embed",
       .kind = QV_OP_patchify, .before = normalise_as_a_clip, .image_mean = unequal_means },
+    { "frames too bright", AGAINST_GOLDEN, BOTH, "against", "patch_embed", .kind = QV_OP_patchify,
+      .before = brighten },
     { "corners not aligned", AGAINST_GOLDEN, F32, "against", "patch_embed",
       .kind = QV_OP_interpolate, .before = centre_positions },
     { "DeepStack of another block", AGAINST_GOLDEN, BOTH, "against", "deepstack_merger_list.0",

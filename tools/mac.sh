@@ -135,7 +135,7 @@ model=$build/tower-m # a tower of real size with random weights: 0.8 GB; test.sh
     step model 120 "$build/qwenvit" synth --config tools/demo/qwen3-vl-2b -o "$model" || finish
 step info 60 "$build/qwenvit" info "$model" --backend "$backend" || true
 step verify 120 "$build/qwenvit" verify --model "$model" --backend "$backend" --json || true
-bench patch-embed 60 patch-embed
+bench patch-embed 60 patch-embed --model "$model"
 bench gemm 90 gemm --dtype bf16
 bench conv3d 90 conv3d
 bench tower 90 tower --model "$model"

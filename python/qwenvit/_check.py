@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Iterable, Sequence
 from operator import index
@@ -13,6 +14,12 @@ from ._error import Error, error
 
 Path = str | bytes | os.PathLike[str]
 T = TypeVar("T")
+
+
+def near(name: object, names: Iterable[str]) -> str:
+    """Returns the end of a message about a name that is none of these: "; did you mean fps?", or nothing."""
+    close = difflib.get_close_matches(str(name), [*names], 1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def kind_of(value: object) -> str:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from . import _check, _core, _decoder
 from ._arrays import cuda_device, in_order, is_torch, shareable
 from ._error import Error, error
+from ._options import ClipOptions
 
 
 class Array(Protocol):  # numpy's, torch's..
@@ -162,6 +163,9 @@ def _must_be_image(data: bytes, is_path: bool, offset: int, place: int) -> None:
 def options_of(options: Options) -> Options:
     """Returns the options that were given, as the binding takes them. Raises Error for one that is
     unknown or of a wrong type."""
+    for name in options:
+        if name not in ClipOptions.__annotations__:
+            raise error("QV_EINVAL", f"there is no option {_check.utf8(name):.80}{_check.near(name, ClipOptions.__annotations__)}")
     options = {k: v for k, v in options.items() if v is not None}
     _core.check_options({k: v for k, v in options.items() if k not in TIMES_OF_FRAMES})
     return options

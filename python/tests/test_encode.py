@@ -213,7 +213,7 @@ def test_keys_are_texts_and_none_is_lost(model, clip, frames, kind):
         (np.zeros((64, 64, 3), np.uint8), {"max_pixels": (1 << 63) - 1}, "each must be 1 to 1099511627776"),
         (np.zeros((64, 64, 3), np.uint8), {"nonsense": 1}, "no option nonsense"),
         (b"", {}, "no bytes"),
-        (b"x", {"fsp": 1}, "no option fsp"),
+        (b"x", {"fsp": 1}, "no option fsp; did you mean fps?"),
         (b"x", {"fps": "2"}, "must be a number"),
         (b"x", {"like": "mine"}, "like is 'mine'"),
         (b"x", {"fps": -1}, "fps is -1; must be a number above 0"),

@@ -73,7 +73,7 @@ def served(start, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tight(start):
-    return start(*TIGHT)
+    return start(*TIGHT, "--served-model-name", "tiny/tower")
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +148,18 @@ def test_frames_that_a_client_sampled(served, same):
     [stored] = items(served, {"data": frames_url()}, query="?store=1")[1]
     assert same(base64.b64decode(row["safetensors"]), frames, stored["name"])
     assert items(served, {"data": frames_url(), "fps": 2})[1][0]["safetensors"] != row["safetensors"]
+    listed = {"frames": [url(frame) for frame in frames]}
+    places = {"frames_indices": [0, 5, 10, 15], "total_num_frames": 20, "fps": 10}
+    status, rows = items(served, listed, {**listed, **places}, {**listed, "frames_indices": [0, 5, 30, 15], "total_num_frames": 20, "fps": 10},
+                         {"frames": [*listed["frames"], "/etc/passwd"]}, {"frames": [listed["frames"]]}, {**listed, "frames_indices": "x"},
+                         {"data": url(frames[0]), **places})
+    assert [r["status"] for r in rows] == [200] * 2 + [422] * 5
+    assert rows[0]["safetensors"] == row["safetensors"] != rows[1]["safetensors"]
+    [stored] = items(served, {**listed, **places}, query="?store=1")[1]
+    assert same(base64.b64decode(rows[1]["safetensors"]), frames, stored["name"], **places)
+    for r, words in zip(rows[2:], ("must be below total_num_frames, 20", "frames 4 is '/etc/passwd'; must be a data", "frames 0 is a list",
+                                   "frames_indices is 'x'; must be a list of numbers", "belong to frames")):
+        assert words in r["error"]["message"], r
     status, rows = items(served, {"data": frames_url() + "," + base64.b64encode(image(9, 64, 96)).decode()},
                          {"data": frames_url() + "," + base64.b64encode(b"nonsense" * 50).decode()}, {"data": frames_url() + ",#"},
                          {"data": frames_url(), "start": 1}, {"type": "image_url", "image_url": {"url": frames_url()}})
@@ -159,6 +171,7 @@ def test_frames_that_a_client_sampled(served, same):
 def test_frames_are_bounded(tight):
     wide = b"P4\n112 100\n" + bytes(1400)
     rows = (({"data": frames_url(20, (8, 8))}, ""), ({"data": frames_url(21, (8, 8))}, "data: 21 frames; at most 20"),
+            ({"frames": [url(image(1, 8, 8))] * 21}, "21 frames; at most 20"),
             ({"data": "data:video/jpeg;base64," + "," * 50}, "51 frames; at most 20"),
             ({"data": "data:video/jpeg;base64," + base64.b64encode(wide).decode()}, "frame 0: "))
     for row, words in rows:
@@ -173,13 +186,14 @@ def test_chats_items(served):
                          {"type": "image_url", "image_url": {"url": data}, "fpss": 1}, {"type": "image_url"})
     assert [r["status"] for r in rows] == [200] * 4 + [422] * 3
     assert len({r["safetensors"] for r in rows[:4]}) == 1
-    for r, words in zip(rows[4:], ("no path is opened", "unknown option 'fpss'", "data is None")):
+    for r, words in zip(rows[4:], ("no path is opened", "unknown option 'fpss'; did you mean fps?", "data is None")):
         assert words in r["error"]["message"], r
 
 
-def test_paths_for_machines(served):
-    model = json.loads(served.ask("", method="GET", path="/v1/models")[2])["data"][0]
+def test_paths_for_machines(served, tight, golden):
+    model, named = (json.loads(s.ask("", method="GET", path="/v1/models")[2])["data"][0] for s in (served, tight))
     assert model["model_type"] == "qwen3_vl" and model["limits"]["items"] == 64
+    assert (model["id"], named["id"]) == (os.path.basename(golden), "tiny/tower")
     for path in ("/health", "/ready"):
         assert served.ask("", method="GET", path=path)[0] == 200
     served.ask(image(4))
@@ -214,8 +228,8 @@ BAD = [  # body, query, headers, status, words
     (image(1), "", {"content_type": "multipart/form-data; boundary=x"}, 415, "multipart"),
     (b"{", "", JSON, 400, "not JSON"),
     (b"[" * 2000, "", JSON, 400, "not JSON"),
-    (b"[" * 100000, "", JSON, 413, "JSON of 100000 values; at most 51232"),
-    (b'{"items": [' + b"{}," * 100000 + b"{}]}", "", JSON, 413, "values; at most 51232"),
+    (b"[" * 100000, "", JSON, 413, "JSON of 100000 values; at most 65536"),
+    (b'{"items": [' + b"{}," * 100000 + b"{}]}", "", JSON, 413, "values; at most 65536"),
     (b'{"items": [NaN]}', "", JSON, 400, "NaN"),
     (b"\xff\xfe", "", JSON, 400, "not JSON"),
     (b"[]", "", JSON, 400, "the body must be"),
@@ -791,12 +805,19 @@ def test_without_a_device_it_asks_to_be_started_again(start):
         assert status == 503 and "must be started again: no device is left" in message(answer)
 
 
+def test_its_help_is_short():
+    told = command("serve", "--help", COLUMNS="80")
+    lines = told.stdout.splitlines()
+    assert len(lines) <= 40 and "--idle-seconds" in told.stdout and max(map(len, lines)) <= 120
+
+
 def test_wrong_starts(golden, tmp_path):
     wrong = (
-        (["--model", golden, "--workers", "4"], {2}, "unrecognized arguments: --workers"),
-        (["--model", golden, "--ssl-keyfile", "key"], {2}, "unrecognized arguments: --ssl-keyfile"),
+        (["--model", golden, "--workers", "4"], {2}, "no option --workers"),
+        (["--model", golden, "--ssl-keyfile", "key"], {2}, "no option --ssl-keyfile"),
         (["--model", golden, "--api-key", "a", "--api-key", ""], {2}, "an empty key"),
         ([], {2}, "--model is needed"),
+        (["--cach-memory", "1"], {2}, "no option --cach-memory; did you mean --cache-memory?"),
         (["--model", golden, "--port", "70000"], {2}, "invalid port value"),
         (["--model", golden, "--max-body", "-1"], {2}, "--max-body"),
         (["--model", str(tmp_path / "none"), "--port", "0"], {3, 4}, "none"),

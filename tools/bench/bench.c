@@ -98,6 +98,7 @@ bench_begin(struct bench *b, qv_dtype dtype, qv_error *err)
                        : "unknown: no two of %d measurements agree, so something else is "
                          "using this machine\n",
                    BENCH_MOST_RATES);
+    fflush(stdout);
     return QV_OK;
 }
 
@@ -177,7 +178,8 @@ enough(const struct bench *b, const struct samples *s, int64_t repeats)
 /* Takes one sample. The first run only warms up, unless it alone uses up the time for all of
  * them. */
 static qv_status
-sample(const struct bench *b, struct bench_run *run, struct samples *s, bool warm_up, qv_error *err)
+sample(const struct bench *b, const struct bench_run *run, struct samples *s, bool warm_up,
+       qv_error *err)
 {
     double began = qv_seconds(), ms = -1;
     qv_status status = run->work(run->user, &ms, err);
@@ -191,16 +193,44 @@ sample(const struct bench *b, struct bench_run *run, struct samples *s, bool war
 }
 
 static void
-tell_duration(const struct bench *b, const struct samples *s, int n, int64_t repeats)
+tell_duration(const struct bench *b, double seconds)
 {
     char text[32];
-    double seconds = 0;
-    for (int i = 0; i < n; i++)
-        seconds += s[i].n ? 0 : bench_rest_s(&s[i].first_ms, 1, repeats);
     const double left_s = b->began_s + b->o->budget - qv_seconds();
     seconds = b->o->budget > 0 && left_s < seconds ? left_s : seconds;
     if (seconds >= LONG_S && !b->o->quiet)
         tool_say("bench %s: the next part takes about %s", b->name, duration(seconds, text));
+}
+
+/* Runs each work once. If --budget is spent after seconds of this, the others are left out.
+ * *n becomes the number of runs that are timed, which are the first. */
+static qv_status
+run_once(const struct bench *b, const struct bench_run *runs, struct samples *samples,
+         int64_t repeats, int *n, qv_error *err)
+{
+    const double began_s = qv_seconds();
+    double rest_s = 0;
+    int all = 0, done = 0;
+    for (int i = 0; i < *n; i++)
+        all += runs[i].work != NULL;
+    for (int i = 0; i < *n; i++) {
+        if (!runs[i].work)
+            continue;
+        if (done && bench_is_spent(b) && qv_seconds() - began_s >= LONG_S) {
+            tool_say("bench %s: --budget is spent: %d of %d works were timed", b->name, done, all);
+            *n = i;
+            break;
+        }
+        const qv_status status = sample(b, &runs[i], &samples[i], true, err);
+        if (status)
+            return status;
+        const double s = bench_rest_s(&samples[i].first_ms, 1, repeats);
+        rest_s += samples[i].n ? 0 : s;
+        if (!done++ && samples[i].first_ms >= LONG_S * 1e3) /* the others are of about its size */
+            tell_duration(b, s * all);
+    }
+    tell_duration(b, rest_s);
+    return QV_OK;
 }
 
 qv_status
@@ -210,12 +240,7 @@ bench_time(const struct bench *b, struct bench_run *runs, int n, qv_error *err)
     struct samples *samples = calloc((size_t)n, sizeof *samples);
     if (!samples)
         return qv_fail(err, QV_ENOMEM, "no memory for times");
-    qv_status status = QV_OK;
-    for (int i = 0; i < n && !status; i++)
-        if (runs[i].work)
-            status = sample(b, &runs[i], &samples[i], true, err);
-    if (!status)
-        tell_duration(b, samples, n, repeats);
+    qv_status status = run_once(b, runs, samples, repeats, &n, err);
     for (bool more = true; more && !status;) {
         more = false;
         for (int i = 0; i < n && !status; i++)

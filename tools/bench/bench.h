@@ -63,7 +63,8 @@ struct bench_run {
 };
 /* Times several works alternately, so that a disturbance hits all of them: one run of each to warm
  * up, then --repeats runs, more if they are short, fewer if they take many seconds or --budget is
- * spent. If it will take long, it says so before it begins. */
+ * spent. If it will take long, it says so after the first run. If that alone takes seconds and
+ * spends the budget, the works after it keep their times of 0. */
 qv_status bench_time(const struct bench *b, struct bench_run *runs, int n, qv_error *err);
 
 /* A line of a table, and a record. `--legend` explains the ways and the fields. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit bench conv3d times every legal lowering of convolutions. bench patch-embed times the
- * towers' patch embedding as a GEMM and as the device library's own Conv3d. Objects are made and
- * run once through the public API; their work on data that lies on the device is timed.
+ * qwenvit bench conv3d times every legal lowering of convolutions. bench patch-embed times a
+ * tower's patch embedding as it runs, as a GEMM and as the device library's own Conv3d. Objects are
+ * made and run once through the public API; their work on data that lies on the device is timed.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -203,28 +203,6 @@ bench_conv3d(struct bench *b, qv_error *err)
 
 /* ---- patch-embed ----------------------------------------------------------------------------- */
 
-struct tower {
-    const char *name;
-    struct qv_config config;
-};
-
-#define TOWER(name, of, size, side)                                                                \
-    {                                                                                              \
-        name,                                                                                      \
-        {                                                                                          \
-            .family = &qv_families[of], .hidden = (size), .in_channels = 3, .temporal = 2,         \
-            .patch = (side), .merge = 2                                                            \
-        }                                                                                          \
-    }
-
-/* The patch embeddings of all published towers. */
-static const struct tower towers[] = {
-    TOWER("S", QV_FAMILY_QWEN3_5, 768, 16),           /* Qwen3.5 0.8B */
-    TOWER("M", QV_FAMILY_QWEN3_VL, 1024, 16),         /* Qwen3-VL 2B, 4B; Qwen3.5 2B, 4B */
-    TOWER("L", QV_FAMILY_QWEN3_VL, 1152, 16),         /* Qwen3-VL 8B and up; Qwen3.5 9B and up */
-    TOWER("Qwen2.5", QV_FAMILY_QWEN2_5_VL, 1280, 14), /* Qwen2-VL, Qwen2.5-VL, all sizes */
-};
-
 static const int64_t row_counts[] = { 760, 3040, 6080, 24320, 97280 };
 enum { N_ROW_COUNTS = sizeof row_counts / sizeof *row_counts };
 #define MOST_RUN_MS 2000 /* limit for one run, unless --rows asks for more */
@@ -240,47 +218,28 @@ as_rows(const struct qv_config *t, int64_t rows, qv_dtype dtype)
     return d;
 }
 
-/* Describes frames with so many patches: pairs of 20 x 38, or one pair of two rows of patches.
- * Returns false if neither is possible. */
-static bool
-as_frames(const struct qv_config *t, int64_t rows, qv_conv3d_desc *d)
-{
-    const bool usual = rows % 760 == 0;
-    if (!usual && rows % (t->merge * t->merge))
-        return false;
-    d->n = 1;
-    d->d = usual ? rows / 760 * t->temporal : t->temporal;
-    d->h = (usual ? 20 : t->merge) * t->patch;
-    d->w = (usual ? 38 : rows / t->merge) * t->patch;
-    d->layout = QV_LAYOUT_FRAMES_U8;
-    d->merge = t->merge;
-    d->alpha = 1 / 255.0;
-    for (int i = 0; i < 3; i++) {
-        d->pixel_scale[i] = 2;
-        d->pixel_shift[i] = -255;
-    }
-    return true;
-}
-
-/* The ways to run a patch embedding; the GEMM alone is not an object. */
+/* The ways to run a patch embedding. The GEMM alone is not an object, and the tower's own is what a
+ * plan begins with: positions, and rows of the model's dtype from bytes. */
 enum { GEMM_ALONE, FROM_ROWS, FROM_BYTES, DIRECT, N_EMBEDS };
 static const struct {
     const char *name;
-    bool frames; /* its input: frames, or patch rows */
     qv_lowering lowering;
-} embeds[N_EMBEDS] = { { "GEMM alone", false, QV_LOWERING_PATCHIFY },
-                       { "patchify", false, QV_LOWERING_PATCHIFY },
-                       { "patchify from bytes", true, QV_LOWERING_PATCHIFY },
-                       { "direct", false, QV_LOWERING_DIRECT } };
+} embeds[N_EMBEDS] = { { "GEMM alone", QV_LOWERING_PATCHIFY },
+                       { "patchify", QV_LOWERING_PATCHIFY },
+                       { "patchify from bytes", QV_LOWERING_PATCHIFY },
+                       { "direct", QV_LOWERING_DIRECT } };
 
 struct embed {
     struct bench *b;
-    const struct qv_config *config;
+    qv_model *model;
     int64_t rows;
-    struct subject subjects[2]; /* patch rows; frames */
+    struct subject subject; /* patch rows */
     struct way_run ways[N_EMBEDS];
     struct bench_ops gemm;
     struct qv_memory *weight;
+    qv_plan *plan;
+    void *frames;
+    double own_flops, own_bytes, other_bytes; /* of the tower's own; of all in it but the GEMM */
 };
 
 static void
@@ -288,32 +247,68 @@ close_embed(struct embed *e)
 {
     for (int i = 0; i < N_EMBEDS; i++)
         close_way(&e->ways[i]);
-    for (int i = 0; i < 2; i++)
-        close_subject(&e->subjects[i]);
+    close_subject(&e->subject);
     bench_ops_close(&e->gemm);
+    qv_plan_free(&e->plan);
+    free(e->frames);
     if (e->weight)
         e->b->ctx->backend->free(e->b->ctx->dev, e->weight);
+}
+
+/* Opens the tower's own way: the calls of a plan up to the last of its patch embedding. Its frames
+ * are pairs of 20 x 38 patches, or one pair of two rows of patches. */
+static qv_status
+open_own(struct embed *e, qv_error *err)
+{
+    const struct qv_config *c = &e->model->config;
+    const bool usual = e->rows % 760 == 0;
+    qv_item item = { .grid_thw = { 1, c->merge, e->rows / c->merge } };
+    if (usual)
+        item = (qv_item){ .grid_thw = { e->rows / 760, 20, 38 } };
+    const int64_t pair = item.grid_thw[1] * item.grid_thw[2];
+    const size_t bytes = (size_t)(e->rows * qv_config_row_dim(c));
+    const qv_plan_options options = { .capacity = { .patches = e->rows, .segment_rows = pair } };
+    struct way_run *w = &e->ways[FROM_BYTES];
+    const struct qv_step *steps;
+    qv_status status = qv_plan_create(e->model, &options, &e->plan, err);
+    if (status)
+        return status;
+    item.data = e->frames = malloc(bytes);
+    if (!e->frames)
+        return qv_fail(err, QV_ENOMEM, "no memory for %zu bytes of frames", bytes);
+    bench_fill(e->frames, QV_U8, bytes);
+    status = qv_plan_push(e->plan, &item, 1, err); /* its tables and frames stay on the device */
+    *w = (struct way_run){ .list.ctx = e->b->ctx,
+                           .run = { .work = bench_list_run, .user = &w->list } };
+    const size_t n = qv_plan_steps(e->plan, &steps, &w->list.calls);
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(steps[i].layer, "patch_embed") || !strcmp(steps[i].layer, "embeddings"))
+            w->list.n = i + 1;
+    for (size_t i = 0; i < w->list.n; i++) {
+        e->own_flops += qv_op_flops(&steps[i].op);
+        e->own_bytes += qv_op_bytes(&steps[i].op);
+        e->other_bytes += steps[i].op.kind == QV_OP_gemm ? 0 : qv_op_bytes(&steps[i].op);
+    }
+    return status;
 }
 
 static qv_status
 open_embed(struct embed *e, qv_error *err)
 {
-    const qv_dtype dtype = bench_dtype(e->b);
+    const struct qv_config *c = &e->model->config;
     const struct qv_op_gemm gemm = {
-        .m = e->rows, .n = e->config->hidden, .k = qv_config_row_dim(e->config), .alpha = 1
+        .m = e->rows, .n = c->hidden, .k = qv_config_row_dim(c), .alpha = 1
     };
-    qv_conv3d_desc d = as_rows(e->config, e->rows, dtype);
-    qv_status status = bench_gemm_open(e->b->ctx, &gemm, dtype, &e->gemm, &e->weight, err);
+    const qv_conv3d_desc d = as_rows(c, e->rows, e->model->dtype);
+    qv_status status =
+        bench_gemm_open(e->b->ctx, &gemm, e->model->dtype, &e->gemm, &e->weight, err);
     if (!status)
-        status = open_subject(&e->subjects[0], e->b, &d, err);
-    if (!status && as_frames(e->config, e->rows, &d))
-        status = open_subject(&e->subjects[1], e->b, &d, err);
-    for (int i = FROM_ROWS; i < N_EMBEDS && !status; i++) {
-        const struct subject *s = &e->subjects[embeds[i].frames];
-        if (s->ways[embeds[i].lowering].legal)
-            status = open_way(s, embeds[i].lowering, &e->ways[i], err);
-    }
-    return status;
+        status = open_subject(&e->subject, e->b, &d, err);
+    if (!status)
+        status = open_way(&e->subject, QV_LOWERING_PATCHIFY, &e->ways[FROM_ROWS], err);
+    if (!status && e->subject.ways[QV_LOWERING_DIRECT].legal)
+        status = open_way(&e->subject, QV_LOWERING_DIRECT, &e->ways[DIRECT], err);
+    return status ? status : open_own(e, err);
 }
 
 static qv_status
@@ -323,8 +318,7 @@ report_embed(const struct embed *e, const char *tower, int which, const struct b
     char work[160];
     const double ms = runs[which].times.median_ms, gemm_ms = runs[GEMM_ALONE].times.median_ms;
     snprintf(work, sizeof work, "%s %lld rows", tower, (long long)e->rows);
-    struct bench_record r =
-        record_of(&e->subjects[embeds[which].frames], work, embeds[which].lowering);
+    struct bench_record r = record_of(&e->subject, work, embeds[which].lowering);
     r.way = embeds[which].name;
     r.times = runs[which].times;
     r.show = "over_gemm over_patchify over_floor";
@@ -338,9 +332,10 @@ report_embed(const struct embed *e, const char *tower, int which, const struct b
     if (which > FROM_ROWS)
         json_object_set_new(r.extras, "over_patchify",
                             json_real(ms / runs[FROM_ROWS].times.median_ms));
-    if (which == FROM_BYTES) { /* bytes are read once, rows are written once, and the GEMM runs */
-        const double moved = (double)(e->rows * qv_config_row_dim(e->config)) *
-                             (1 + (double)qv_dtype_bytes(r.dtype)) / e->b->copy.per_s * 1e3;
+    if (which == FROM_BYTES) { /* the GEMM runs, and the bytes of all else are moved */
+        const double moved = e->other_bytes / e->b->copy.per_s * 1e3;
+        r.flops = e->own_flops;
+        r.bytes = e->own_bytes;
         bench_put_figure(r.extras, "over_floor", bench_over(ms, gemm_ms + moved, e->b->copy.known));
     }
     return bench_report(e->b, &r, err);
@@ -348,29 +343,45 @@ report_embed(const struct embed *e, const char *tower, int which, const struct b
 
 /* *longest_ms becomes the slowest way's time. */
 static qv_status
-run_rows(struct bench *b, const struct tower *t, int64_t rows, double *longest_ms, qv_error *err)
+run_rows(struct bench *b, qv_model *model, int64_t rows, double *longest_ms, qv_error *err)
 {
-    struct embed e = { .b = b, .config = &t->config, .rows = rows };
+    char name[100];
+    struct embed e = { .b = b, .model = model, .rows = rows };
     struct bench_run runs[N_EMBEDS] = { { .work = bench_list_run, .user = &e.gemm.list } };
     qv_status status = open_embed(&e, err);
     for (int i = FROM_ROWS; i < N_EMBEDS; i++)
         runs[i] = e.ways[i].run;
     if (!status)
         status = bench_time(b, runs, N_EMBEDS, err);
+    bench_base_name(b->o->model, name, sizeof name);
     for (int i = 0; i < N_EMBEDS && !status; i++) {
         *longest_ms = runs[i].times.median_ms > *longest_ms ? runs[i].times.median_ms : *longest_ms;
-        status = runs[i].work ? report_embed(&e, t->name, i, runs, err) : QV_OK;
+        status = runs[i].times.repeats ? report_embed(&e, name, i, runs, err) : QV_OK;
     }
     close_embed(&e);
     return status;
 }
 
-/* Runs a tower with the first n row counts, none above `most`. */
-static qv_status
-run_tower(struct bench *b, const struct tower *t, int n, int64_t most, qv_error *err)
+qv_status
+bench_patch_embed(struct bench *b, qv_error *err)
 {
+    const int64_t most = b->o->rows ? b->o->rows : row_counts[N_ROW_COUNTS - 1];
+    int n = 1;
     double longest_ms = 0;
-    qv_status status = QV_OK;
+    qv_model *model = NULL;
+    qv_model_info info;
+    qv_status status = bench_open_model(b, &model, &info, err);
+    const int64_t area = status ? 1 : info.merge_size * info.merge_size;
+    if (!status && most % area)
+        status = qv_fail(err, QV_EINVAL, "--rows is %lld; must be a multiple of %lld",
+                         (long long)most, (long long)area);
+    if (!status)
+        status = bench_begin(b, info.dtype, err);
+    if (model) /* it ends behind its patch embedding: its plans begin as any other's */
+        model->config.depth = model->config.n_deepstack = 0;
+    while (n < N_ROW_COUNTS && row_counts[n] <= most)
+        n++;
+    bench_expect(b, n);
     for (int i = 0; i < n && !status; i++) {
         const int64_t rows = row_counts[i] < most ? row_counts[i] : most;
         const double ms = i ? longest_ms * (double)row_counts[i] / (double)row_counts[i - 1] : 0;
@@ -381,33 +392,8 @@ run_tower(struct bench *b, const struct tower *t, int n, int64_t most, qv_error 
         }
         if (!bench_next(b))
             break;
-        status = run_rows(b, t, rows, &longest_ms, err);
+        status = run_rows(b, model, rows, &longest_ms, err);
     }
-    return status;
-}
-
-qv_status
-bench_patch_embed(struct bench *b, qv_error *err)
-{
-    const int64_t most = b->o->rows ? b->o->rows : row_counts[N_ROW_COUNTS - 1];
-    const struct tower *list = towers;
-    struct tower own;
-    size_t n = sizeof towers / sizeof *towers;
-    int n_rows = 1;
-    char name[100];
-    qv_status status = bench_open(b, err);
-    if (!status && b->o->model) {
-        own.name = bench_base_name(b->o->model, name, sizeof name);
-        status = qv_config_read(b->o->model, &own.config, err);
-        list = &own;
-        n = 1;
-    }
-    if (!status)
-        status = bench_begin(b, bench_dtype(b), err);
-    while (n_rows < N_ROW_COUNTS && row_counts[n_rows] <= most)
-        n_rows++;
-    bench_expect(b, (int64_t)n * n_rows);
-    for (size_t i = 0; i < n && !status; i++)
-        status = run_tower(b, &list[i], n_rows, most, err);
+    qv_model_free(&model);
     return status;
 }

@@ -129,8 +129,9 @@ run_rows(struct gemm_bench *g, qv_dtype dtype, struct bench_ops *rows, int n, qv
     if (!status)
         status = bench_time(g->b, runs, n, err);
     for (int i = 0; i < n && !status; i++)
-        status = report_rows(g, row_counts[i], dtype, &rows[i], runs[i].times,
-                             runs[0].times.median_ms, err);
+        if (runs[i].times.repeats)
+            status = report_rows(g, row_counts[i], dtype, &rows[i], runs[i].times,
+                                 runs[0].times.median_ms, err);
     for (int i = 0; i < n; i++)
         bench_ops_close(&rows[i]);
     return status;

@@ -20,8 +20,9 @@
     "patch-embed, conv3d\n"                                                                        \
     "  patchify, still, pointwise, frames, by depth, direct: the lowerings (docs/conv3d.md)\n"     \
     "  chosen            the lowering that qwenvit runs here\n"                                    \
-    "  over_floor        of patchify from bytes: over the GEMM alone, and reading bytes and\n"     \
-    "                    writing rows at the copy rate\n\n"                                        \
+    "  patchify from bytes  the first operations of the tower: positions, rows, the GEMM\n"        \
+    "  over_floor        of these: over the GEMM alone, and the others' bytes at the copy "        \
+    "rate\n\n"                                                                                     \
     "gemm\n"                                                                                       \
     "  over_m1           the time over the time for one row\n"                                     \
     "  over_copy         the time over copying the weights, which come from memory, not a "        \
@@ -64,9 +65,10 @@ static const struct tool benches[] = {
       .groups = DEVICE | GROUP_MODEL | GROUP_TOWER,
       .run = run_tower },
     { .name = "bench patch-embed",
-      .does = "Times the patch embedding as a GEMM and as the library's own Conv3d. Without "
-              "--model it times\nall towers.",
-      .example = "qwenvit bench patch-embed --rows 760",
+      .does = "Times a tower's patch embedding as it runs, as a GEMM and as the library's own "
+              "Conv3d.",
+      .needs = "--model",
+      .example = "qwenvit bench patch-embed --model synthetic --rows 760",
       .groups = DEVICE | GROUP_MODEL | GROUP_EMBED,
       .run = run_patch_embed },
     { .name = "bench conv3d",

@@ -243,13 +243,14 @@ work(void *user, double *ms, qv_error *err)
     return status;
 }
 
-/* Pushes and pulls all chunks, `ahead` at a time; *ms is by the host's clock, of one pass. */
+/* Pushes and pulls all chunks, `ahead` at a time; *ms is by the host's clock, of one pass. Of
+ * several passes none begins once --budget is spent. */
 static qv_status
 go_through(void *user, double *ms, qv_error *err)
 {
     const struct way *way = user;
     struct tower_bench *t = way->t;
-    const size_t n = way->passes * t->n_chunks;
+    size_t n = way->passes * t->n_chunks;
     const double began_s = qv_seconds();
     qv_status status = QV_OK;
     for (size_t pushed = 0, pulled = 0; pulled < n && !status;)
@@ -259,8 +260,9 @@ go_through(void *user, double *ms, qv_error *err)
         } else {
             status = qv_plan_pull(way->plan, &t->tokens, err);
             pulled++;
+            n = way->passes > 1 && bench_is_spent(t->b) ? pushed : n; /* a chunk is a pass */
         }
-    *ms = 1e3 * (qv_seconds() - began_s) / (double)way->passes;
+    *ms = 1e3 * (qv_seconds() - began_s) * (double)t->n_chunks / (double)n;
     return status;
 }
 
@@ -315,10 +317,11 @@ report(struct tower_bench *t, const struct bench_run *runs, qv_error *err)
                               .show = "over_limit over_floor chunks fill",
                               .extras = encode_json(t, ms) };
     const struct bench_bounds bounds = bench_limit_bounds(t->b, &t->limit, &runs[LIMIT]);
-    if (!t->b->o->no_limit)
+    const bool limited = bounds.limit.repeats > 0;
+    if (limited)
         bench_put_bounds(r.extras, &bounds, ms);
     qv_status status = bench_report(t->b, &r, err);
-    for (int i = CALL; i <= STREAM && !status; i++) {
+    for (int i = CALL; i <= STREAM && runs[i].times.repeats && !status; i++) {
         r.way = calls[i][packed];
         r.times = runs[i].times;
         r.show = "over_encode us_per_patch";
@@ -327,7 +330,7 @@ report(struct tower_bench *t, const struct bench_run *runs, qv_error *err)
                       r.times.median_ms * 1e3 / (double)t->rows);
         status = bench_report(t->b, &r, err);
     }
-    if (status || t->b->o->no_limit)
+    if (status || !limited)
         return status;
     r.extras = shape_json(t);
     return bench_report_bounds(t->b, &t->limit, &bounds, packed ? "packed " : "", r, err);

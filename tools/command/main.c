@@ -83,6 +83,7 @@ static const struct tool tools[] = {
               "file one is.\n"
               "A key is the tar file's name without .tar, a slash, and the name in the tar file.",
       .example = "qwenvit list shard-0.tar shard-1.tar > clips.jsonl",
+      .groups = GROUP_LIST,
       .run = tool_list },
     { .name = "info",
       .arguments = "[PATH...]",

@@ -108,6 +108,8 @@ static const struct option options[] = {
       GROUP_CHECK, AT(repair) },
     { "--no-lock", NULL, "the cache is on a file system without locks, and nobody else uses it",
       FLAG, GROUP_REMOVE | GROUP_CHECK, AT(no_lock) },
+    { "--key", "sample", "WebDataset's keys: a name up to its first dot, without the tar file's",
+      WORD, GROUP_LIST, AT(key_sample) },
     { "--drawing", "FILE.png", "also draw the frames and their tokens", OUTPUT, GROUP_ENCODE,
       AT(drawing) },
     { "--output-dtype", "TYPE",

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Shows the progress of a job: a line while it runs, and a record at its end. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -7,6 +8,7 @@
 #include "commit.h"
 #include "encode.h"
 #include "error.h"
+#include "job/more.h"
 
 void
 tool_job_progress_begin(struct tool_job_progress *p, int64_t total, const struct tool_options *o)
@@ -16,28 +18,44 @@ tool_job_progress_begin(struct tool_job_progress *p, int64_t total, const struct
     };
 }
 
+/* Sets *last to the progress of the last 10 seconds or more, in which 8 clips or more were done,
+ * and before that to all that came after the first clip, for which all stages had to begin. Returns
+ * how long the rest takes at that rate; infinite: not known, and *last is the whole job. */
 static double
-seconds_left(const struct tool_job_progress *p, const qv_job_progress *j)
+seconds_left(struct tool_job_progress *p, const qv_job_progress *j, qv_job_progress *last)
 {
-    return (double)(p->total - j->done) * j->elapsed_s / (double)j->done;
+    qv_job_progress *from = p->from;
+    if (!from[1].done)
+        from[0] = from[1] = *j;
+    if (j->elapsed_s - from[1].elapsed_s >= 10 && j->done - from[1].done >= 8) {
+        from[0] = from[1];
+        from[1] = *j;
+    }
+    *last = *j;
+    if (j->done == from[0].done)
+        return INFINITY;
+    qv_job_progress_since(last, &from[0]);
+    return (double)(p->total - j->done) * last->elapsed_s / (double)last->done;
 }
 
 /* Writes a record every 10 seconds; the first one comes at once, since it has the total. Losing one
  * does no harm: the job's last record reports a file that cannot be written. */
 static void
-record_progress(struct tool_job_progress *p, const qv_job_progress *j, double now_s)
+record_progress(struct tool_job_progress *p, const qv_job_progress *j, const qv_job_progress *last,
+                double left_s, double now_s)
 {
     if (!p->o->json || p->o->quiet || (p->recorded_s > 0 && now_s - p->recorded_s < 10))
         return;
     p->recorded_s = now_s;
     const double s = j->elapsed_s + 1e-9;
-    json_t *left = j->done ? json_real(seconds_left(p, j)) : json_null();
+    json_t *left = isinf(left_s) ? json_null() : json_real(left_s);
     tool_emit_json(p->o,
                    tool_json("progress:o",
                              tool_json("total:I done:I failed:I tokens:I seconds:f clips_per_s:f "
                                        "tokens_per_s:f seconds_left:o limit:s",
                                        p->total, j->done, j->failed, j->tokens, j->elapsed_s,
-                                       (double)j->done / s, (double)j->tokens / s, left, j->limit)),
+                                       (double)j->done / s, (double)j->tokens / s, left,
+                                       last->limit)),
                    NULL);
 }
 
@@ -63,19 +81,19 @@ tool_job_progress_show(struct tool_job_progress *p, qv_job *job)
     if (*j.no_gpu && !p->told_no_gpu)
         tool_complain("the CPU decodes: %s", j.no_gpu);
     p->told_no_gpu = *j.no_gpu != 0;
-    record_progress(p, &j, now_s);
+    qv_job_progress last;
+    const double left_s = seconds_left(p, &j, &last), s = last.elapsed_s + 1e-9;
+    record_progress(p, &j, &last, left_s, now_s);
     if (p->o->quiet || now_s - p->shown_s < (p->terminal ? 0.1 : 10))
         return;
     p->shown_s = now_s;
     char text[256], left[32], failed[48] = "";
-    const double rate = (double)j.done / (j.elapsed_s + 1e-9);
     if (j.failed)
         snprintf(failed, sizeof failed, " (%lld failed)", (long long)j.failed);
     snprintf(text, sizeof text,
              "%lld/%lld clips%s, %.1f clips/s, %.0f tokens/s, %s left, limited by %s",
-             (long long)j.done, (long long)p->total, failed, rate,
-             (double)j.tokens / (j.elapsed_s + 1e-9),
-             j.done ? time_text(seconds_left(p, &j), left) : "?", j.limit);
+             (long long)j.done, (long long)p->total, failed, (double)last.done / s,
+             (double)last.tokens / s, isinf(left_s) ? "?" : time_text(left_s, left), last.limit);
     tool_bar_show(p->terminal, "%s", text);
 }
 

@@ -221,8 +221,10 @@ list_member(void *user, const char *name, int64_t offset, int64_t bytes, qv_erro
     const char *slash = strrchr(s->path, '/'), *shard = slash ? slash + 1 : s->path;
     const size_t n = strlen(shard);
     const bool ends = n > 4 && !strcmp(shard + n - 4, ".tar");
+    const char *last = strrchr(name, '/'), *dot = strchr(last ? last : name, '.');
     char *raw = NULL, key[QV_CACHE_MAX_KEY + 1], file[QV_CACHE_MAX_KEY + 1];
-    if (asprintf(&raw, "%.*s/%s", (int)(ends ? n - 4 : n), shard, name) < 0)
+    if (s->o->key_sample ? asprintf(&raw, "%.*s", (int)(dot - name), name) < 0
+                         : asprintf(&raw, "%.*s/%s", (int)(ends ? n - 4 : n), shard, name) < 0)
         return qv_no_memory(s->path, err);
     const qv_status bad = qv_cache_key(raw, key, err);
     free(raw);

@@ -74,35 +74,24 @@ tool_output_close(struct tool_output *output)
 
 /* ---- the report ------------------------------------------------------------------------------ */
 
-/* Returns the time of the slowest of the three stages that run at once: decoding, the device,
- * writing. The device's own time shows in how long the other stages wait for it. */
-static double
-slowest_stage_s(const struct tool_output *output, const qv_job_result *r)
-{
-    double most = r->outcome.decode_s;
-    most = r->wait_device_s > most ? r->wait_device_s : most;
-    return output->write_s > most ? output->write_s : most;
-}
-
 /* Fields of outcome.inc that follow fields of the line's own. */
 enum { AT_FRAMES = 3, AT_DAMAGE = 4, AT_TIMES = 7 };
 
-/* The stages of a clip are printed if it took a second or more; the rates of several clips are the
- * job's. */
+/* Of several clips a line has no times, since most of them are other clips': the job's are printed.
+ * The stages of one clip are printed if it took a second or more. */
 static const char text[] =
     "{clip}: {frames} frame{frames|s} of {text.width}x{text.height} -> {tokens} tokens of {width} "
-    "in {seconds|2f} s ({precision}) -> {output}\n"
-    "[text.alone?  " TOOL_RATES_TEXT "\n]"
-    "[text.long?  waited {wait_decode_s|2f} s for frames, {wait_device_s|2f} s for the device, "
-    "{wait_write_s|2f} s for writing; {decoded_frames} of {source_frames} frames were decoded; "
-    "{over_slowest_stage|2f} times the slowest stage\n]";
+    "[text.alone?in {seconds|2f} s ]({precision}) -> {output}\n"
+    "[text.long?  " TOOL_RATES_TEXT "\n"
+    "  waited {wait_decode_s|2f} s for frames, {wait_device_s|2f} s for the device, "
+    "{wait_write_s|2f} s for writing; {decoded_frames} of {source_frames} frames were decoded\n]";
 
 static qv_status
 show(const struct tool_encoder *e, const struct tool_output *output, const qv_job_result *r,
      qv_error *err)
 {
     const qv_outcome *o = &r->outcome;
-    const bool is_long = !o->is_image && r->seconds >= 1;
+    const bool alone = e->n == 1;
     json_t *j = tool_json("clip:t", output->clip);
     if (output->key)
         tool_json_add(&j, "key:t", output->key);
@@ -114,17 +103,15 @@ show(const struct tool_encoder *e, const struct tool_output *output, const qv_jo
     tool_json_add_outcome(&j, o, QV_FOR_ENCODE, AT_DAMAGE, AT_TIMES);
     tool_json_add(&j, "lowering:s peak_rss_bytes:I", e->model.lowering, tool_peak_bytes());
     tool_json_add_outcome(&j, o, QV_FOR_ENCODE, AT_TIMES, QV_LAST_PLACE);
-    tool_json_add(&j,
-                  "write_s:f wait_decode_s:f wait_device_s:f wait_write_s:f over_slowest_stage:f "
-                  "cores:I",
+    tool_json_add(&j, "write_s:f wait_decode_s:f wait_device_s:f wait_write_s:f cores:I",
                   output->write_s, r->wait_decode_s, r->wait_device_s, r->wait_sink_s,
-                  r->seconds / (slowest_stage_s(output, r) + 1e-9), sysconf(_SC_NPROCESSORS_ONLN));
+                  sysconf(_SC_NPROCESSORS_ONLN));
     tool_json_add_rates(&j, "", o->n_frames, r->n_tokens, r->seconds, e->load_s);
     tool_json_add(&j,
                   "machine.backend:s machine.device:s machine.threads:i version:s commit:s "
                   "text.width:i text.height:i text.long:b text.alone:b",
                   e->context.backend, e->context.device, e->context.threads, qv_version(),
-                  QV_COMMIT, o->width, o->height, is_long, is_long && e->n == 1);
+                  QV_COMMIT, o->width, o->height, alone && !o->is_image && r->seconds >= 1, alone);
     return tool_show(e->o, j, text, err);
 }
 

@@ -71,7 +71,8 @@ struct tool_options {
     int64_t part_bytes;
     double part_seconds;
     bool recursive; /* folders stand for all below them */
-    bool no_deepstack, retry_failed, trust_keys, same_size, no_lock, dry_run, repair, legend;
+    bool no_deepstack, retry_failed, trust_keys, same_size, no_lock, dry_run, repair, legend,
+        key_sample;
     double rate; /* clips per second */
     /* remaining arguments: files or keys */
     const char **arguments;
@@ -103,6 +104,7 @@ enum tool_group {
     GROUP_CONV3D = 1 << 21,
     GROUP_GEMM = 1 << 22,
     GROUP_CHECK = 1 << 23,
+    GROUP_LIST = 1 << 24,
 };
 
 struct tool_program;
@@ -230,6 +232,7 @@ struct tool_job_progress {
     int64_t total;              /* number of sources */
     const char *limit;          /* the stage that limits, when it was last asked */
     bool terminal, told_no_gpu;
+    qv_job_progress from[2]; /* earlier ones, the oldest first */
 };
 struct qv_job;
 void tool_job_progress_begin(struct tool_job_progress *p, int64_t total,

@@ -5,8 +5,8 @@
 The file holds pixel_values [n, row], grid_thw [clips, 3] and, in f32, patch_embed (with position
 embedding), blocks.N, deepstack_merger_list.N and merger: what `qwenvit verify --against` reads.
 
---yardstick: the truth in f32 on bf16-rounded weights and pixels and, for each layer, transformers'
-own bf16 output as "bf16.LAYER": the bar for a bf16 tower.
+--yardstick: the truth in f32 on bf16-rounded weights and, for each layer, transformers' own
+bf16 output as "bf16.LAYER": the bar for a bf16 tower.
 """
 import argparse
 
@@ -28,7 +28,7 @@ def main():
     parser.add_argument("-o", "--output", metavar="FILE.safetensors", required=True)
     parser.add_argument("--dtype", choices=common.DTYPES, default="f32")
     parser.add_argument("--yardstick", action="store_true",
-                        help="f32 on bf16-rounded weights and pixels, and bf16 beside it")
+                        help="f32 on bf16-rounded weights, and bf16 beside it")
     parser.add_argument("--attention", choices=("sdpa", "eager"), default="sdpa")
     common.add_sampling(parser)
     parser.add_argument("--no-rotate", action="store_true",
@@ -55,8 +55,6 @@ def main():
         model = common.load_tower(args.model, dtype, args.attention, args.yardstick, args.device)
         return common.run_tower(model, pixels, grids)
 
-    if args.yardstick:
-        pixels = pixels.bfloat16().float()
     layers = run(args.dtype)
     if args.yardstick:
         tensors.update({f"bf16.{name}": x.float().contiguous()

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* qwenvit verify: loads a tower, runs it and keeps its layers' outputs. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -149,6 +150,7 @@ struct passage {
     qv_plan_info info;
     qv_tokens tokens; /* tokens of a chunk */
     float *rounded;   /* pixel_values, if the ideal tower rounds them */
+    uint8_t *frames;  /* what pixel_values were made of */
     struct ideal ideal;
 };
 
@@ -161,15 +163,15 @@ end_passage(struct passage *p, qv_model *model)
     for (int i = 0; i < QV_MAX_DEEPSTACK; i++)
         free(p->tokens.deepstack[i]);
     free(p->rounded);
+    free(p->frames);
     free(p->ideal.values);
 }
 
 static qv_status
-begin_passage(struct passage *p, qv_model *model, const struct verify_input *input,
-              const int64_t thw[3], enum verify_run_kind kind, struct verify_layers *out,
-              qv_error *err)
+begin_passage(struct passage *p, qv_model *model, qv_input input, const int64_t thw[3],
+              enum verify_run_kind kind, struct verify_layers *out, qv_error *err)
 {
-    qv_plan_options options = { .input = input->input,
+    qv_plan_options options = { .input = input,
                                 .hook = kind == VERIFY_AS_IT_IS ? NULL : keep,
                                 .hook_user = out,
                                 .grid_thw = { thw[0], thw[1], thw[2] } };
@@ -222,6 +224,35 @@ pass(struct passage *p, qv_model *model, qv_input input, const qv_item *item,
     return out->lost ? qv_fail(err, QV_ENOMEM, "no memory to keep every layer") : QV_OK;
 }
 
+/* Sets *out to the frames whose bytes the pixel_values of a grid are, or to NULL if they are none
+ * that were normalised as a clip's. */
+static qv_status
+frames_of(const struct qv_config *c, const int64_t g[3], const float *rows, uint8_t **out,
+          qv_error *err)
+{
+    const int64_t p = c->patch, m = c->merge, row = qv_config_row_dim(c), pair = g[1] * g[2];
+    const double far = 1e-5; /* f32 rounds far less, and bytes lie far more apart */
+    uint8_t *frames = *out = malloc((size_t)(g[0] * pair * row));
+    if (!frames)
+        return qv_fail(err, QV_ENOMEM, "no memory for the frames of a clip");
+    for (int64_t i = 0; i < g[0] * pair * row; i++) {
+        const int64_t in = i / row % pair, block = in / (m * m), v = i % row;
+        const int64_t y = (block / (g[2] / m) * m + in % (m * m) / m) * p + v % (p * p) / p;
+        const int64_t x = (block % (g[2] / m) * m + in % m) * p + v % p;
+        const int64_t frame = i / row / pair * c->temporal + v / (p * p) % c->temporal;
+        const int64_t channel = v / (p * p) / c->temporal;
+        const double mean = c->video.mean[channel], std = c->video.std[channel];
+        const double byte = round((rows[i] * std + mean) * 255);
+        if (!(byte >= 0 && byte <= 255 && fabs((byte / 255 - mean) / std - rows[i]) < far)) {
+            free(frames);
+            *out = NULL;
+            return QV_OK;
+        }
+        frames[((frame * g[1] * p + y) * g[2] * p + x) * c->in_channels + channel] = (uint8_t)byte;
+    }
+    return QV_OK;
+}
+
 static const void *
 rounded_pixels(struct passage *p, const void *data, size_t bytes)
 {
@@ -245,12 +276,22 @@ verify_run(qv_model *model, const struct verify_input *input, enum verify_run_ki
         const size_t bytes = values * qv_dtype_bytes(qv_input_dtype(input->input));
         struct passage p = { 0 };
         qv_item item = { .data = data, .grid_thw = { g[0], g[1], g[2] }, .is_image = input->still };
-        if (kind == VERIFY_IDEAL && input->input == QV_INPUT_PATCHES)
+        qv_input kind_of = input->input;
+        if (kind_of == QV_INPUT_PATCHES)
+            status =
+                frames_of(&model->config, g, (const float *)(const void *)data, &p.frames, err);
+        if (p.frames) {
+            kind_of = QV_INPUT_FRAMES;
+            item.data = p.frames;
+        } else if (kind == VERIFY_IDEAL && kind_of == QV_INPUT_PATCHES) {
             item.data = rounded_pixels(&p, data, bytes);
-        status = item.data ? begin_passage(&p, model, input, g, kind, out, err)
-                           : qv_fail(err, QV_ENOMEM, "no memory for %zu bytes of pixels", bytes);
+        }
+        if (!status && !item.data)
+            status = qv_fail(err, QV_ENOMEM, "no memory for %zu bytes of pixels", bytes);
         if (!status)
-            status = pass(&p, model, input->input, &item, out, err);
+            status = begin_passage(&p, model, kind_of, g, kind, out, err);
+        if (!status)
+            status = pass(&p, model, kind_of, &item, out, err);
         end_passage(&p, model);
         data += bytes; /* only patches have several clips: frames are of one clip */
     }

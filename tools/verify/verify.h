@@ -49,7 +49,8 @@ const struct verify_row *verify_first_failure(const struct verify_table *t); /* 
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
-/* Pixels of one or several clips, one behind the other. */
+/* Pixels of one or several clips, one behind the other. pixel_values run as the bytes of frames if
+ * they were made of such. */
 struct verify_input {
     qv_input input;    /* bytes [frames, 16*h, 16*w, 3], or pixel_values f32 [sum t*h*w, row] */
     bool still;        /* an image, which is one frame with the image's norm */

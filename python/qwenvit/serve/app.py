@@ -184,7 +184,7 @@ async def models(service: Service, request: Request) -> Reply:
     info = service.encoder.info
     about = {name: info[name] for name in ("model_type", "digest", "identity", "dtype", "backend", "device", "out_hidden", "n_deepstack")}
     limits = {**service.settings.limits._asdict(), "timeout": service.settings.seconds, "queue": service.turns.queue.most}
-    row = {"id": info["model_type"], "object": "model", "owned_by": "qwenvit", **about, "version": __version__, "limits": limits}
+    row = {"id": service.settings.name, "object": "model", "owned_by": "qwenvit", **about, "version": __version__, "limits": limits}
     return _json({"object": "list", "data": [row]})
 
 
@@ -220,10 +220,8 @@ class App:
             service.under_way -= 1
             path = scope["path"] if scope["path"] in PATHS else "other"
             service.metrics.count("requests", path, str(sent["status"]))
-            self.log.add(
-                client=request.address, method=scope["method"], path=scope["path"][:200],
-                seconds=round(time.perf_counter() - began, 4), **sent, **request.about,
-            )
+            self.log.add(client=request.address, method=scope["method"], path=scope["path"][:200],
+                         seconds=round(time.perf_counter() - began, 4), **sent, **request.about)
 
     async def _reply(self, request: Request) -> Reply:
         path, method = request.scope["path"], request.scope["method"]

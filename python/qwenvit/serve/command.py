@@ -19,6 +19,7 @@ import uvicorn
 
 from .. import __version__, _decoder
 from .._async import AsyncEncoder
+from .._check import near
 from .._error import Error, error
 from .._prompt import FAMILIES
 from .accounts import IMAGES_UNDER_WAY, Bound, Turns
@@ -33,8 +34,7 @@ from .vllm import EcFolder
 
 WARM = base64.b64decode(  # a grey JPEG of 64x64: every build of the decoder reads JPEG, and none needs to read anything else
     "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAP" + "/" * 86 + "wAALCABAAEABAREA/8QAFAABAAAAAAAAAAAAAAAAAAAAAP/EABQQAQAA"
-    "AAAAAAAAAAAAAAAAAAD/2gAIAQEAAD8AAAAAAAAAAAAAAAAAAAAAAP/Z"
-)
+    "AAAAAAAAAAAAAAAAAAD/2gAIAQEAAD8AAAAAAAAAAAAAAAAAAAAAAP/Z")
 
 def _bytes(text: str) -> int:
     """Reads a number with an ending K, M, G or T if wanted."""
@@ -57,28 +57,31 @@ _seconds, _port = _number("number of seconds", float, math.ulp(0), math.inf), _n
 
 
 def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser("qwenvit serve", description="Serves vision tokens over HTTP (docs/serving.md).", epilog=
-                                "example: qwenvit serve --model Qwen3-VL-4B-Instruct --device all --cache /dev/shm/tokens")
+    p = argparse.ArgumentParser("qwenvit serve", usage="qwenvit serve --model DIR [option ..]", epilog="example: "
+                                "qwenvit serve --model Qwen3-VL-4B-Instruct --device all --cache /dev/shm/tokens",
+                                formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=28, width=118),
+                                description="Serves vision tokens over HTTP (docs/serving.md). K, M, G or T may end a number.")
 
-    def add(name: str, kind: Any, default: Any, help: str) -> None:
-        p.add_argument(name, type=kind, default=default, help=help, metavar=name.rpartition("-")[2].upper())
+    def add(name: str, kind: Any, default: Any, help: str, **more: Any) -> None:
+        more = more or {"type": kind, "default": default, "metavar": "TEXT" if kind is str else "N"}
+        p.add_argument(name, help=help, **more)
 
     add("--model", str, None, "the checkpoint's folder (needed)")
+    add("--served-model-name", str, None, "the model's name in /v1/models (default: the folder's)")
     add("--device", str, None, "indices or names, such as 0,1 or cpu; or all (default: the first)")
     add("--host", str, "127.0.0.1", "address to listen at (default 127.0.0.1)")
     add("--port", _port, 8000, "port (default 8000; 0: a free one)")
     add("--uds", str, None, "listen at this Unix socket instead, in a folder of those who may connect")
-    p.add_argument("--api-key", action="append", metavar="KEY",
-                   help="accept this key, for every path but /health; may be given again (default: QWENVIT_API_KEY)")
-    add("--cache", str, None, "folder for ?store=1 and for tokens that are kept; /dev/shm/NAME for a consumer on this machine")
+    add("--api-key", str, None, "for every path but /health; may be given again (default: QWENVIT_API_KEY)", action="append", metavar="KEY")
+    add("--cache", str, None, "folder for ?store=1 and for tokens that are kept; /dev/shm/NAME for a consumer here")
     add("--cache-bytes", _count, 16 << 30, "most bytes in that folder (default 16G)")
     add("--cache-memory", _count, 1 << 30, "most bytes of tokens kept in memory (default 1G)")
     add("--ec-path", str, None, "folder where vLLM's ECExampleConnector looks for tokens (docs/engines.md)")
     add("--ec-bytes", _from_1, 16 << 30, "most bytes in that folder (default 16G)")
     add("--ec-seconds", _seconds, 600.0, "a file stays there so long after its last answer (default 600)")
-    add("--vllm-model-id", str, None, "the model as vLLM's decode side was given it, for keys of images (default: --model)")
+    add("--vllm-model-id", str, None, "the model as vLLM's decode side was given it, for images' keys (default: --model)")
     add("--sglang-peers", str, None, "HOST,..: SGLang's decode sides, which /encode may send tokens to (docs/engines.md)")
-    p.add_argument("--no-shared-cache", action="store_true", help="a client gets only tokens that itself asked for before")
+    add("--no-shared-cache", bool, False, "a client gets only tokens that itself asked for before", action="store_true")
     add("--decoders", _from_1, len(os.sched_getaffinity(0)), "items decoded at once (default: one per core)")
     add("--decode-memory", _from_1, 1 << 30, "most bytes for decoding an item (default 1G)")
     add("--queue", _from_1, 1024, "most items that wait (default 1024)")
@@ -92,8 +95,8 @@ def parser() -> argparse.ArgumentParser:
     add("--max-frames", _from_1, 768, "frames per item (default 768)")
     add("--max-seconds", _seconds, 3600.0, "seconds of a clip (default 3600)")
     add("--max-pixels", _from_1, 64_000_000, "pixels of an image, or of a frame (default 64000000)")
-    p.add_argument("--all-codecs", action="store_true", help="decode all that FFmpeg does; default: common codecs (docs/serving.md)")
-    add("--idle-seconds", _seconds, 60.0, "cut a connection whose client neither sends nor reads for so long (default 60)")
+    add("--all-codecs", bool, False, "decode all that FFmpeg does; default: common codecs (docs/serving.md)", action="store_true")
+    add("--idle-seconds", _seconds, 60.0, "cut a connection whose client neither sends nor reads so long (default 60)")
     return p
 
 
@@ -140,8 +143,7 @@ def load(service: Service, a: argparse.Namespace, loop: asyncio.AbstractEventLoo
     service.writers.start(loop)
     service.encoder = encoder = AsyncEncoder(
         a.model, devices=devices, dtype=None, queue=IMAGES_UNDER_WAY + 2 * a.decoders, decoders=a.decoders, decode="cpu",
-        decode_memory=a.decode_memory, max_seconds=a.max_seconds, max_source_pixels=a.max_pixels, usual_codecs=not a.all_codecs,
-    )
+        decode_memory=a.decode_memory, max_seconds=a.max_seconds, max_source_pixels=a.max_pixels, usual_codecs=not a.all_codecs)
     info = encoder.info
     service.metrics.gauge("chunk_rows", "Patches that were computed", lambda: encoder.progress()["rows"])
     service.metrics.gauge("chunk_capacity_rows", "Patches that their chunks had room for", lambda: encoder.progress()["capacity_rows"])
@@ -170,7 +172,8 @@ def serve(a: argparse.Namespace) -> int:
     """Returns the command's exit code."""
     limits = Limits(a.max_body, a.max_items, a.max_frames, a.max_seconds, a.max_pixels)
     keys = tuple(key.encode("utf-8", "surrogateescape") for key in keys_of(a))
-    settings = Settings(limits, a.max_bodies, a.max_answers, a.timeout, keys, not a.no_shared_cache, a.vllm_model_id or a.model)
+    settings = Settings(limits, a.max_bodies, a.max_answers, a.timeout, keys, not a.no_shared_cache,
+                        a.served_model_name or os.path.basename(os.path.abspath(a.model)), a.vllm_model_id or a.model)
     service = Service(settings, Turns(a.decoders, a.queue), Metrics())
     log = AccessLog()
 
@@ -180,10 +183,9 @@ def serve(a: argparse.Namespace) -> int:
 
     start_log()
     Protocol.patience = Patience(Bound("connections", a.max_connections), a.idle_seconds, refused)
-    config = uvicorn.Config(
-        App(service, log), host=a.host, port=a.port, uds=a.uds, http=Protocol, ws="none", lifespan="off",
-        log_config=None, access_log=False, server_header=False, proxy_headers=False, timeout_graceful_shutdown=1, backlog=2048,
-    )
+    config = uvicorn.Config(App(service, log), host=a.host, port=a.port, uds=a.uds, http=Protocol, ws="none", lifespan="off",
+                            log_config=None, access_log=False, server_header=False, proxy_headers=False,
+                            timeout_graceful_shutdown=1, backlog=2048)
     server = Server(config, service, a)
     try:
         server.run()
@@ -198,7 +200,9 @@ def serve(a: argparse.Namespace) -> int:
 
 def main(arguments: list[str]) -> int:
     p = parser()
-    a = p.parse_args(arguments)
+    a, rest = p.parse_known_args(arguments)
+    if rest:
+        p.error(f"no option {rest[0]}{near(rest[0], p._option_string_actions)}")
     if not a.model:
         p.error("--model is needed: the folder of a checkpoint")
     if any(not key or key != key.strip() for key in keys_of(a)):

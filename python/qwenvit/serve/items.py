@@ -9,18 +9,18 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from .. import _core
+from .._check import near, reals
 from .._error import Error
-from .._sources import bytes_of_data, chat_part, is_data, options_of
+from .._sources import FrameFiles, bytes_of_data, chat_part, is_data, options_of
 
 FLAGS = {"1": True, "true": True, "0": False, "false": False}
 # the options that a request may have, of those in clips/options.inc: the others (threads, memory, a
 # piece of a file) are the server's
 OPTIONS: dict[str, type] = {
-    "like": str, "fps": float, "start": float, "end": float, "first_frame": bool, "num_frames": int, "min_frames": int,
-    "max_frames": int, "min_pixels": int, "max_pixels": int, "total_pixels": int, "cap_pixels": bool,
-}
+    "like": str, "fps": float, "start": float, "end": float, "first_frame": bool, "cap_pixels": bool, "frames_indices": tuple,
+    **dict.fromkeys("num_frames min_frames max_frames min_pixels max_pixels total_pixels total_num_frames".split(), int)}
 FRAMES = ("num_frames", "min_frames", "max_frames")
-VALUES = 32  # of an item, at most, besides a clip's frames, which commas separate: twice the options
+VALUES = 32  # of an item, at most, besides a clip's frames and their places, which commas separate: twice the options
 ENGINES_VALUES = 1 << 16  # of an engine's request, at most: a client's tools may come along
 JSON_TIMES, WIDE_TIMES = 2, 5  # how many times its bytes JSON takes besides; by four bytes a character if one is not ASCII
 DEFAULT_FRAMES = 768  # transformers' most frames of a clip
@@ -66,13 +66,15 @@ def _value(name: str, given: Any) -> Any:
     """Returns an option's value from a query's text or JSON."""
     kind = OPTIONS[name]
     try:
+        if kind is tuple:
+            return tuple(reals(given if isinstance(given, list) else None, name))
         if isinstance(given, str):
             return FLAGS[given.lower()] if kind is bool else kind(given)
         if isinstance(given, bool) == (kind is bool) and isinstance(given, (kind, int) if kind is float else kind):
             return kind(given)
     except (KeyError, ValueError, OverflowError):
         pass
-    wanted = {float: "a number", int: "a whole number", bool: "true or false", str: "a text"}[kind]
+    wanted = {float: "a number", int: "a whole number", bool: "true or false", str: "a text", tuple: "a list of numbers"}[kind]
     raise Refused(422, "QV_EINVAL", f"{name} is {shown(given)}; must be {wanted}")
 
 
@@ -80,7 +82,7 @@ def take_options(given: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
     """Returns options in their canonical form: of the right types, without those that are unset."""
     for name in given:
         if name not in OPTIONS:
-            raise Refused(422, "QV_EINVAL", f"unknown option {shown(name)}; options are {', '.join(OPTIONS)}")
+            raise Refused(422, "QV_EINVAL", f"unknown option {shown(name)}{near(name, OPTIONS) or '; options are ' + ', '.join(OPTIONS)}")
     options = {name: _value(name, value) for name, value in given.items() if value is not None}
     try:
         if options:
@@ -107,11 +109,13 @@ def make_item(data: bytes, options: Mapping[str, Any], limits: Limits) -> Item:
 
 
 def bytes_of(url: Any, name: str, is_image: bool, limits: Limits) -> bytes:
-    """Returns the bytes in a data: URL, which must be an image's if is_image says so."""
+    """Returns the bytes in a data: URL, which must be an image's if is_image says so, or in a list of a clip's frames."""
+    if isinstance(url, list) and not is_image:
+        if len(url) > limits.frames:
+            raise Refused(422, "QV_EINVAL", f"{len(url)} frames; at most {limits.frames} on this server")
+        return FrameFiles.of(bytes_of(one, f"{name} {i}", True, limits) for i, one in enumerate(url))
     if not is_data(url):
-        raise Refused(
-            422, "QV_EINVAL", f"{name} is {shown(url)}; must be a data: URL (no other URL is fetched, no path is opened)"
-        )
+        raise Refused(422, "QV_EINVAL", f"{name} is {shown(url)}; must be a data: URL (no other URL is fetched, no path is opened)")
     try:
         data = bytes_of_data(url, name, limits.frames)
     except Error as e:
@@ -151,9 +155,9 @@ def object_of(body: bytes, form: str, room: Room) -> dict[str, Any]:
 
 
 def items_of_json(body: bytes, limits: Limits, room: Room) -> list[Item | Refused]:
-    """Returns the items of {"items": [{"data": "data:..", OPTION: ..}, ..], OPTION: ..}, each of which
-    may be refused by itself. Options beside "items" are those of all."""
-    asked = parsed(body, min(ENGINES_VALUES, VALUES + limits.items * (VALUES + limits.frames)), room)
+    """Returns the items of {"items": [{"data": "data:..", OPTION: ..}, {"frames": [..]}, ..], OPTION: ..}, each of
+    which may be refused by itself. Options beside "items" are those of all."""
+    asked = parsed(body, min(ENGINES_VALUES, VALUES + limits.items * (VALUES + 2 * limits.frames)), room)
     rows = asked.pop("items", None) if isinstance(asked, dict) else None
     if not isinstance(rows, list) or not rows:
         raise Refused(400, "QV_EFORMAT", 'the body must be {"items": [{"data": "data:...;base64,..."}, ...]}')
@@ -165,8 +169,9 @@ def items_of_json(body: bytes, limits: Limits, room: Room) -> list[Item | Refuse
         try:
             if not isinstance(row, dict):
                 raise Refused(422, "QV_EINVAL", f"an item is {shown(row)}; must be an object with data and options")
-            url, is_image, own = chat_part(row) or (row.get("data"), False, {k: v for k, v in row.items() if k != "data"})
-            found.append(make_item(bytes_of(url, "data", is_image, limits), {**asked, **own}, limits))
+            name = "frames" if "frames" in row else "data"
+            url, is_image, own = chat_part(row) or (row.get(name), False, {k: v for k, v in row.items() if k != name})
+            found.append(make_item(bytes_of(url, name, is_image, limits), {**asked, **own}, limits))
         except Refused as e:
             found.append(e)
     return found

@@ -17,8 +17,7 @@ WRITERS = 4  # threads
 
 
 class within:
-    """Ends what its task waits for after so many seconds, by asyncio.TimeoutError: asyncio.timeout, which
-    Python 3.10 lacks."""
+    """Ends what its task waits for after so many seconds, by asyncio.TimeoutError, as asyncio.timeout does from 3.11 on."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.is_over = seconds, False

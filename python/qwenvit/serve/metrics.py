@@ -23,8 +23,7 @@ COUNTED = {  # what is counted, by which labels
     "items": ("Items by status", ("status",)),
     "tokens": ("Tokens that were computed", ()),
     "cache_lookups": ("Where an item's tokens came from", ("found",)),
-    "decode_errors": ("Items that could not be decoded", ("code",)),
-}
+    "decode_errors": ("Items that could not be decoded", ("code",))}
 STAGES = ("body", "parse", "queue", "encode")
 LOG_DELAY = 0.05  # seconds after which lines are written, many at once
 REFUSED = 10  # lines of refused requests among these, at most

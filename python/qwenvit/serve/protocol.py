@@ -30,8 +30,7 @@ PIPELINED = 16  # requests that may wait for the answer to an earlier one of the
 
 
 class _Corked:
-    """A transport that keeps what is written next after cork(), an answer's headers, and sends it together
-    with what follows."""
+    """A transport that keeps what is written next after cork(), an answer's headers, and sends it with what follows."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self.transport, self.is_corked, self.kept = transport, False, b""
@@ -53,10 +52,8 @@ class _Corked:
 class Protocol(HttpToolsProtocol):
     patience: Patience
 
-    def __init__(
-        self, config: Config, server_state: ServerState, app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
+    def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any],
+                 _loop: asyncio.AbstractEventLoop | None = None) -> None:
         super().__init__(config, server_state, {**app_state, "connection": weakref.ref(self)}, _loop)
         self.leave: Callable[[], None] | None = None  # called when the client leaves; set by the request that is worked on
         self.refused = self.in_message = self.is_awaited = self.is_alive = False
@@ -143,8 +140,7 @@ class Protocol(HttpToolsProtocol):
         body = json.dumps({"error": {"code": code, "message": message}}).encode()
         self.transport.write(
             STATUS_LINE[status] + b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
-            % (len(body), body)
-        )
+            % (len(body), body))
         if self.transport.can_write_eof():
             self.transport.write_eof()
         if self.cycle and not self.cycle.response_complete:

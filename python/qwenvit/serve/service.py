@@ -72,6 +72,7 @@ class Settings(NamedTuple):
     seconds: float  # of a request, at most
     keys: tuple[bytes, ...]  # those that may ask; empty: anyone
     shared: bool  # whether clients share the tokens that are kept
+    name: str  # of the model, in /v1/models
     vllm_model_id: str  # in the keys of vLLM's decode side
 
 

@@ -28,8 +28,7 @@ KINDS = {"image_url": "image", "video_url": "video"}
 REKEYED = "which makes the decode side look for other keys than it sent; the decode side must set neither for images and clips"
 NOT_SERVED = {
     "mm_processor_kwargs": REKEYED, "media_io_kwargs": REKEYED, "stream": "and an encoder's answer is one object",
-    "ec_transfer_params": "and tokens are handed over as files, which ECExampleConnector reads",
-}
+    "ec_transfer_params": "and tokens are handed over as files, which ECExampleConnector reads"}
 HEADER = 512  # bytes of a file's header besides what we say of it, at most
 MARKERS = 4096  # of a JPEG in front of its size, at most
 MOST_HEADER = 16 << 20  # bytes of one that is read
@@ -68,8 +67,7 @@ def _webp_is_rgb(data: bytes) -> bool:
 
 # by a file's first bytes: whether Pillow opens it as RGB without transparency
 IS_RGB: dict[bytes, Callable[[bytes], bool]] = {
-    b"\x89PNG": _png_is_rgb, b"\xff\xd8\xff": _jpeg_is_rgb, b"RIFF": _webp_is_rgb, b"GIF8": lambda data: False,
-}
+    b"\x89PNG": _png_is_rgb, b"\xff\xd8\xff": _jpeg_is_rgb, b"RIFF": _webp_is_rgb, b"GIF8": lambda data: False}
 
 
 def _framed(value: Any) -> Iterator[bytes]:
