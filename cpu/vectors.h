@@ -25,42 +25,6 @@ typedef uint16_t halves_cpu __attribute__((vector_size(32)));
 #define TARGET_AVX512_CPU
 #endif
 
-/* The cases of a switch over the rows that are multiplied at once. Loops over rows and `chains`
- * have constant ends, so that sums stay in registers. */
-#define FEW_CASE(m, chains)                                                                        \
-    case m:                                                                                        \
-        if (f->w.groups.bits == 4)                                                                 \
-            panel_sums(f, codes, panels, sums, 4, m, chains(m));                                   \
-        else                                                                                       \
-            panel_sums(f, codes, panels, sums, 8, m, chains(m));                                   \
-        break;
-#define FEW_CASES(chains)                                                                          \
-    FEW_CASE(1, chains)                                                                            \
-    FEW_CASE(2, chains)                                                                            \
-    FEW_CASE(3, chains)                                                                            \
-    FEW_CASE(4, chains)                                                                            \
-    FEW_CASE(5, chains)                                                                            \
-    FEW_CASE(6, chains)                                                                            \
-    FEW_CASE(7, chains)                                                                            \
-    FEW_CASE(8, chains)                                                                            \
-    FEW_CASE(9, chains)                                                                            \
-    FEW_CASE(10, chains)                                                                           \
-    FEW_CASE(11, chains)                                                                           \
-    FEW_CASE(12, chains)                                                                           \
-    FEW_CASE(13, chains)                                                                           \
-    FEW_CASE(14, chains)                                                                           \
-    FEW_CASE(15, chains)                                                                           \
-    FEW_CASE(16, chains)
-
-/* Prefetches AHEAD bytes past a line of codes: the hardware's prefetcher alone reaches two thirds
- * of the memory's rate (16 cores of a Xeon). The address need not be valid. */
-INLINED_CPU void
-fetch_ahead_cpu(const void *line)
-{
-    enum { AHEAD = 4096 };
-    __builtin_prefetch((const void *)((uintptr_t)line + AHEAD));
-}
-
 /* Extracts pair `pair` of each column from a line of codes (struct codes_cpu). Codes are converted
  * as signed words, because every instruction set can convert them. */
 INLINED_CPU void

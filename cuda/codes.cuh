@@ -68,9 +68,3 @@ finish(const struct few_epilogue &e, int64_t row, int64_t col, float sum, T *y)
         v += value(residual + row % e.residual_rows * e.n + col);
     set(y + row * e.n + col, v);
 }
-
-/* cuda/few.cu: few rows of bf16 on the tensor cores. *taken false: nothing was launched, because
- * scales are f32 or a block has too little shared memory. */
-cudaError_t qv_few_bf16_cuda(cudaStream_t stream, const struct qv_groups *groups,
-                             const struct codes_shape &s, const struct few_epilogue &e,
-                             const void *x, void *y, bool *taken);

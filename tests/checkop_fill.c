@@ -106,7 +106,7 @@ random_gemm(struct qv_op_gemm *op, bool few, struct rng *rng)
     if (!few && rng_below(rng, 2))
         return;
     op->w_bits = PICK(rng, 4, 8);
-    op->w_group = PICK(rng, 32, 64, 128);
+    op->w_group = few ? QV_FEW_GROUP : PICK(rng, 32, 64, 128);
     op->w_dtype = PICK(rng, QV_F32, QV_F16, QV_BF16);
     op->k = op->w_group * PICK(rng, 1, 1, 2, 3, 5);
 }

@@ -439,36 +439,36 @@ check_attention(const struct qv_op_attention *op, qv_error *err)
 }
 
 static qv_status
-check_product(const char *name, const struct qv_op_gemm *op, qv_error *err)
+check_gemm(const struct qv_op_gemm *op, qv_error *err)
 {
     const int64_t bits = op->w_bits, group = op->w_group;
     if (bits != 0 && bits != 4 && bits != 8)
-        return qv_fail(err, QV_EINVAL, "%s: w_bits=%lld; it must be 0, 4 or 8", name,
-                       (long long)bits);
+        return qv_fail(err, QV_EINVAL, "gemm: w_bits=%lld; it must be 0, 4 or 8", (long long)bits);
     if (bits ? group != 32 && group != 64 && group != 128 : group)
-        return qv_fail(err, QV_EINVAL, "%s: w_group=%lld; it must be %s", name, (long long)group,
+        return qv_fail(err, QV_EINVAL, "gemm: w_group=%lld; it must be %s", (long long)group,
                        bits ? "32, 64 or 128" : "0 where w_bits is");
     if (bits && op->k % group)
-        return qv_fail(err, QV_EINVAL, "%s: k=%lld; it must be a multiple of w_group=%lld", name,
+        return qv_fail(err, QV_EINVAL, "gemm: k=%lld; it must be a multiple of w_group=%lld",
                        (long long)op->k, (long long)group);
-    return check_residual(name, op->residual_rows, "m=", op->m, err);
-}
-
-static qv_status
-check_gemm(const struct qv_op_gemm *op, qv_error *err)
-{
-    return check_product("gemm", op, err);
+    return check_residual("gemm", op->residual_rows, "m=", op->m, err);
 }
 
 static qv_status
 check_gemm_few(const struct qv_op_gemm_few *op, qv_error *err)
 {
-    const struct qv_op_gemm gemm = qv_op_few_as_gemm(op);
-    if (!op->w_bits || op->m > QV_FEW_ROWS)
-        return qv_fail(err, QV_EINVAL,
-                       "gemm_few: m=%lld w_bits=%lld; it is for up to %d rows and a quantised w",
-                       (long long)op->m, (long long)op->w_bits, QV_FEW_ROWS);
-    return check_product("gemm_few", &gemm, err);
+    if (op->m > QV_FEW_ROWS)
+        return qv_fail(err, QV_EINVAL, "gemm_few: m=%lld; it must be at most %d", (long long)op->m,
+                       QV_FEW_ROWS);
+    if (op->w_bits != 4 && op->w_bits != 8)
+        return qv_fail(err, QV_EINVAL, "gemm_few: w_bits=%lld; it must be 4 or 8",
+                       (long long)op->w_bits);
+    if (op->w_group != QV_FEW_GROUP)
+        return qv_fail(err, QV_EINVAL, "gemm_few: w_group=%lld; it must be %d",
+                       (long long)op->w_group, QV_FEW_GROUP);
+    if (op->k % QV_FEW_GROUP)
+        return qv_fail(err, QV_EINVAL, "gemm_few: k=%lld; it must be a multiple of %d",
+                       (long long)op->k, QV_FEW_GROUP);
+    return check_residual("gemm_few", op->residual_rows, "m=", op->m, err);
 }
 
 static qv_status

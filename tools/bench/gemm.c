@@ -15,7 +15,7 @@ enum { MOST_COPIES = 1024 };
 static const int64_t row_counts[] = { 1,  2,  3,  4,  5,  6,  7,  8,  9,   10,  11,  12,
                                       13, 14, 15, 16, 24, 32, 48, 64, 128, 256, 760, 1024 };
 enum { N_ROW_COUNTS = sizeof row_counts / sizeof *row_counts };
-/* The most rows for quantised weights, and for a matrix by itself. */
+/* The most rows for a matrix by itself. */
 enum { MOST_ROWS_ALONE = 128 };
 
 struct projection {
@@ -41,8 +41,7 @@ static qv_status
 open_rows(const struct gemm_bench *g, int64_t m, qv_dtype dtype, struct bench_ops *out,
           qv_error *err)
 {
-    const bool few = g->groups.bits && m <= QV_FEW_ROWS;
-    struct qv_op op = { .kind = few ? QV_OP_gemm_few : QV_OP_gemm };
+    struct qv_op op = { .kind = g->groups.bits ? QV_OP_gemm_few : QV_OP_gemm };
     op.u.gemm = (struct qv_op_gemm){ .m = m,
                                      .n = g->p->n,
                                      .k = g->p->k,
@@ -110,9 +109,8 @@ static int
 count_rows(const struct gemm_bench *g)
 {
     int n = 0;
-    const int64_t most = g->b->o->rows                ? g->b->o->rows
-                         : g->alone || g->groups.bits ? MOST_ROWS_ALONE
-                                                      : INT64_MAX;
+    const int64_t possible = g->groups.bits ? QV_FEW_ROWS : g->alone ? MOST_ROWS_ALONE : INT64_MAX;
+    const int64_t most = g->b->o->rows ? g->b->o->rows : possible;
     while (n < N_ROW_COUNTS && row_counts[n] <= most)
         n++;
     return n;
@@ -233,8 +231,7 @@ bench_gemm(struct bench *b, qv_error *err)
     struct qv_config c;
     if (o->weights.stored)
         return qv_fail(err, QV_EINVAL,
-                       "bench gemm: --weights is \"stored\", must be q4g64, q8g64, q4_0, q8_0 or "
-                       "bf16");
+                       "bench gemm: --weights is \"stored\", must be q4g64, q8g64 or bf16");
     qv_status status = bench_open(b, err);
     if (!status)
         status = read_sizes(&g, &c, err);

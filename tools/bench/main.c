@@ -78,7 +78,7 @@ static const struct tool benches[] = {
       .run = run_conv3d },
     { .name = "bench gemm",
       .does = "Times a tower's matrices, or one of --shape, from one row up. --weights may also be "
-              "q4g64, q8g64,\nq4_0 or q8_0 here.",
+              "q4g64 or\nq8g64 here, with up to 64 rows.",
       .example = "qwenvit bench gemm --shape 5120,13824 --weights q4g64",
       .groups = DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_GEMM,
       .run = run_gemm },

@@ -46,7 +46,7 @@ static const char *const wanted[] = {
     [REALS] = "three numbers, R,G,B",
     [DTYPE] = "f32, bf16 or auto",
     [TOKENS] = "bf16, f16 or f32",
-    [WEIGHTS] = "bf16 or stored, or of bench gemm q4g64, q8g64, q4_0 or q8_0",
+    [WEIGHTS] = "bf16 or stored, or of bench gemm q4g64 or q8g64",
     [SHARD] = "I/N with I from 0 to N - 1 and N up to 99999",
     [DEVICE] = "an index from 0 up, cpu or cuda:1: it runs on one device",
     [DEVICES] = "an index from 0 up, cpu or cuda:1, several with commas, or all",
@@ -367,15 +367,12 @@ parse_dtype(const char *text, qv_dtype *out, unsigned set)
 static bool
 parse_weights(const char *text, struct tool_weights *out)
 {
-    /* MLX's quantised groups, whose scales are mostly bf16, and the types of GGUF that are kept as
-     * they are. */
+    /* of MLX's quantised groups, whose scales are mostly bf16 */
     static const struct tool_weights kinds[] = {
         { "bf16", false, { 0 } },
         { "stored", true, { 0 } },
         { "q4g64", false, { 4, 64, QV_BF16 } },
         { "q8g64", false, { 8, 64, QV_BF16 } },
-        { "q4_0", false, { 4, 32, QV_F16 } },
-        { "q8_0", false, { 8, 32, QV_F16 } },
     };
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (!strcmp(text, kinds[i].name)) {
