@@ -47,9 +47,11 @@ QV_CLONES static void
 add_products(const float *x, float (*values)[CODES_COLS], float *sums)
 {
     float sum[CODES_COLS] = { 0 };
-    for (int k = 0; k < QV_FEW_GROUP; k++)
+    for (int k = 0; k < QV_FEW_GROUP; k++) {
+#pragma omp simd
         for (int col = 0; col < CODES_COLS; col++)
             sum[col] += x[k] * values[k][col];
+    }
     for (int col = 0; col < CODES_COLS; col++)
         sums[col] += sum[col];
 }
