@@ -12,8 +12,9 @@ qv_codes_cpu(int64_t n, int64_t k, const struct qv_groups *groups)
     return w;
 }
 
-int64_t
-qv_codes_beside_cpu(const struct codes_cpu *w, int64_t col)
+/* Returns how many panels are interleaved with the one of column `col`, itself included. */
+static int64_t
+panels_beside(const struct codes_cpu *w, int64_t col)
 {
     const int64_t left = panels_of_cpu(w->n) - col / CODES_COLS / CODES_PANELS * CODES_PANELS;
     return left < CODES_PANELS ? left : CODES_PANELS;
@@ -24,7 +25,7 @@ qv_codes_at_cpu(const struct codes_cpu *w, int64_t col, int64_t group)
 {
     const int64_t panel = col / CODES_COLS, in = panel % CODES_PANELS;
     const int64_t before = (panel - in) * (w->k / w->groups.group);
-    return (size_t)(before + group * qv_codes_beside_cpu(w, col) + in) * w->group_bytes;
+    return (size_t)(before + group * panels_beside(w, col) + in) * w->group_bytes;
 }
 
 struct qv_layout

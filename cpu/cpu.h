@@ -342,9 +342,7 @@ struct qv_layout qv_codes_layout_cpu(const struct qv_matrix *matrix);
 void qv_codes_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int64_t row0,
                           int64_t rows, const void *src, void *dst);
 struct codes_cpu qv_codes_cpu(int64_t n, int64_t k, const struct qv_groups *groups);
-/* The first returns how many panels are interleaved with the one of column `col`, itself included;
- * the second, the offset in bytes of one of that panel's groups in w. */
-int64_t qv_codes_beside_cpu(const struct codes_cpu *w, int64_t col);
+/* Returns the offset in bytes of a group of the panel of column `col` in w. */
 size_t qv_codes_at_cpu(const struct codes_cpu *w, int64_t col, int64_t group);
 /* Scales and offsets of a panel's group [2][CODES_COLS] in f32. */
 void qv_codes_factors_cpu(const struct codes_cpu *w, const void *group, float *out);
