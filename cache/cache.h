@@ -6,7 +6,7 @@
 
 #include "clips/option_list.h"
 #include "files/text.h"
-#include "qwenvit_cache.h"
+#include "writer.h"
 
 #define QV_CACHE_DESCRIPTION "qwenvit-cache.json"
 #define QV_CACHE_FORMAT "qwenvit-cache"
@@ -27,10 +27,8 @@ void qv_cache_seconds(double seconds, char text[QV_CACHE_SECONDS]);
 
 /* ---- layouts, records and descriptions ------------------------------------------------------- */
 
-/* Return how many tensors of tokens a key has, the columns of each, its dtype's name, and a row's
- * bytes. */
+/* Return how many tensors of tokens a key has, their dtype's name, and the bytes of a row. */
 int qv_cache_n_tensors(const qv_cache_layout *l);
-int64_t qv_cache_columns(const qv_cache_layout *l);
 const char *qv_cache_dtype_name(qv_dtype dtype); /* NULL for a dtype that caches do not hold */
 size_t qv_cache_row_bytes(const qv_cache_layout *l);
 uint64_t qv_cache_hash(const void *bytes, size_t n); /* XXH3-64 */

@@ -27,9 +27,8 @@ qv_cache_describe(const qv_cache_layout *l, const char *made_by, json_t **out, q
     if (s)
         return s;
     json_t *j = json_pack("{s:s, s:s}", "format", QV_CACHE_FORMAT, "version", QV_CACHE_VERSION);
-    json_t *tokens =
-        json_pack("{s:s, s:I, s:i, s:b}", "dtype", qv_dtype_name(l->dtype), "width",
-                  (json_int_t)l->width, "n_deepstack", l->n_deepstack, "packed", l->packed);
+    json_t *tokens = json_pack("{s:s, s:I, s:i, s:b}", "dtype", qv_dtype_name(l->dtype), "width",
+                               (json_int_t)l->width, "n_deepstack", l->n_deepstack, "packed", 0);
     const bool bad =
         json_object_update_missing(j, more) || json_object_set_new(j, "tokens", tokens);
     json_decref(more);
@@ -63,6 +62,8 @@ check_version(const struct qv_json_object *top, qv_error *err)
                       err);
 }
 
+#define OLD_LAYOUT "versions up to 0.4.0 wrote such caches; fill the cache again"
+
 static qv_status
 read_layout(const struct qv_json_object *top, qv_cache_layout *l, qv_error *err)
 {
@@ -72,7 +73,9 @@ read_layout(const struct qv_json_object *top, qv_cache_layout *l, qv_error *err)
     qv_status s = qv_json_child(top, "tokens", "tokens.", &tokens, err);
     if (!s && !tokens.json)
         s = qv_json_wrong(top, "tokens", NULL, "it must say what tensors there are", err);
-    *l = (qv_cache_layout){ .packed = json_is_true(qv_json_get(&tokens, "packed")) };
+    if (!s && json_is_true(qv_json_get(&tokens, "packed")))
+        s = qv_json_wrong(&tokens, "packed", qv_json_get(&tokens, "packed"), OLD_LAYOUT, err);
+    *l = (qv_cache_layout){ .width = 0 };
     if (!s)
         s = qv_json_string(&tokens, "dtype", &dtype, err);
     if (!s)
@@ -84,7 +87,9 @@ read_layout(const struct qv_json_object *top, qv_cache_layout *l, qv_error *err)
     l->n_deepstack = (int)n_deepstack;
     if (!dtype || !qv_dtype_parse(dtype, &l->dtype) || !qv_cache_dtype_name(l->dtype))
         return qv_json_wrong(&tokens, "dtype", qv_json_get(&tokens, "dtype"),
-                             "it must be \"bf16\", \"f16\" or \"f32\"", err);
+                             dtype && !strcmp(dtype, "f16") ? OLD_LAYOUT
+                                                            : "it must be \"bf16\" or \"f32\"",
+                             err);
     return l->width
                ? QV_OK
                : qv_json_wrong(&tokens, "width", NULL, "it must be the columns of tokens", err);

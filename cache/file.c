@@ -10,7 +10,6 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -228,38 +227,6 @@ qv_cache_file_write(const struct qv_cache_file *f, uint64_t offset, const void *
 {
     const int e = qv_write_all(f->fd, offset, data, bytes, false);
     return e ? qv_fail_errno(f->folder->path, "a part cannot be written", e, err) : QV_OK;
-}
-
-/* Writes pieces with few calls. After a short write, the cut piece's rest is written alone. */
-qv_status
-qv_cache_file_gather(const struct qv_cache_file *f, uint64_t offset, const void *const *pieces,
-                     size_t n, size_t bytes, qv_error *err)
-{
-    enum { AT_ONCE = 512 };
-    struct iovec v[AT_ONCE];
-    while (n && bytes) {
-        const size_t now = n < AT_ONCE ? n : AT_ONCE;
-        for (size_t i = 0; i < now; i++)
-            v[i] = (struct iovec){ .iov_base = (void *)(uintptr_t)pieces[i], .iov_len = bytes };
-        const ssize_t put = pwritev(f->fd, v, (int)now, (off_t)offset);
-        if (put < 0 && errno == EINTR)
-            continue;
-        if (put <= 0)
-            return qv_fail_errno(f->folder->path, "a part cannot be written", put ? errno : ENOSPC,
-                                 err);
-        size_t whole = (size_t)put / bytes;
-        if ((size_t)put % bytes) {
-            const qv_status s =
-                qv_cache_file_write(f, offset + whole * bytes, pieces[whole], bytes, err);
-            if (s)
-                return s;
-            whole++;
-        }
-        pieces += whole;
-        n -= whole;
-        offset += whole * bytes;
-    }
-    return QV_OK;
 }
 
 static int

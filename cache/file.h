@@ -31,9 +31,6 @@ qv_status qv_cache_file_open(const struct qv_cache_folder *folder, struct qv_cac
 /* Writes bytes at an offset. If it fails half way, the rest is not tried again. */
 qv_status qv_cache_file_write(const struct qv_cache_file *file, uint64_t offset, const void *data,
                               uint64_t bytes, qv_error *err);
-/* Writes n pieces of `bytes` bytes each, one after the other. */
-qv_status qv_cache_file_gather(const struct qv_cache_file *file, uint64_t offset,
-                               const void *const *pieces, size_t n, size_t bytes, qv_error *err);
 /* Syncs the file, gives it the name, and syncs the folder. *taken: it exists; try another. */
 qv_status qv_cache_file_publish(struct qv_cache_file *file, const char *name, bool *taken,
                                 qv_error *err);

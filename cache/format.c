@@ -85,19 +85,13 @@ qv_cache_asked_hash(const char *start, const char *end, const char *options)
 int
 qv_cache_n_tensors(const qv_cache_layout *l)
 {
-    return qv_token_file_matrices(l->packed, l->n_deepstack);
-}
-
-int64_t
-qv_cache_columns(const qv_cache_layout *l)
-{
-    return qv_token_file_columns(l->packed, l->n_deepstack, l->width);
+    return 1 + l->n_deepstack;
 }
 
 size_t
 qv_cache_row_bytes(const qv_cache_layout *l)
 {
-    return (size_t)qv_cache_columns(l) * qv_dtype_bytes(l->dtype);
+    return (size_t)l->width * qv_dtype_bytes(l->dtype);
 }
 
 const char *
@@ -105,8 +99,8 @@ qv_cache_dtype_name(qv_dtype dtype)
 {
     switch (dtype) {
     case QV_F32:
-    case QV_BF16:
-    case QV_F16: return qv_dtype_file_name(dtype);
+    case QV_BF16: return qv_dtype_file_name(dtype);
+    case QV_F16:
     case QV_U8:
     case QV_I32:
     case QV_DTYPE_AUTO:

@@ -12,7 +12,6 @@
 #include "files/json.h"
 #include "files/preprocess_json.h"
 #include "files/text.h"
-#include "qwenvit_clips.h"
 
 /* The version of what decides a clip's frames and their bytes: which are sampled, their times, and
  * how they are converted to RGB. It is raised with each change; caches of 0.4.0 and before have
@@ -80,17 +79,15 @@ model_json(const char *folder)
 }
 
 qv_status
-qv_cache_made_by(const qv_model_info *model, const qv_packing *packing, const qv_clip_options *clip,
-                 char **out, qv_error *err)
+qv_cache_made_by(const qv_model_info *model, int64_t pack_rows, const char *rule,
+                 const qv_clip_options *clip, char **out, qv_error *err)
 {
-    if (!model || !packing || !clip || !out)
-        return qv_fail(err, QV_EINVAL, "made by: model, packing, clip or out is NULL");
     /* The identity is last, so that an error names a number that differs. */
     json_t *j =
         json_pack("{s:s, s:s, s:s, s:I, s:s, s:i, s:o, s:{s:o, s:o, s:o}, s:s}", "model_type",
                   model->model_type, "weights", *model->digest ? model->digest : "unknown", "dtype",
-                  qv_dtype_name(model->dtype), "capacity", (json_int_t)packing->rows, "packing",
-                  packing->rule, "frames", FRAMES, "config",
+                  qv_dtype_name(model->dtype), "capacity", (json_int_t)pack_rows, "packing", rule,
+                  "frames", FRAMES, "config",
                   json_loads(model->config ? model->config : "{}", 0, NULL), "preprocessing",
                   "image", qv_preprocess_json(&model->image), "video",
                   qv_preprocess_json(&model->video), "options", sampling_json(clip), "identity",
@@ -116,8 +113,6 @@ qv_cache_source_of(const char *path, const qv_clip_options *own, char text[QV_CA
 {
     static const qv_clip_options nothing;
     const qv_clip_options *o = own ? own : &nothing;
-    if (!path || (own && !text))
-        return (qv_cache_source){ .path = NULL };
     qv_cache_source s = { .path = path, .start_s = o->start_s, .end_s = o->end_s };
     struct stat st;
     if (!stat(path, &st)) {

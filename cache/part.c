@@ -287,8 +287,7 @@ lay_out(const struct sealing *w, int64_t sealed_ns)
                                .sealed_ns = sealed_ns,
                                .width = (uint64_t)l->width,
                                .dtype = qv_index_dtype(l->dtype),
-                               .n_deepstack = (uint32_t)l->n_deepstack,
-                               .packed = l->packed };
+                               .n_deepstack = (uint32_t)l->n_deepstack };
     uint64_t small = end, record = 0;
     for (size_t i = 0; i < w->n; i++) {
         struct qv_index_row *r = &w->done[i]->row;
@@ -341,10 +340,10 @@ static void
 print_tokens(struct printing *to, const qv_cache_layout *l, const struct qv_cache_done *d)
 {
     const uint64_t bytes = d->row.n_rows * (uint64_t)qv_cache_row_bytes(l);
-    const int64_t shape[] = { d->row.n_rows, qv_cache_columns(l) };
+    const int64_t shape[] = { d->row.n_rows, l->width };
     for (int i = 0; i < qv_cache_n_tensors(l) && !d->row.status; i++) {
         char name[24];
-        qv_token_file_name(l->packed, i, name);
+        qv_token_file_name(i, name);
         print_tensor(to, d->key, name, qv_cache_dtype_name(l->dtype), 2, shape,
                      d->row.tokens_at + (uint64_t)i * d->row.step * QV_CACHE_ALIGN, bytes);
     }

@@ -80,13 +80,12 @@ find_key(struct view *v, const struct qv_index_row *r, qv_error *err)
     const qv_cache_layout *l = &v->p->layout;
     char name[QV_CACHE_MAX_KEY + 32];
     const size_t n = r->key_bytes;
-    const int64_t shape[] = { r->n_rows, qv_cache_columns(l) }, grid[] = { 1, 3 },
-                  times[] = { r->n_times };
+    const int64_t shape[] = { r->n_rows, l->width }, grid[] = { 1, 3 }, times[] = { r->n_times };
     qv_status s = QV_OK;
     memcpy(name, v->p->keys + r->key_at, n);
     name[n] = '/';
     for (int i = 0; i < qv_cache_n_tensors(l) && !s; i++) {
-        qv_token_file_name(l->packed, i, name + n + 1);
+        qv_token_file_name(i, name + n + 1);
         s = find_tensor(v, name, qv_cache_dtype_name(l->dtype), 2, shape,
                         r->tokens_at + (uint64_t)i * r->step * QV_CACHE_ALIGN, err);
     }

@@ -12,7 +12,6 @@
 
 #include "lock.h"
 #include "part.h"
-#include "qwenvit_clips.h"
 #include "clock.h"
 #include "error.h"
 #include "files/json.h"
@@ -245,8 +244,6 @@ static qv_status
 check_options(const qv_cache_writer_options *o, qv_error *err)
 {
     const int64_t n_shards = o->n_shards ? o->n_shards : 1;
-    if (!QV_RESERVED_IS_ZERO(o))
-        return qv_fail(err, QV_EINVAL, "reserved writer options must be 0");
     if (n_shards < 1 || n_shards > 99999 || o->shard < 0 || o->shard >= n_shards)
         return qv_fail(err, QV_EINVAL,
                        "shard is %lld of %lld; it must be 0 to N - 1, of at most 99999",
@@ -278,8 +275,6 @@ qv_status
 qv_cache_writer_open(const char *dir, const qv_cache_writer_options *o, qv_cache_writer **out,
                      qv_error *err)
 {
-    if (!dir || !o || !out)
-        return qv_fail(err, QV_EINVAL, "open a cache's writer: dir, options or out is NULL");
     qv_status s = check_options(o, err);
     qv_error warning = { QV_OK, "" };
     if (s)
@@ -320,8 +315,6 @@ qv_cache_writer_open(const char *dir, const qv_cache_writer_options *o, qv_cache
 qv_status
 qv_cache_seal(qv_cache_writer *w, qv_error *err)
 {
-    if (!w)
-        return qv_fail(err, QV_EINVAL, "seal: writer is NULL");
     pthread_mutex_lock(&w->lock);
     retire(w);
     while (count_unsealed(w))
@@ -334,7 +327,7 @@ qv_cache_seal(qv_cache_writer *w, qv_error *err)
 qv_status
 qv_cache_writer_close(qv_cache_writer **writer, qv_error *err)
 {
-    qv_cache_writer *w = writer ? *writer : NULL;
+    qv_cache_writer *w = *writer;
     if (!w)
         return QV_OK;
     pthread_mutex_lock(&w->lock);
@@ -440,10 +433,6 @@ qv_status
 qv_cache_begin(qv_cache_writer *w, const char *key, const qv_cache_source *source, int64_t rows,
                qv_cache_entry **out, qv_error *err)
 {
-    if (!w || !key || !source || !source->path || !out)
-        return qv_fail(err, QV_EINVAL, "begin a key: writer, key, source, its path or out is NULL");
-    if (!QV_RESERVED_IS_ZERO(source))
-        return qv_fail(err, QV_EINVAL, "begin a key: reserved source fields must be 0");
     const uint64_t row_bytes = qv_cache_row_bytes(&w->layout);
     const uint64_t most =
         ((uint64_t)1 << 46) / row_bytes / (uint64_t)qv_cache_n_tensors(&w->layout);
@@ -476,32 +465,6 @@ put_tensor(qv_cache_entry *e, int i, const void *rows, int64_t n, qv_error *err)
                                (uint64_t)n * row_bytes, err);
 }
 
-/* Writes each row's tokens and DeepStack outputs one after the other, from the caller's memory. */
-static qv_status
-put_packed(qv_cache_entry *e, const qv_tokens *t, qv_error *err)
-{
-    enum { AT_ONCE = 64 };
-    const int each = 1 + e->writer->layout.n_deepstack;
-    const size_t row_bytes = qv_cache_row_bytes(&e->writer->layout),
-                 bytes = row_bytes / (size_t)each;
-    const void *pieces[AT_ONCE * QV_CACHE_MAX_TENSORS];
-    qv_status s = QV_OK;
-    for (int64_t row = 0; row < t->n && !s; row += AT_ONCE) {
-        const int64_t now = t->n - row < AT_ONCE ? t->n - row : AT_ONCE;
-        size_t n = 0;
-        for (int64_t r = row; r < row + now; r++)
-            for (int i = 0; i < each && i < QV_CACHE_MAX_TENSORS; i++) {
-                const char *rows = i ? t->deepstack[i - 1] : t->tokens;
-                pieces[n] = rows + (size_t)r * bytes;
-                XXH3_64bits_update(&e->hashes[0], pieces[n++], bytes);
-            }
-        s = qv_cache_file_gather(&e->part->file,
-                                 e->block.at + (uint64_t)(e->block.rows + row) * row_bytes, pieces,
-                                 n, bytes, err);
-    }
-    return s;
-}
-
 /* Checks rows before any of them is written. */
 static qv_status
 check_rows(const qv_cache_entry *e, const qv_tokens *t, qv_error *err)
@@ -511,30 +474,19 @@ check_rows(const qv_cache_entry *e, const qv_tokens *t, qv_error *err)
         return qv_fail(err, QV_EINVAL, "key %s: %lld rows after %lld are more than its %lld",
                        qv_json_quote(e->key, quoted), (long long)t->n, (long long)e->block.rows,
                        (long long)e->rows);
-    if (t->n && !t->tokens)
-        return qv_fail(err, QV_EINVAL, "key %s: tokens of %lld rows are NULL",
-                       qv_json_quote(e->key, quoted), (long long)t->n);
-    for (int i = 0; t->n && i < e->writer->layout.n_deepstack; i++)
-        if (!t->deepstack[i])
-            return qv_fail(err, QV_EINVAL, "key %s: deepstack[%d] of %lld rows is NULL",
-                           qv_json_quote(e->key, quoted), i, (long long)t->n);
     return QV_OK;
 }
 
 qv_status
 qv_cache_put(qv_cache_entry *e, const qv_tokens *t, qv_error *err)
 {
-    if (!e || !t)
-        return qv_fail(err, QV_EINVAL, "put rows: entry or tokens is NULL");
     qv_cache_writer *w = e->writer;
     const qv_status wrong = check_rows(e, t, err);
     if (wrong)
         return wrong;
     qv_status s = QV_OK;
     qv_error failed = { 0 };
-    if (w->layout.packed)
-        s = put_packed(e, t, &failed);
-    for (int i = 0; i < qv_cache_n_tensors(&w->layout) && !w->layout.packed && !s; i++)
+    for (int i = 0; i < qv_cache_n_tensors(&w->layout) && !s; i++)
         s = put_tensor(e, i, i ? t->deepstack[i - 1] : t->tokens, t->n, &failed);
     if (!s) {
         e->block.rows += t->n;
@@ -591,14 +543,8 @@ static qv_status
 check_result(const qv_cache_entry *e, const qv_cache_result *r, qv_error *err)
 {
     char quoted[QV_QUOTE_SIZE];
-    if (!r || !QV_RESERVED_IS_ZERO(r))
-        return qv_fail(err, QV_EINVAL, "key %s: %s", qv_json_quote(e->key, quoted),
-                       r ? "reserved result fields must be 0" : "result is NULL");
     if (r->status)
         return QV_OK;
-    if (!r->outcome)
-        return qv_fail(err, QV_EINVAL, "key %s: the outcome is NULL",
-                       qv_json_quote(e->key, quoted));
     const qv_outcome *o = r->outcome;
     if (e->block.rows <= 0 || o->n_frames < 0 || o->n_frames > UINT32_MAX)
         return qv_fail(err, QV_EINVAL, "key %s: a result cannot have %lld rows and %lld frames",
@@ -632,9 +578,7 @@ make_record(const qv_cache_entry *e, const qv_cache_result *r, struct qv_text *r
 qv_status
 qv_cache_finish(qv_cache_entry **entry, const qv_cache_result *r, qv_error *err)
 {
-    qv_cache_entry *e = entry ? *entry : NULL;
-    if (!e)
-        return qv_fail(err, QV_EINVAL, "finish a key: entry is NULL");
+    qv_cache_entry *e = *entry;
     qv_cache_writer *w = e->writer;
     struct qv_text record = { 0 };
     struct qv_index_row row;
@@ -660,7 +604,7 @@ qv_cache_finish(qv_cache_entry **entry, const qv_cache_result *r, qv_error *err)
 void
 qv_cache_drop(qv_cache_entry **entry)
 {
-    if (!entry || !*entry)
+    if (!*entry)
         return;
     qv_cache_writer *w = (*entry)->writer;
     pthread_mutex_lock(&w->lock);

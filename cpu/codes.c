@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The memory layout of a quantised w (struct codes_cpu), and its laying out. */
 #include "cpu.h"
-#include "vectors.h"
 
 struct codes_cpu
 qv_codes_cpu(int64_t n, int64_t k, const struct qv_groups *groups)

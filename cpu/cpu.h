@@ -105,17 +105,6 @@ panels_of_cpu(int64_t n)
     return qv_ceil_div(n, CODES_COLS);
 }
 
-/* A gemm whose w is quantised runs on blocks of columns, which are widened one after another. The
- * last block may have fewer columns than the others. */
-enum { CODES_BLOCKS = 2 }; /* kinds of blocks */
-struct wide_cpu {
-    struct gemm_cpu gemms[CODES_BLOCKS];
-    struct panels_cpu panels[CODES_BLOCKS]; /* in which a block is widened */
-    int64_t cols;                           /* of a block */
-    size_t bytes;                           /* of a block in scratch */
-    size_t y_bytes; /* of its columns of y in scratch; 0: one block is the matrix */
-};
-
 /* Attention: the GEMMs for each number of keys and queries in a block, and the parts of a thread's
  * scratch. */
 enum { ATTENTION_KEY_KINDS = 8, ATTENTION_QUERY_KINDS = 3 };
@@ -175,7 +164,6 @@ struct qv_kernel {
     struct qv_op op;
     const struct verbs_cpu *verbs; /* the functions of the operation */
     struct gemm_cpu gemm;
-    struct wide_cpu wide; /* cols 0: w is not quantised */
     struct attention_cpu attention;
     struct conv_cpu conv;
     size_t row_bytes; /* scratch bytes of each thread, for operations that work row by row */
@@ -310,22 +298,12 @@ qv_status qv_matmul_open_cpu(struct qv_device_cpu *dev, const struct matmul_desc
 qv_status qv_matmul_run_cpu(struct qv_device_cpu *dev, const struct primitive_cpu *matmul,
                             void *const addresses[CPU_OPERANDS], qv_error *err);
 
-/* cpu/dense.c. The caller closes the weights. When a GEMM runs, p are the operands. */
+/* cpu/gemm.c: a weight matrix that is not quantised. */
 qv_status qv_gemm_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
                              struct qv_layout *out, qv_error *err);
 qv_status qv_gemm_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
                               int64_t row0, int64_t rows, const void *src, void *dst,
                               qv_error *err);
-
-qv_status qv_gemm_weights_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
-                              struct gemm_weights_cpu *out, qv_error *err);
-void qv_gemm_weights_close_cpu(struct gemm_weights_cpu *weights);
-qv_status qv_gemm_open_cpu(struct qv_device_cpu *dev, const struct qv_op_gemm *op,
-                           const struct gemm_weights_cpu *weights, struct gemm_cpu *out,
-                           qv_error *err);
-qv_status qv_gemm_run_cpu(struct qv_device_cpu *dev, const struct qv_op_gemm *op,
-                          const struct gemm_cpu *g, void *const *p, void *scratch, qv_error *err);
-void qv_gemm_close_cpu(struct gemm_cpu *g);
 
 /* cpu/blocks.c */
 struct panels_cpu qv_blocks_panels_cpu(const struct qv_matrix *matrix);

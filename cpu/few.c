@@ -80,9 +80,10 @@ static qv_status
 run_gemm_few(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
              void *scratch, qv_error *err)
 {
-    const struct qv_op_gemm op = qv_op_few_as_gemm(&kernel->op.u.gemm_few);
-    const struct qv_groups groups = { op.w_bits, op.w_group, (qv_dtype)op.w_dtype };
-    const struct codes_cpu w = qv_codes_cpu(op.n, op.k, &groups);
+    const struct qv_op_gemm_few *few = &kernel->op.u.gemm_few;
+    const struct qv_groups groups = { few->w_bits, few->w_group, (qv_dtype)few->w_dtype };
+    const struct codes_cpu w = qv_codes_cpu(few->n, few->k, &groups);
+    const struct qv_op_gemm op = qv_op_few_as_gemm(few);
     (void)scratch, (void)err;
 #pragma omp parallel for num_threads(dev->threads) schedule(static)
     for (int64_t col = 0; col < op.n; col += CODES_COLS)

@@ -3,7 +3,7 @@
  * The parts of the CUDA backend: GEMM on cuBLASLt, attention and convolutions on cuDNN, the rest in
  * our own kernels. They are layers, each of which calls only earlier ones: architectures; status;
  * context; copier; memory; cudnn_graph and our kernels (launch.h); frames; gemm_graph; gemm,
- * attention, conv, codes, own; batches; work; device.
+ * attention, conv, codes, own; work; device.
  */
 #pragma once
 
@@ -129,12 +129,10 @@ struct graph_cuda {
     bool last_resort; /* cuDNN's heuristics had no better engine */
 };
 
-/* A GEMM, on cuBLASLt or in a cuDNN graph. The four sizes are the parts of scratch, in this
+/* A GEMM, on cuBLASLt or in a cuDNN graph. The three sizes are the parts of scratch, in this
  * order. */
 struct gemm_cuda {
-    struct qv_matrix_cuda codes; /* w, if it is quantised: groups.bits 0 if not */
-    size_t wide_bytes;           /* w's values */
-    struct graph_cuda graph;     /* plan NULL: cuBLASLt runs it */
+    struct graph_cuda graph; /* plan NULL: cuBLASLt runs it */
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t w, x, c, y; /* our row-major matrices, which cuBLAS reads as
                                         * column-major */
@@ -160,7 +158,6 @@ struct conv_cuda {
 struct qv_kernel {
     struct qv_op op;
     const struct verbs_cuda *verbs; /* the verbs of its operation */
-    size_t scratch_bytes;           /* what prepare asked for */
     union {
         struct gemm_cuda gemm;
         struct attention_cuda attention;
@@ -195,11 +192,6 @@ qv_status qv_gemm_lay_out_cuda(struct qv_device_cuda *dev, const struct qv_matri
                                int64_t row0, int64_t rows, const void *src, struct qv_buffer dst,
                                qv_error *err);
 
-/* Runs a GEMM by p[1], which has the values of a quantised w, rounded to x's dtype. scratch is the
- * part after wide_bytes. */
-qv_status qv_gemm_by_values_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel,
-                                 void *const *p, void *scratch, qv_error *err);
-
 /* cuda/codes.c: quantised matrices in the layout of codes.h. */
 struct qv_layout qv_codes_layout_cuda(const struct qv_matrix *matrix);
 qv_status qv_codes_lay_out_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
@@ -209,21 +201,6 @@ qv_status qv_codes_lay_out_cuda(struct qv_device_cuda *dev, const struct qv_matr
 /* cuda/conv.c: the weight of a convolution is laid out as [o, kd, kh, kw, c/groups]. */
 qv_status qv_conv_lay_out_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
                                const void *src, struct qv_buffer dst, qv_error *err);
-
-/* cuda/batches.c: a list whose calls run in order. One launch widens the quantised weights of
- * several GEMMs. */
-struct batches_cuda {
-    const struct qv_call *calls;
-    size_t n;
-    char *room; /* in scratch, for widened weights; NULL: each GEMM widens its own */
-    size_t room_bytes;
-    size_t end; /* the call after the batch that is widened */
-    char *at;   /* address of the weight of its next GEMM */
-};
-struct batches_cuda qv_batches_cuda(const struct qv_call *calls, size_t n);
-/* Runs call i on dev->stream. */
-qv_status qv_run_batched_cuda(struct qv_device_cuda *dev, struct batches_cuda *batches, size_t i,
-                              qv_error *err);
 
 /* cuda/work.c: verbs of the backend's table. */
 qv_status qv_run_cuda(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error *err);

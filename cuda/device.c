@@ -370,7 +370,6 @@ prepare_cuda(struct qv_device *device, const struct qv_op *op, int choice, struc
     status = open_libraries(dev, op, err);
     if (!status)
         status = kernel->verbs->prepare(dev, kernel, scratch_bytes, err);
-    kernel->scratch_bytes = *scratch_bytes;
     if (status)
         release_cuda(device, kernel);
     else

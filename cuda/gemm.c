@@ -360,8 +360,8 @@ prepare_cublas(struct qv_device_cuda *dev, struct qv_kernel *kernel, qv_error *e
 
 /* Asks cuDNN before cuBLASLt. */
 static qv_status
-prepare_values(struct qv_device_cuda *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
-               qv_error *err)
+prepare_gemm(struct qv_device_cuda *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
+             qv_error *err)
 {
     const struct target_cuda target = qv_target_of_cuda(dev);
     struct gemm_cuda *g = &kernel->u.gemm;
@@ -374,27 +374,6 @@ prepare_values(struct qv_device_cuda *dev, struct qv_kernel *kernel, size_t *scr
     else
         status = qv_fail(err, status, "%s", none.text);
     *scratch_bytes = g->padded_bytes + g->sums_bytes + g->workspace_bytes;
-    return status;
-}
-
-/* A quantised w is widened, and the libraries multiply by it. */
-static qv_status
-prepare_gemm(struct qv_device_cuda *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
-             qv_error *err)
-{
-    struct qv_op_gemm *op = &kernel->op.u.gemm;
-    struct gemm_cuda *g = &kernel->u.gemm;
-    const struct qv_matrix_cuda codes = { op->n,
-                                          op->k,
-                                          { op->w_bits, op->w_group, (qv_dtype)op->w_dtype } };
-    if (!op->w_bits)
-        return prepare_values(dev, kernel, scratch_bytes, err);
-    op->w_bits = op->w_group = 0;
-    op->w_dtype = op->x_dtype;
-    qv_status status = prepare_values(dev, kernel, scratch_bytes, err);
-    g->codes = codes;
-    g->wide_bytes = qv_aligned((size_t)(op->n * op->k) * qv_dtype_bytes(op->x_dtype));
-    *scratch_bytes += g->wide_bytes;
     return status;
 }
 
@@ -416,12 +395,6 @@ static void
 describe_gemm(const struct qv_kernel *kernel, char *text, size_t size)
 {
     const struct gemm_cuda *g = &kernel->u.gemm;
-    if (g->wide_bytes) {
-        const size_t used = (size_t)snprintf(text, size, "%lld bits widened, then ",
-                                             (long long)g->codes.groups.bits);
-        text += used;
-        size -= used;
-    }
     if (g->graph.plan) {
         qv_graph_describe_cuda(&g->graph, NULL, text, size);
         return;
@@ -441,9 +414,9 @@ describe_gemm(const struct qv_kernel *kernel, char *text, size_t size)
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-qv_status
-qv_gemm_by_values_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p,
-                       void *scratch, qv_error *err)
+static qv_status
+run_gemm(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p, void *scratch,
+         qv_error *err)
 {
     const struct qv_op_gemm *op = &kernel->op.u.gemm;
     const struct gemm_cuda *g = &kernel->u.gemm;
@@ -478,24 +451,6 @@ qv_gemm_by_values_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kerne
     const struct qv_op_epilogue epilogue = qv_op_gemm_epilogue(op);
     return qv_check_cuda(dev, qv_epilogue_cuda(dev->stream, &epilogue, sums, p[2], p[3], p[4]),
                          "gemm's epilogue", err);
-}
-
-static qv_status
-run_gemm(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p, void *scratch,
-         qv_error *err)
-{
-    const struct qv_op_gemm *op = &kernel->op.u.gemm;
-    const struct gemm_cuda *g = &kernel->u.gemm;
-    if (!g->wide_bytes)
-        return qv_gemm_by_values_cuda(dev, kernel, p, scratch, err);
-    const struct widening_cuda widening = { g->codes, p[1], scratch };
-    void *const operands[QV_MAX_OPERANDS] = { p[0], scratch, p[2], p[3], p[4] };
-    qv_status status =
-        qv_check_cuda(dev, qv_widen_cuda(dev->stream, &widening, 1, op->x_dtype, false),
-                      "widening a weight", err);
-    return status ? status
-                  : qv_gemm_by_values_cuda(dev, kernel, operands, (char *)scratch + g->wide_bytes,
-                                           err);
 }
 
 const struct verbs_cuda qv_gemm_verbs_cuda = {

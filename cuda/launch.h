@@ -39,21 +39,6 @@ cudaError_t qv_epilogue_cuda(cudaStream_t stream, const struct qv_op_epilogue *o
 /* x is bf16, w has the layout of codes.h with scales of 16 bits, n is at most 16 * UINT16_MAX. */
 cudaError_t qv_gemm_few_cuda(cudaStream_t stream, const struct qv_op_gemm_few *op, const void *x,
                              const void *w, const void *bias, const void *residual, void *y);
-struct qv_matrix_cuda {
-    int64_t n, k;
-    struct qv_groups groups;
-};
-/* The values y[n,k] of up to QV_MOST_WIDENED such weights, rounded to dtype. early: from compute
- * capability 9.0 on they may be written while the previous kernel runs, if that one allows it;
- * later work waits for both. */
-enum { QV_MOST_WIDENED = 8 };
-struct widening_cuda {
-    struct qv_matrix_cuda matrix;
-    const void *w;
-    void *y;
-};
-cudaError_t qv_widen_cuda(cudaStream_t stream, const struct widening_cuda *list, int n,
-                          int64_t dtype, bool early);
 
 /* The two passes of a resize; the axis's tables are in the device's memory. Across: frames of
  * `height` rows to dst[n, height, axis->out, 3]. Down: bytes src[frames, axis->in, row] to

@@ -58,9 +58,6 @@ norm_kernel(const struct norm_shape s, const T *x, T *y)
     const int64_t row = blockIdx.x * (int64_t)blockDim.y + threadIdx.y;
     const int step = WIDE ? blockDim.x : WARP, vectors = s.cols / N;
     raw<T, N> in[VECTORS];
-#if __CUDA_ARCH__ >= 900
-    cudaTriggerProgrammaticLaunchCompletion(); /* weights may be widened meanwhile (batches.c) */
-#endif
     float by[KEPT][N], plus[KEPT][N], mean = 0, square = 0;
     if (row >= s.rows)
         return;

@@ -14,11 +14,19 @@ order(struct qv_device_cuda *dev, cudaStream_t before, cudaEvent_t event, cudaSt
     return status;
 }
 
+static qv_status
+run_call(struct qv_device_cuda *dev, const struct qv_call *call, qv_error *err)
+{
+    void *p[QV_MAX_OPERANDS];
+    for (int i = 0; i < QV_MAX_OPERANDS; i++)
+        p[i] = address_cuda(call->operands[i]);
+    return call->kernel->verbs->run(dev, call->kernel, p, address_cuda(call->scratch), err);
+}
+
 /* Captures the list, with a branch of the graph for calls on the side stream. */
 static qv_status
 branch_list(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, qv_error *err)
 {
-    struct batches_cuda batches = qv_batches_cuda(calls, n);
     qv_status status = QV_OK;
     bool forked = false;
     for (size_t i = 0; i < n && !status; i++) {
@@ -33,7 +41,7 @@ branch_list(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, q
             status =
                 qv_check_cudnn(dev, cudnnSetStream(dev->cudnn, dev->stream), "cudnnSetStream", err);
         if (!status)
-            status = qv_run_batched_cuda(dev, &batches, i, err);
+            status = run_call(dev, &calls[i], err);
     }
     if (forked && !status)
         status = order(dev, dev->side, dev->join, dev->recorder, err);
@@ -54,10 +62,9 @@ qv_status
 qv_run_cuda(struct qv_device *device, const struct qv_call *calls, size_t n, qv_error *err)
 {
     struct qv_device_cuda *dev = device_cuda(device);
-    struct batches_cuda batches = qv_batches_cuda(calls, n);
     qv_status status = wait_for_uploads(dev, err);
     for (size_t i = 0; i < n && !status; i++)
-        status = qv_run_batched_cuda(dev, &batches, i, err);
+        status = run_call(dev, &calls[i], err);
     return status;
 }
 

@@ -228,7 +228,7 @@ main(int argc, char **argv)
     if (argc == 2 && !strcmp(argv[1], "--version"))
         return print_version(is_started ? STDIN_FILENO : STDOUT_FILENO);
     if (!is_started) {
-        fputs("qwenvit-decoder is started by libqwenvit_clips and by qwenvit; its only option is "
+        fputs("qwenvit-decoder is started by libqwenvit; its only option is "
               "--version\n",
               stderr);
         return 2;

@@ -194,18 +194,6 @@ typedef struct qv_preprocess {
     qv_processor processor;
 } qv_preprocess;
 
-/* How to keep group-quantised matrices on the device: MLX's of 4 or 8 bits, and GGUF's with groups
- * of 32 values. */
-typedef enum qv_weight_kind {
-    QV_WEIGHTS_WIDENED = 0, /* in the model's dtype, like all other matrices */
-    /* packed as stored, and widened whenever they are multiplied. That needs less memory (with 4
-     * bits 0.3 of bf16's) and more time, and gives the same bits if scales are bf16 or f16.
-     * Matrices that cannot stay packed are widened; qv_model_info.stored_matrices counts the
-     * packed ones. */
-    QV_WEIGHTS_STORED,
-    QV_WEIGHTS_MAX = 0x7fff
-} qv_weight_kind;
-
 typedef struct qv_model_options {
     qv_dtype dtype; /* dtype of weights and activations: QV_F32 or QV_BF16 */
     /* only read and check the configuration and the tensors' headers: plans of such a model report
@@ -214,8 +202,7 @@ typedef struct qv_model_options {
     /* [3] each: red, green and blue in 0..1, for images and clips, instead of the checkpoint's
      * qv_preprocess.mean and std. NULL: the checkpoint's. Read only during the call. */
     const double *image_mean, *image_std;
-    qv_weight_kind weights;
-    uint64_t reserved[5];
+    uint64_t reserved[6];
 } qv_model_options;
 
 typedef struct qv_model_info {
@@ -245,8 +232,7 @@ typedef struct qv_model_info {
      * which would be right. For a checkpoint with adapters for the tower's tensors, which are not
      * used, it names one. Both are printable UTF-8; "": nothing to report. */
     const char *note, *warning;
-    int64_t stored_matrices; /* how many stay quantised (qv_model_options.weights) */
-    int device;              /* of the model's context: qv_context_options.device */
+    int device; /* of the model's context: qv_context_options.device */
     /* Identifies the tower: a hash (XXH3-128) of the digest and of all numbers in config.json and
      * the preprocessor files that tokens or grids depend on, with qv_model_options in place. Models
      * with the same identity and dtype give the same tokens, up to the device's rounding. Caches,
@@ -254,7 +240,7 @@ typedef struct qv_model_info {
      * numbers alone. */
     const char *identity;
     const char *config; /* those numbers of config.json, as a JSON object, under our names */
-    uint64_t reserved[1];
+    uint64_t reserved[2];
 } qv_model_info;
 
 /*
@@ -273,7 +259,6 @@ QV_API qv_status qv_model_load(qv_context *ctx, const char *dir, const qv_model_
                                qv_model **out, qv_error *err);
 QV_API void qv_model_free(qv_model **model);
 QV_API void qv_model_get_info(const qv_model *model, qv_model_info *out);
-QV_API qv_context *qv_model_context(const qv_model *model); /* the context that it was loaded on */
 
 /* ---- items: clips and images ----------------------------------------------------------------- */
 
@@ -402,117 +387,6 @@ QV_API qv_status qv_encode(qv_model *model, qv_input input, const qv_item *items
                            const qv_plan_options *options, qv_tokens *out, qv_error *err);
 
 /* ---- feeder: frame pairs in, full chunks out ------------------------------------------------- */
-
-/* How a model's frame pairs are packed into chunks. */
-typedef struct qv_packing {
-    int64_t rows;     /* patches in the chunks that most frame pairs go into */
-    const char *rule; /* how chunks are filled; on some devices another rule gives other bits */
-    /* the most tokens in a chunk of one item's frame pairs alone, unless one pair has more */
-    int64_t alone_tokens;
-} qv_packing;
-
-/* Returns how the model's frame pairs are packed into chunks of chunk_rows patches (0: the device's
- * own size). The bits of tokens may depend on it, so caches record it. */
-QV_API qv_packing qv_model_packing(const qv_model *model, int64_t chunk_rows);
-
-/*
- * A feeder fills the chunks of one or more models with the frame pairs of many items, and keeps
- * each device busy. It makes the plans, and decides which pairs share a chunk. An item's frame
- * pairs go in order and through one device; a long item spans several chunks. The capacity of an
- * item's pairs depends only on the size of its frames and the feeder's options.
- *
- * Threads. The caller provides one lock. Any thread may call qv_feeder_add, _put and _drop while it
- * holds the lock. One thread per device calls qv_feeder_ready, which needs the lock, and
- * qv_feeder_push and _pull, which do not. With a single thread no lock is needed.
- */
-typedef struct qv_feeder qv_feeder;
-
-typedef struct qv_feeder_options {
-    qv_dtype output;    /* dtype of the tokens: QV_F32 (default) or QV_BF16 */
-    int64_t chunk_rows; /* patches in a chunk; 0: the first device's own size */
-    bool alone;         /* items share no chunk: each gets the capacity for it by itself */
-    /* where plans are slow to make, make the plans of smaller chunks on opening too, so that no
-     * later item waits for one */
-    bool warm_up;
-    uint64_t reserved[8];
-} qv_feeder_options;
-
-/* An item on its way through a feeder, which owns this struct and writes it. */
-typedef struct qv_feed {
-    void *user;   /* the caller's */
-    int64_t step; /* how many frame pairs each put adds; the last put adds the rest */
-    bool full;    /* two chunks' worth of its frame pairs wait: putting more would gain nothing */
-    int device;   /* the device that its frame pairs go through; -1: not decided yet */
-} qv_feed;
-
-/* Consecutive frame pairs of an item, which one put added. */
-typedef struct qv_feeder_piece {
-    const qv_feed *feed; /* the item; valid while it is not dropped */
-    void *user;          /* as given to the put */
-    qv_item item;        /* these frame pairs */
-    int64_t first;       /* the number of the first of them in the item */
-    bool ends, last;     /* it ends what the put added; it ends the item */
-} qv_feeder_piece;
-
-/* The most pieces in a chunk, and the most that are considered to fill it. */
-#define QV_FEEDER_PIECES 256
-
-/* A chunk, valid from qv_feeder_ready until the next qv_feeder_ready after it was pulled. Tokens
- * are in the order of the pieces. */
-typedef struct qv_feeder_chunk {
-    const qv_feeder_piece *pieces;
-    size_t n;
-    int64_t rows; /* patches of the pieces together */
-    bool is_rest; /* it has all frame pairs that waited for such a chunk */
-    bool refused; /* qv_feeder_push failed because no plan can be made for the chunk */
-    /* set by qv_feeder_push: how many patches and tokens the chunk has room for */
-    int64_t capacity_rows, capacity_tokens;
-} qv_feeder_chunk;
-
-/* Opens a feeder for models of the same tower, each on its own device, and makes the plan that most
- * frame pairs need for each. From open to close only feeders, jobs and calls of qv_encode may use
- * the models' contexts. Returns QV_EINVAL, QV_ENOMEM, and what qv_plan_create returns. */
-QV_API qv_status qv_feeder_open(qv_model *const *models, size_t n_models,
-                                const qv_feeder_options *options, qv_feeder **out, qv_error *err);
-
-/* Announces an item, and decides its frame pairs' capacity. If item->data is NULL, each put brings
- * its own data, as for a clip that is being decoded. Returns QV_EINVAL for an invalid item, with a
- * message that begins with `name`. */
-QV_API qv_status qv_feeder_add(qv_feeder *feeder, qv_input input, const qv_item *item,
-                               const char *name, void *user, qv_feed **out, qv_error *err);
-
-/* Puts an item's next frame pairs: feed->step of them, or the rest. `data` is their data, which
- * must stay valid until they are pushed or dropped, or NULL if item->data was given. Returns
- * QV_EFULL if QV_FEEDER_PIECES puts wait for the same chunks, QV_ENOMEM, or QV_EINVAL if nothing is
- * left of the item. */
-QV_API qv_status qv_feeder_put(qv_feeder *feeder, qv_feed *feed, const void *data, void *user,
-                               qv_error *err);
-
-/* Chooses the device's next chunk: as many of the oldest pairs as fit, then the pairs that fill it
- * best. qv_feeder_push must follow. now_s is the time on any clock, in seconds. `more` says that
- * more pairs are coming, and can be put before the waiting ones are pushed. The waiting pairs then
- * wait for a full chunk: while the device works, and once it is idle for as long as it takes to
- * compute a full chunk. Without `more` they go at once. Returns NULL if no chunk may go yet, or if
- * a chunk must be pulled first; *wait_s is lowered to the seconds after which to ask again. */
-QV_API const qv_feeder_chunk *qv_feeder_ready(qv_feeder *feeder, int device, double now_s,
-                                              bool more, double *wait_s);
-
-/* Pushes the chunk that qv_feeder_ready chose, and may make a plan for later chunks while the
- * device computes. Returns what qv_plan_create and qv_plan_push return. If the chunk is `refused`,
- * only its items have failed; after any other failure the device is lost: drop its items, and do
- * not use it again. */
-QV_API qv_status qv_feeder_push(qv_feeder *feeder, int device, qv_error *err);
-
-/* Waits for the device's oldest chunk and writes its tokens, like qv_plan_pull. */
-QV_API qv_status qv_feeder_pull(qv_feeder *feeder, int device, qv_tokens *out, qv_error *err);
-
-/* Removes a waiting piece of the item and returns true; if none waits, frees the feed and returns
- * false. When an item has failed or is done, call it until it returns false. Chunks that have been
- * chosen are not changed. */
-QV_API bool qv_feeder_drop(qv_feeder *feeder, qv_feed *feed, qv_feeder_piece *piece);
-
-/* Waits for chunks under way, and frees the feeder, all feeds and plans. */
-QV_API void qv_feeder_close(qv_feeder **feeder);
 
 #ifdef __cplusplus
 }

@@ -13,8 +13,7 @@
  * record that is ok has the same source (path, stretch, options, size and time of the file), the ok
  * one counts instead.
  *
- * Threads. Several threads may use a writer or an open cache at once, but a qv_cache_entry only one
- * thread at a time.
+ * Threads. Several threads may use an open cache at once.
  */
 #ifndef QWENVIT_CACHE_H
 #define QWENVIT_CACHE_H
@@ -27,9 +26,7 @@ extern "C" {
 
 #define QV_CACHE_MAX_KEY 4096 /* bytes of a key; a byte that is not UTF-8 counts as three, %XX */
 
-typedef struct qv_cache qv_cache;               /* a folder that is open for reading */
-typedef struct qv_cache_writer qv_cache_writer; /* a run that adds to a folder */
-typedef struct qv_cache_entry qv_cache_entry;   /* a key that is being written */
+typedef struct qv_cache qv_cache; /* a folder that is open for reading */
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
@@ -39,111 +36,14 @@ QV_API qv_status qv_cache_key(const char *bytes, char *out, qv_error *err);
 /* Returns the XXH3-64 of a key as caches spell it. Shard i of n has the keys with hash % n = i. */
 QV_API uint64_t qv_cache_key_hash(const char *key);
 
-/* What a key's tokens are made from. A run computes a key again if this differs from its record. */
-typedef struct qv_cache_source {
-    const char *path;      /* as in the list; any bytes */
-    double start_s, end_s; /* a stretch of the clip, to the nanosecond; 0: from its beginning, to
-                            * its end */
-    int64_t bytes;         /* size of the file */
-    int64_t mtime_ns;      /* time of the file's last change, since 1970 */
-    const char *options;   /* text of this clip's own options, or NULL */
-    uint64_t reserved[4];
-} qv_cache_source;
+/* ---- reading --------------------------------------------------------------------------------- */
 
-struct qv_clip_options; /* qwenvit_clips.h */
-
-#define QV_CACHE_OPTIONS_BYTES 256
-/* Returns the source that `qwenvit cache` records for a clip. It looks at the file; one that does
- * not exist has size and time 0. `own` has this clip's own options, or is NULL: start_s and end_s
- * become the stretch, and fps, max_frames, max_pixels, offset, length and first_frame, where not 0,
- * the options; other fields are ignored. The result points to the caller's `path` and `text`;
- * `text` may be NULL if `own` is. For a record, use file_bytes and file_mtime_ns of qv_outcome
- * instead, because the file may have been replaced since it was read. */
-QV_API qv_cache_source qv_cache_source_of(const char *path, const struct qv_clip_options *own,
-                                          char text[QV_CACHE_OPTIONS_BYTES]);
-
-/* ---- writing --------------------------------------------------------------------------------- */
-
-/* Makes the text for qv_cache_writer_options.made_by, as in `qwenvit cache`: the model, its weights
- * and dtype, how frame pairs are packed (qv_model_packing of the job's chunk_rows), and how clips
- * without their own options are sampled and resized. *out is a JSON object, which the caller
- * free()s. Returns QV_EINVAL and QV_ENOMEM. */
-QV_API qv_status qv_cache_made_by(const qv_model_info *model, const qv_packing *packing,
-                                  const struct qv_clip_options *clip, char **out, qv_error *err);
-
-/* A key's tensors: tokens [n, width] and n_deepstack outputs [n, width]; or, packed, one tensor
- * [n, width * (1 + n_deepstack)], in which a row has its token first, then its DeepStack
- * outputs. */
+/* A key's tensors: tokens [n, width] and n_deepstack outputs [n, width]. */
 typedef struct qv_cache_layout {
-    qv_dtype dtype; /* QV_BF16, QV_F16 or QV_F32 */
+    qv_dtype dtype; /* QV_BF16 or QV_F32 */
     int64_t width;
     int n_deepstack;
-    bool packed;
 } qv_cache_layout;
-
-typedef struct qv_cache_writer_options {
-    qv_cache_layout layout;
-    /* a JSON object with everything else that tokens depend on (model, weights, preprocessing,
-     * dtype, capacity). It is stored in qwenvit-cache.json; a run with another made_by is refused.
-     * NULL: {} */
-    const char *made_by;
-    int64_t shard, n_shards; /* go into the names of the parts; n_shards 0: 1 */
-    int64_t part_bytes;      /* a part is sealed once it has this many bytes; 0: 1 GiB */
-    double part_seconds;     /* a part is sealed once it is this old; 0: 300 */
-    int64_t after;           /* qv_cache_info.sealed of the folder as it was read: new records get
-                              * later times; QV_EINVAL below 0, and more than 100 years from now */
-    /* Called with a warning while the writer is opened: this file system has no locks, so
-     * qv_cache_prune would not notice the writer. NULL: no calls. */
-    void (*told)(void *user, const char *words);
-    void *user; /* passed to told */
-    /* the version of FFmpeg that decodes (qv_decoder_ffmpeg), of at most 63 bytes, which the parts
-     * record; a run with another one goes on. NULL or "": unknown */
-    const char *ffmpeg;
-    uint64_t reserved[7];
-} qv_cache_writer_options;
-
-/* Opens a folder for adding keys, and creates it if it does not exist. Removes unfinished files of
- * dead processes of this host. The folder cannot be pruned while a writer is open. Returns
- * QV_EFORMAT if the folder was made otherwise, naming what differs and both models; QV_EIO if it
- * cannot be written to; QV_ESTATE while another process prunes it. */
-QV_API qv_status qv_cache_writer_open(const char *dir, const qv_cache_writer_options *options,
-                                      qv_cache_writer **out, qv_error *err);
-
-/* Begins a key of at most `rows` rows, and reserves room for them in a part (0: the clip has failed
- * already). Waits while two parts are still being sealed. After the disk has failed, every call
- * returns that failure; keys finished before it are sealed if possible. */
-QV_API qv_status qv_cache_begin(qv_cache_writer *writer, const char *key,
-                                const qv_cache_source *source, int64_t rows, qv_cache_entry **out,
-                                qv_error *err);
-/* Writes the next tokens->n rows, in the layout's dtype, and the first n_deepstack of their
- * DeepStack outputs, before it returns. Returns QV_EINVAL for more rows than the key has room for
- * and for NULL rows; then nothing was written, and the entry can still be used. */
-QV_API qv_status qv_cache_put(qv_cache_entry *entry, const qv_tokens *tokens, qv_error *err);
-
-/* The outcome of a key. */
-typedef struct qv_cache_result {
-    qv_status status;                 /* of the clip: QV_OK, or why it has no tokens */
-    const char *error;                /* the message, for a failed clip */
-    const struct qv_outcome *outcome; /* of a clip that is ok; sampled_fps is 0 for an image */
-    const double *timestamps_s;       /* [outcome->n_frames]; NULL: unknown */
-    uint64_t reserved[2];
-} qv_cache_result;
-
-/* Finishes a key with the rows that were put; it can be read once its part is sealed. Frees the
- * entry, on failure too. */
-QV_API qv_status qv_cache_finish(qv_cache_entry **entry, const qv_cache_result *result,
-                                 qv_error *err);
-/* Abandons a key, without a record, and frees the entry. */
-QV_API void qv_cache_drop(qv_cache_entry **entry);
-
-/* Seals the finished keys, and waits for that. A part stays open while entries in it are not
- * finished. */
-QV_API qv_status qv_cache_seal(qv_cache_writer *writer, qv_error *err);
-/* Seals the finished keys, and frees the writer, on failure too. All entries must be finished or
- * dropped before. Returns a failure of the disk that no call has returned yet. */
-QV_API qv_status qv_cache_writer_close(qv_cache_writer **writer, qv_error *err);
-
-/* ---- reading --------------------------------------------------------------------------------- */
 
 typedef struct qv_cache_info {
     qv_cache_layout layout;
@@ -195,8 +95,8 @@ typedef struct qv_cache_item {
      * and from each to the next; of grid_thw, which the timestamps follow */
     uint64_t tokens_at, deepstack_step, grid_at;
     /* the tensors in memory, from qv_cache_hold to qv_cache_release; otherwise NULL */
-    const void *tokens; /* [rows, width], or packed [rows, width * (1 + n_deepstack)] */
-    const void *deepstack[QV_MAX_DEEPSTACK]; /* [rows, width]; NULL in a packed cache */
+    const void *tokens;                      /* [rows, width] */
+    const void *deepstack[QV_MAX_DEEPSTACK]; /* [rows, width] */
     const int64_t *grid_thw;                 /* [3] */
     const double *timestamps_s;              /* [n_timestamps] */
     uint64_t held_in;                        /* for the library only */
@@ -224,6 +124,17 @@ QV_API qv_status qv_cache_hold(const qv_cache *cache, qv_cache_item *item, qv_er
 QV_API void qv_cache_release(const qv_cache *cache, qv_cache_item *item);
 /* Sets *out to item i's record, a JSON object, which the caller free()s. */
 QV_API qv_status qv_cache_record(const qv_cache *cache, int64_t i, char **out, qv_error *err);
+/* What a key's tokens are made from. A run computes a key again if this differs from its record. */
+typedef struct qv_cache_source {
+    const char *path;      /* as in the list; any bytes */
+    double start_s, end_s; /* a stretch of the clip, to the nanosecond; 0: from its beginning, to
+                            * its end */
+    int64_t bytes;         /* size of the file */
+    int64_t mtime_ns;      /* time of the file's last change, since 1970 */
+    const char *options;   /* text of this clip's own options, or NULL */
+    uint64_t reserved[4];
+} qv_cache_source;
+
 /* Reads item i's tensors and compares their checksum. Also checks header and records of its part,
  * as in docs/cache.md, once for consecutive keys of a part. Returns QV_EFORMAT if anything differs.
  * */

@@ -545,10 +545,8 @@ QV_API qv_status qv_job_memory(qv_model *const *models, size_t n_models,
 typedef struct qv_cache_fill qv_cache_fill;
 
 typedef struct qv_cache_fill_options {
-    qv_dtype tokens;         /* dtype of tokens in the cache: QV_BF16 (default), QV_F16 or QV_F32 */
+    qv_dtype tokens;         /* dtype of tokens in the cache: QV_BF16 (default) or QV_F32 */
     bool no_deepstack;       /* DeepStack's outputs are not stored */
-    bool packed;             /* DeepStack's outputs are stored with the tokens:
-                              * qv_cache_layout.packed */
     bool retry_failed;       /* clips that failed before are computed again */
     qv_cache_trust trust;    /* which facts about a clip's file are not compared with its record */
     int64_t shard, n_shards; /* as in qv_cache_writer_options, with the next two fields */

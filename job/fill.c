@@ -14,9 +14,10 @@
 #include "clock.h"
 #include "error.h"
 #include "grow.h"
-#include "halves.h"
 #include "clips/decoders.h"
 #include "clips/option_list.h"
+#include "cache/writer.h"
+#include "model/feeder.h"
 #include "more.h"
 #include "options.h"
 
@@ -114,7 +115,7 @@ put(void *user, void *entry, const qv_job_result *r, const qv_job_rows *rows, qv
 {
     qv_cache_fill *f = user;
     (void)r;
-    const qv_status s = qv_cache_put_rounded(&f->layout, entry, &rows->tokens, err);
+    const qv_status s = qv_cache_put(entry, &rows->tokens, err);
     return s && s != QV_EUNSUPPORTED ? end_run(f, s, err) : s;
 }
 
@@ -313,8 +314,7 @@ layout_of(const qv_cache_fill_options *o, const qv_model_info *info)
 {
     return (qv_cache_layout){ .dtype = o->tokens ? o->tokens : QV_BF16,
                               .width = info->out_hidden,
-                              .n_deepstack = o->no_deepstack ? 0 : info->n_deepstack,
-                              .packed = o->packed };
+                              .n_deepstack = o->no_deepstack ? 0 : info->n_deepstack };
 }
 
 static void
@@ -338,7 +338,7 @@ qv_cache_fill_begin(qv_cache_fill *f, const qv_model *model, qv_error *err)
     char *by = NULL, ffmpeg[QV_FFMPEG_BYTES] = ""; /* unknown without a decoder */
     qv_decoder_ffmpeg(f->o.clip.decoder, ffmpeg, NULL);
     const qv_packing packing = qv_model_packing(model, f->o.chunk_rows);
-    qv_status s = qv_cache_made_by(&info, &packing, &f->o.clip, &by, err);
+    qv_status s = qv_cache_made_by(&info, packing.rows, packing.rule, &f->o.clip, &by, err);
     if (s)
         return s;
     if (f->there)

@@ -279,9 +279,6 @@ qv_job_open(qv_model *const *models, size_t n_models, const qv_job_options *opti
 {
     if (!options || !out)
         return qv_fail(err, QV_EINVAL, "open job: options or out is NULL");
-    if (strcmp(qv_version(), QV_VERSION) != 0)
-        return qv_fail(err, QV_EBACKEND, "libqwenvit is %s; libqwenvit_clips was built with %s",
-                       qv_version(), QV_VERSION);
     qv_status status = check_options(options, err);
     if (status)
         return status;

@@ -10,6 +10,7 @@
 
 #include "clock.h"
 #include "error.h"
+#include "model/feeder.h"
 #include "qwenvit_clips.h"
 #include "who_decodes.h"
 

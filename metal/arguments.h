@@ -28,8 +28,7 @@ enum {
     CONSTANT_C,
     CONSTANT_D,
     /* how a weight is quantised; 0: it is not. Otherwise the sum of: bits; 256 times the group
-     * size; 65536 times the kind of factors (0: f32, 1: f16, 2: bf16); 2^24 if its values are
-     * not rounded */
+     * size; 65536 times the kind of factors (0: f32, 1: f16, 2: bf16) */
     CONSTANT_GROUPED,
     CONSTANTS
 };

@@ -3,8 +3,8 @@
  * gemm: y[m,n] = x[m,k] w[n,k]^T. A threadgroup of four simdgroups computes one tile of y. x and w
  * come through threadgroup memory unchanged, in steps of 64 bytes along k, and become float on
  * their way into fragments of 8 x 8. conv.metal uses the same tile. There are two more kernels: one
- * for few rows, and a naive one. A quantised w is in its canonical form (engine/grouped.h) and is
- * widened wherever it is read.
+ * for few rows, and a naive one. These two also read a quantised w, which is in its canonical form
+ * (engine/grouped.h).
  *
  * Sums may be added in any order, and columns may lie in fragments in any order. Both orders are
  * chosen so that a lane always reads and writes neighbours: along k, fragments f = 0 and 1 take
@@ -50,7 +50,7 @@ tile_col(uint lane)
 static inline float
 group_factor(device const uchar *factors, uint at)
 {
-    const uint kind = GROUPED >> 16 & 255;
+    const uint kind = GROUPED >> 16;
     if (kind == 0)
         return ((device const float *)factors)[at];
     const uint u = ((device const ushort *)factors)[at];
@@ -66,8 +66,7 @@ group_factor(device const uchar *factors, uint at)
 static inline float4
 grouped_read(device const real *w, uint row, uint k, uint end)
 {
-    const uint bits = GROUPED & 255, group = GROUPED >> 8 & 255,
-               element = GROUPED >> 16 & 255 ? 2 : 4;
+    const uint bits = GROUPED & 255, group = GROUPED >> 8 & 255, element = GROUPED >> 16 ? 2 : 4;
     const uint codes = end / 8 * bits, groups = end / group;
     float4 v = float4(0);
     if (k >= end)
@@ -80,7 +79,7 @@ grouped_read(device const real *w, uint row, uint k, uint end)
 #pragma unroll
     for (uint i = 0; i < 4; i++)
         v[i] = float(word >> (i * bits) & ((1u << bits) - 1)) * scale + offset;
-    return GROUPED >> 24 ? v : float4(real4(v));
+    return v;
 }
 
 /* Reads four values of a row from k on, with zeros past its end. */
@@ -126,8 +125,7 @@ tile_stage_w(threadgroup real *to, device const real *w, uint first, uint rows, 
         device const real *from = w + long(min(row, rows - 1)) * end;
         if (ROWS % TILE_APART == 0 || place < ROWS)
             *(threadgroup real4 *)(to + place * TILE_PITCH + at) =
-                GROUPED ? real4(grouped_read(w, min(row, rows - 1), k + at, end))
-                        : tile_read(from, k + at, end, A != 0);
+                tile_read(from, k + at, end, A != 0);
     }
 }
 

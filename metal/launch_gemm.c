@@ -18,12 +18,10 @@ check_size(const struct qv_op_gemm *op, qv_error *err)
 }
 
 static uint32_t
-grouped(const struct qv_op_gemm *op, bool exact)
+grouped(const struct qv_op_gemm_few *op)
 {
     const uint32_t kind = op->w_dtype == QV_F16 ? 1 : op->w_dtype == QV_BF16 ? 2 : 0;
-    return op->w_bits ? (uint32_t)op->w_bits | (uint32_t)op->w_group << 8 | kind << 16 |
-                            (uint32_t)exact << 24
-                      : 0;
+    return (uint32_t)op->w_bits | (uint32_t)op->w_group << 8 | kind << 16;
 }
 
 static void
@@ -38,23 +36,23 @@ launch_rows(const struct qv_op_gemm *op, struct launch_metal *out)
     out->groups[2] = 1;
 }
 
-/* exact: values of a quantised w are not rounded, as they are in tiles. */
+/* groups: how w is quantised, as in CONSTANT_GROUPED. */
 static qv_status
-launch(const struct qv_op_gemm *op, bool exact, int choice, bool naive, struct launch_metal *out,
-       qv_error *err)
+launch(const struct qv_op_gemm *op, uint32_t groups, int choice, bool naive,
+       struct launch_metal *out, qv_error *err)
 {
     qv_status status = check_size(op, err);
     if (status)
         return status;
-    const bool few = exact || op->m <= MOST_FEW_ROWS;
-    int choices = naive || exact ? 1 : TILES + few;
+    const bool few = groups || op->m <= MOST_FEW_ROWS;
+    int choices = naive || groups ? 1 : TILES + few;
     if (choice >= choices)
         return qv_fail(err, QV_EUNSUPPORTED, "gemm: there are %d kernels for it", choices);
     out->real = (qv_dtype)op->x_dtype;
     out->constants[CONSTANT_BIAS] = op->bias != 0;
     out->constants[CONSTANT_ACT] = (uint32_t)op->act;
     out->constants[CONSTANT_RESIDUAL] = op->residual_rows != 0;
-    out->constants[CONSTANT_GROUPED] = grouped(op, exact);
+    out->constants[CONSTANT_GROUPED] = groups;
     out->args.gemm = (struct gemm_args){ (uint32_t)op->m,
                                          (uint32_t)op->n,
                                          (uint32_t)op->k,
@@ -75,7 +73,7 @@ qv_status
 qv_launch_gemm_metal(const struct qv_op_gemm *op, int choice, bool naive, struct launch_metal *out,
                      qv_error *err)
 {
-    return launch(op, false, choice, naive, out, err);
+    return launch(op, 0, choice, naive, out, err);
 }
 
 qv_status
@@ -83,5 +81,5 @@ qv_launch_gemm_few_metal(const struct qv_op_gemm_few *op, int choice, bool naive
                          struct launch_metal *out, qv_error *err)
 {
     const struct qv_op_gemm gemm = qv_op_few_as_gemm(op);
-    return launch(&gemm, true, choice, naive, out, err);
+    return launch(&gemm, grouped(op), choice, naive, out, err);
 }

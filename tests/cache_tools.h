@@ -6,7 +6,7 @@
 #include "cache/part_index.h"
 #include "dtype.h"
 #include "files/safetensors.h"
-#include "qwenvit_cache.h"
+#include "cache/writer.h"
 #include "qwenvit_clips.h"
 #include "tempdir.h"
 
@@ -195,10 +195,7 @@ check_held(const qv_cache *c, const qv_cache_item *item, int64_t rows)
     for (int64_t r = 0; r < rows; r++)
         for (int i = 0; i < 1 + l->n_deepstack; i++) {
             const uint8_t *found =
-                l->packed ? (const uint8_t *)item->tokens +
-                                ((size_t)r * (size_t)(1 + l->n_deepstack) + (size_t)i) * bytes
-                          : (const uint8_t *)(i ? item->deepstack[i - 1] : item->tokens) +
-                                (size_t)r * bytes;
+                (const uint8_t *)(i ? item->deepstack[i - 1] : item->tokens) + (size_t)r * bytes;
             make_row(l, item->key, i, r, row);
             assert_memory_equal(found, row, bytes);
         }

@@ -33,7 +33,7 @@ struct data {
     void *bytes[QV_MAX_OPERANDS]; /* NULL: the operand is not used */
 };
 
-/* Returns whether op.u.gemm may be read: gemm_few has gemm's members. */
+/* Returns whether op.u.gemm's fields and x_dtype may be read: gemm_few has them too. */
 static inline bool
 is_gemm(const struct qv_op *op)
 {

@@ -94,19 +94,23 @@ random_epilogue(double *alpha, int64_t *bias, int64_t *act, int64_t *residual_ro
     }
 }
 
-/* few: a gemm_few, whose struct has the same members */
 static void
-random_gemm(struct qv_op_gemm *op, bool few, struct rng *rng)
+random_gemm(struct qv_op_gemm *op, struct rng *rng)
 {
-    op->m = few ? PICK(rng, 1, 2, 3, 5, 7, 8, 12, 16, 17, 31, 33, 60, 64)
-                : PICK(rng, 1, 2, 3, 5, 7, 8, 12, 16, 17, 31, 33, 60, 64, 65, 100, 190);
+    op->m = PICK(rng, 1, 2, 3, 5, 7, 8, 12, 16, 17, 31, 33, 60, 64, 65, 100, 190);
     op->n = PICK(rng, 1, 2, 3, 5, 8, 12, 16, 17, 24, 33, 48, 64, 65, 72, 100, 130, 200);
     op->k = PICK(rng, 1, 2, 3, 7, 8, 15, 16, 24, 33, 48, 64, 65, 100, 127, 130, 200, 257);
     random_epilogue(&op->alpha, &op->bias, &op->act, &op->residual_rows, op->m, rng);
-    if (!few && rng_below(rng, 2))
-        return;
+}
+
+static void
+random_gemm_few(struct qv_op_gemm_few *op, struct rng *rng)
+{
+    op->m = PICK(rng, 1, 2, 3, 5, 7, 8, 12, 16, 17, 31, 33, 60, 64);
+    op->n = PICK(rng, 1, 2, 3, 5, 8, 12, 16, 17, 24, 33, 48, 64, 65, 72, 100, 130, 200);
+    random_epilogue(&op->alpha, &op->bias, &op->act, &op->residual_rows, op->m, rng);
     op->w_bits = PICK(rng, 4, 8);
-    op->w_group = few ? QV_FEW_GROUP : PICK(rng, 32, 64, 128);
+    op->w_group = QV_FEW_GROUP;
     op->w_dtype = PICK(rng, QV_F32, QV_F16, QV_BF16);
     op->k = op->w_group * PICK(rng, 1, 1, 2, 3, 5);
 }
@@ -263,8 +267,8 @@ random_op(enum qv_op_kind kind, struct rng *rng)
         op.u.convert.n = PICK(rng, 1, 7, 8, 31, 64, 100, 1000, 4099);
         op.u.convert.x_dtype = rng_below(rng, 2) ? QV_BF16 : QV_F32;
         break;
-    case QV_OP_gemm:
-    case QV_OP_gemm_few: random_gemm(&op.u.gemm, kind == QV_OP_gemm_few, rng); break;
+    case QV_OP_gemm: random_gemm(&op.u.gemm, rng); break;
+    case QV_OP_gemm_few: random_gemm_few(&op.u.gemm_few, rng); break;
     case QV_OP_norm:
         random_norm(&op.u.norm, rng);
         op.u.norm.y_dtype = random_output_dtype(dtype, rng);
@@ -432,10 +436,9 @@ struct qv_op
 reference_op(const struct qv_op *op)
 {
     struct qv_op small = *op;
-    if (is_gemm(op) && op->u.gemm.w_bits) {
+    if (op->kind == QV_OP_gemm_few) {
         small.kind = QV_OP_gemm;
-        small.u.gemm.w_bits = small.u.gemm.w_group = 0;
-        small.u.gemm.w_dtype = op->u.gemm.x_dtype;
+        small.u.gemm = qv_op_few_as_gemm(&op->u.gemm_few);
     }
     int64_t rows = is_gemm(op) ? gemm_period(&op->u.gemm) : 0;
     if (rows) {
@@ -499,17 +502,6 @@ copy_element(void *dst, qv_dtype to, int64_t i, const void *src, qv_dtype from, 
         qv_store(dst, to, i, qv_load(src, from, j));
 }
 
-/* Returns a value of a quantised matrix as the operation multiplies by it; a gemm_few does not
- * round it. */
-static double
-rounded_to(const struct data *src, double value)
-{
-    float rounded = (float)value;
-    if (src->op.kind == QV_OP_gemm && src->op.u.gemm.x_dtype == QV_BF16)
-        rounded = qv_bf16_to_f32(qv_f32_to_bf16(rounded));
-    return rounded;
-}
-
 void
 data_convert(struct data *dst, const struct data *src)
 {
@@ -519,7 +511,7 @@ data_convert(struct data *dst, const struct data *src)
             for (int64_t col = 0; col < d->cols; col++)
                 if (s->groups.bits)
                     qv_store(dst->bytes[i], d->dtype, element_at(d, row, col),
-                             rounded_to(src, value_at(s, src->bytes[i], row, col)));
+                             value_at(s, src->bytes[i], row, col));
                 else
                     copy_element(dst->bytes[i], d->dtype, element_at(d, row, col), src->bytes[i],
                                  s->dtype, element_at(s, row, col));

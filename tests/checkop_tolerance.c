@@ -98,6 +98,7 @@ attention_error(const struct qv_op_attention *op, double max_x, double max_w)
 double
 op_tolerance(const struct qv_op *op, double expected, double max_x, double max_w)
 {
+    struct qv_op_gemm gemm;
     struct qv_op_epilogue epilogue;
     double units = 0;
     switch (op->kind) {
@@ -107,8 +108,9 @@ op_tolerance(const struct qv_op *op, double expected, double max_x, double max_w
     case QV_OP_convert: break;
     case QV_OP_gemm:
     case QV_OP_gemm_few:
-        epilogue = qv_op_gemm_epilogue(&op->u.gemm);
-        units = gemm_error(op->u.gemm.k, &epilogue, expected, max_x, max_w);
+        gemm = op->kind == QV_OP_gemm ? op->u.gemm : qv_op_few_as_gemm(&op->u.gemm_few);
+        epilogue = qv_op_gemm_epilogue(&gemm);
+        units = gemm_error(gemm.k, &epilogue, expected, max_x, max_w);
         break;
     case QV_OP_norm: units = norm_error(&op->u.norm, expected, max_x, max_w); break;
     case QV_OP_rope: /* half a unit each for two products and a sum */

@@ -33,7 +33,7 @@ uses() {
 # alone WAY FOLDER: runs, for each library, the program that is linked with it and no other one
 alone() {
     bad=
-    for library in qwenvit clips cache; do
+    for library in qwenvit cache; do
         "$2/alone_${library}_$1" > said.txt 2>&1 && grep -q '^QV_OK' said.txt ||
             { bad="$bad $library"; cat said.txt; }
     done
@@ -78,12 +78,7 @@ lacks() {
         fail "a component $1 was found"
     tr -s ' \n' ' ' < said.txt | grep -qF "this qwenvit has no component $1: $2" || { cat said.txt; fail "no word of $1"; }
 }
-lacks decoders 'there are clips, cache and static'
-shared=$(find "$prefix" -name qwenvit-shared.cmake)
-cp "$shared" shared.cmake
-sed 's/qwenvit::clips/qwenvit::gone/' shared.cmake > "$shared"
-lacks clips 'it was built without QV_CLIPS'
-cp shared.cmake "$shared"
+lacks decoders 'there are cache and static'
 
 pc=$(find "$prefix" -name pkgconfig)
 export PKG_CONFIG_PATH="$pc"
@@ -113,11 +108,11 @@ QWENVIT_DECODER=$decoder moved/bin/qwenvit info image.ppm > said.txt || fail 'QW
 ! QWENVIT_DECODER=/nowhere moved/bin/qwenvit info image.ppm > said.txt 2>&1 || fail 'a QWENVIT_DECODER that is missing'
 grep -q /nowhere said.txt || { cat said.txt; fail 'no word of QWENVIT_DECODER'; }
 builds pc_static 3
-uses ./pc_static static "$(pkg-config --variable=libexecdir qwenvit_clips)/qwenvit-decoder" \
+uses ./pc_static static "$(pkg-config --variable=libexecdir qwenvit)/qwenvit-decoder" \
     "$(pkg-config --variable=backendsdir qwenvit)"
 
 mkdir pc
-for library in qwenvit clips cache; do
+for library in qwenvit cache; do
     name=$(echo $library | tr a-z A-Z) package=qwenvit
     [ $library = qwenvit ] || package=qwenvit_$library
     $cc -std=c11 -Wall -Werror -DALONE=$name "$consumer/alone.c" -o pc/alone_${library}_shared \
@@ -130,9 +125,7 @@ alone static pc
 
 # names LIBRARY: the libraries that it needs
 names() { readelf -d "$@" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p'; }
-for name in qwenvit qwenvit_clips; do
-    ! names "$libs/lib$name.so" | grep -E 'lib(av|sw)[a-z]*\.|libjpeg' || fail "lib$name needs FFmpeg or libjpeg"
-done
+! names "$libs/libqwenvit.so" | grep -E 'lib(av|sw)[a-z]*\.|libjpeg' || fail 'libqwenvit needs FFmpeg or libjpeg'
 for program in qwenvit qwenvit-bench; do # all of FFmpeg is in the decoder's process, and what it needs not on every machine
     ! names "$prefix/bin/$program" | grep -E 'lib(av|sw)[a-z]*\.|libjpeg' || fail "$program needs FFmpeg or libjpeg"
 done
@@ -156,9 +149,9 @@ has() {
     done
 }
 has qwenvit bin/qwenvit bin/qwenvit-bench libexec/qwenvit/qwenvit-decoder 'libqwenvit.so.*' \
-    'libqwenvit_clips.so.*' 'libqwenvit_cache.so.*' doc/qwenvit/copyright
+    'libqwenvit_cache.so.*' doc/qwenvit/copyright
 has qwenvit-dev include/qwenvit.h include/qwenvit_conv3d.h include/qwenvit_clips.h include/qwenvit_cache.h \
-    libqwenvit.a libqwenvit_clips.a libqwenvit_cache.a \
+    libqwenvit.a libqwenvit_cache.a \
     libqwenvit.so pkgconfig/qwenvit.pc cmake/qwenvit/qwenvit-config.cmake
 grep -q 'Depends:.*libavformat.*libjansson4.*libjpeg.*libseccomp2' qwenvit.control || fail 'what qwenvit depends on'
 grep -q 'Depends:.*qwenvit (= ' qwenvit-dev.control || fail 'what qwenvit-dev depends on'

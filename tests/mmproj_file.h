@@ -30,7 +30,6 @@ struct mmproj_how {
     const char *reshape; /* a tensor whose rows become columns */
     const char *architecture;
     uint32_t window;
-    uint8_t scale; /* the upper byte of the f16 scales of blocks of 32; 0: 0x13, about 1e-3 */
 };
 
 /* Parts of names, replaced one after another. */
@@ -103,7 +102,7 @@ mmproj_name(const struct qv_config *c, const char *name, char out[160])
 /* Writes x[n] as blocks of a type, and replaces x by their values. Quantised blocks are seeded
  * and have nothing to do with x, as any weights serve for a tower. */
 static inline size_t
-mmproj_blocks(const struct qv_gguf_type *type, uint8_t scale, float *x, int64_t n, uint8_t *out)
+mmproj_blocks(const struct qv_gguf_type *type, float *x, int64_t n, uint8_t *out)
 {
     static uint32_t seed = 1;
     const size_t bytes = (size_t)(n / type->values) * (size_t)type->bytes;
@@ -114,7 +113,7 @@ mmproj_blocks(const struct qv_gguf_type *type, uint8_t scale, float *x, int64_t 
     const bool of_256 = type->values == 256, q6 = of_256 && type->bytes == 210;
     for (size_t i = 0; i < bytes && type->dtype == QV_DTYPE_AUTO; i += (size_t)type->bytes) {
         const size_t at = i + (q6 ? 208 : 0);
-        out[at + 1] = of_256 ? 0x03 : scale ? scale : 0x13; /* f16 of about 5e-5, 1e-3 */
+        out[at + 1] = of_256 ? 0x03 : 0x13; /* f16 of about 5e-5, 1e-3 */
         if (type->bytes == 20 || type->bytes == 24 || (of_256 && !q6))
             out[at + 3] = 0x03;
     }
@@ -150,7 +149,7 @@ mmproj_put(struct mmproj_maker *m, const char *name, int n_dims, const int64_t *
     if (how->as_type && !strcmp(how->as_type, name))
         type = qv_gguf_type_find(10);
     uint8_t *out = test_ends(calloc((size_t)n + 512, 4), free);
-    const size_t bytes = mmproj_blocks(type, how->scale, x, n, out);
+    const size_t bytes = mmproj_blocks(type, x, n, out);
     memcpy(turned, shape, (size_t)n_dims * sizeof *shape);
     if (how->reshape && !strcmp(how->reshape, name))
         for (int i = 0; i < n_dims; i++)

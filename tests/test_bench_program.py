@@ -116,12 +116,12 @@ def test_ways_to_bench():
 def test_usage():
     each(2, ("bench", "usage: qwenvit bench SUBCOMMAND"), ("bench nothing", "no subcommand nothing"),
          *((f"bench {line}", "no option --") for line in  # of another bench
-           ("gemm --grid 1,4,4", "tower --lowering direct", "conv3d --fps 2")),
+           ("gemm --grid 1,4,4", "tower --lowering direct", "tower --weights q4g64",
+            "conv3d --fps 2")),
          *((line, "--model DIR is required") for line in ("bench tower", "profile")),
          (f"bench gemm --model {MODEL} --device 0,1", "it runs on one device"),
          (f"profile --model {MODEL} a.mp4 b.mp4", "one clip at most"),
-         ("bench gemm --weights stored", "must be q4g64, q8g64"),
-         ("bench gemm --weights q5", "must be bf16 or stored, or of bench gemm q4g64"),
+         ("bench gemm --weights q5", "must be bf16, q4g64, q8g64"),
          (f"bench gemm --shape 40,65 --weights q4g64 --dtype f32 {QUICK}", "which groups of 64 do not divide"),
          ("bench conv3d --lowering sideways", '--lowering is "sideways", no such lowering'))
 

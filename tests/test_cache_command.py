@@ -213,9 +213,7 @@ def test_other_seconds_of_one_clip():
 
 
 def test_other_layouts():
-    run(f"{QUIET} --list good.txt -o packed --packed --tokens f32", "11 done")
-    run("cache check packed --quiet", " 0 bad")
-    run(f"{QUIET} --list good.txt -o plain --no-deepstack --tokens f16", "11 done")
+    run(f"{QUIET} --list good.txt -o plain --no-deepstack --tokens f32", "11 done")
     run("cache get plain v.mp4 -o k.safetensors")
     with open("k.safetensors", "rb") as f:
         assert b"deepstack.0" not in f.read()
@@ -223,7 +221,7 @@ def test_other_layouts():
 
 @pytest.mark.parametrize("line, text", (
     (f"{QUIET} --list good.txt -o first --tokens f32", "tokens.dtype"),
-    (f"{QUIET} --list good.txt -o first --packed", "tokens.packed"),
+    (f"{QUIET} --list good.txt -o first --no-deepstack", "tokens.n_deepstack"),
     (f"{QUIET} --list good.txt -o first --fps 1", "preprocessing.options.fps"),
     (f"cache fill --model {GOLDEN}/qwen3_vl_moe --backend ref --quiet --list good.txt -o first",
      "model_type"),
@@ -343,7 +341,7 @@ def test_the_longest_key():
     ("cache status --out x", "--out is the argument DIR now"),
     *((f"{QUIET} --list good.txt -o x --shard {shard}", "I/N")
       for shard in ("3/3", "-1/3", "1", "1/0", "a/b", "1/2x")),
-    (f"{QUIET} --list good.txt -o x --tokens u8", "bf16, f16 or f32"),
+    (f"{QUIET} --list good.txt -o x --tokens f16", "bf16 or f32"),
 ))
 def test_usage(line, text):
     run(line, text, code=2)

@@ -11,7 +11,6 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/file.h>
-#include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -131,15 +130,6 @@ give_sectors_back(off_t from)
     }
 }
 
-static off_t
-bytes_of(const struct iovec *v, int n)
-{
-    off_t bytes = 0;
-    while (n > 0)
-        bytes += (off_t)v[--n].iov_len;
-    return bytes;
-}
-
 WRAP(int, fallocate, (int fd, int mode, off_t at, off_t n), (fd, mode, at, n),
      if (!at) give_sectors_back(0);
      if (is_full(at, at + n)) return -1)
@@ -159,10 +149,6 @@ WRAP(
         spoil(fd);
         return put;
     })
-WRAP(ssize_t, pwritev, (int fd, const struct iovec *v, int n, off_t at), (fd, v, n, at),
-     sync_log_fd(SYNC_WRITTEN, fd);
-     if (is_next()) __real_pwritev(fd, v, n / 2, at);
-     if (is_full(at, at + bytes_of(v, n))) return -1)
 
 static int n_names;      /* How many names a listing has given. */
 static int look_away_at; /* The number of the name before which look_away is called, from 1; 0:
@@ -690,13 +676,6 @@ TEST(test_kill_every_call)
         assert_true(disturb(&adding, KILL, half) > 30);
         assert_true(disturb(&pruning, KILL, half) > 30);
     }
-}
-
-TEST(test_kill_packed)
-{
-    layout.packed = true;
-    assert_true(disturb(&adding, KILL, true) > 30);
-    layout.packed = false;
 }
 
 TEST(test_fail_every_call)

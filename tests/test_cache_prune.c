@@ -829,7 +829,7 @@ TEST(test_failed_kind)
     check_all(c);
 }
 
-static const qv_packing packing = { .rows = 64, .rule = "pairs" };
+enum { PACK_ROWS = 64 };
 
 /* The model's name and folder are recorded, but a run is never refused because of them. */
 TEST(test_model_names)
@@ -846,7 +846,7 @@ TEST(test_model_names)
         };
         const qv_clip_options clip = { .fps = 0 };
         char *by = NULL;
-        assert_ok(qv_cache_made_by(&model, &packing, &clip, &by, ERR));
+        assert_ok(qv_cache_made_by(&model, PACK_ROWS, "pairs", &clip, &by, ERR));
         qv_cache_writer *w = go_on_writing(dir, by);
         close_writer(&w);
         free(by);
@@ -854,7 +854,7 @@ TEST(test_model_names)
             continue;
         strcpy(model.digest, "def");
         model.folder = tempdir;
-        assert_ok(qv_cache_made_by(&model, &packing, &clip, &by, ERR));
+        assert_ok(qv_cache_made_by(&model, PACK_ROWS, "pairs", &clip, &by, ERR));
         const qv_cache_writer_options o = { .layout = tiny, .made_by = by };
         expect_error(QV_EFORMAT,
                      "\"weights\" \"abc\"|the run \"def\"|the cache's model is "

@@ -94,7 +94,6 @@ def test_usage():
          (f"{ENCODE} grey.ppm -o many --device x", '--device is "x"'),
          (f"info {MODEL} --backend ref --naive gemm", "no naive kernels"),
          (f"info {MODEL} --backend ref:x", '"ref:x"'),
-         (f"info --weights q4g64 {MODEL}", "must be bf16 or stored"),
          ("synth --clip x.avi", "--clip x.avi: this file must end in .mp4"),
          ("verify", "--model DIR is required"),
          (f"{VERIFY} --against a --against-backend ref", "exclude each other"),
@@ -771,8 +770,6 @@ def test_a_tower_in_a_gguf_file():
          (f"encode grey.ppm --model mmproj {tiny} -o gguf1.safetensors",),
          (f"encode grey.ppm --model {file} {tiny} -o gguf2.safetensors",),
          (f"{fill} mmproj", "1 done"), (f"{fill} {file}", "1 were there"),
-         ("bench tower --model qwen2.gguf --weights stored --grid 1,4,4 --no-limit --repeats 1 --threads 1 "
-          "--budget 0.01", "over_widened"),
          ("verify --model mmproj --grid 1,4,4", "0 failed"),
          ("info mmproj --image-mean 0.25,0.5,0.75 --image-std 1,1,2", "mean 0.25 0.5 0.75, std 1 1 2"))
     shutil.copy(file, "mmproj/mmproj-F16.gguf")

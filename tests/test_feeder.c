@@ -6,7 +6,7 @@
 
 #include <pthread.h>
 
-#include "model/feeder.h"
+#include "model/feeder_inside.h"
 #include "model/plan.h"
 #include "tiny.h"
 
@@ -334,13 +334,7 @@ TEST(what_is_not_valid_is_refused)
     struct fed s = open_feeder(1);
     const qv_item item = { .data = s.frames, .grid_thw = { 1, 4, 4 } };
     const qv_item bad = { .data = s.frames, .grid_thw = { 1, 3, 4 } };
-    const qv_feeder_options o = { 0 }, negative = { .chunk_rows = -1 };
-    qv_feeder *f = NULL;
     qv_feed *feed = NULL;
-    qv_model *none = NULL;
-    assert_int_equal(qv_feeder_open(NULL, 1, &o, &f, &s.err), QV_EINVAL);
-    assert_int_equal(qv_feeder_open(&none, 1, &o, &f, &s.err), QV_EINVAL);
-    assert_int_equal(qv_feeder_open(&s.t[0].model, 1, &negative, &f, &s.err), QV_EINVAL);
     assert_int_equal(qv_feeder_add(s.f, QV_INPUT_FRAMES, &bad, "x", NULL, &feed, &s.err),
                      QV_EINVAL);
     assert_memory_equal(s.err.text, "x: grid_thw is 1,3,4", 20);
@@ -349,11 +343,8 @@ TEST(what_is_not_valid_is_refused)
                      QV_EINVAL);
     assert_memory_equal(s.err.text, "clip: n_frames is 7", 19);
     assert_int_equal(qv_feeder_add(s.f, (qv_input)9, &item, "x", NULL, &feed, &s.err), QV_EINVAL);
-    assert_int_equal(qv_feeder_put(s.f, NULL, NULL, NULL, &s.err), QV_EINVAL);
     assert_int_equal(qv_feeder_push(s.f, 0, &s.err), QV_ESTATE);
     assert_int_equal(qv_feeder_pull(s.f, 0, &(qv_tokens){ 0 }, &s.err), QV_ESTATE);
-    assert_null(ready(&s, 1));
-    assert_null(f);
     assert_null(feed);
     for (int i = 0; i < QV_FEEDER_PIECES; i++)
         put_item(&s, 1, NULL);

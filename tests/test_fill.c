@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Tests filling a cache: which clips of a list are wanted, what failed before, whose fault a
- * failure is, what happens when the run is stopped, values as f16, and the rules of a list's row.
+ * failure is, what happens when the run is stopped, and the rules of a list's row.
  */
 #include "test.h"
 
 #include <math.h>
 #include <stdatomic.h>
 
-#include "job/halves.h"
 #include "job/more.h"
 #include "cache_tools.h"
 #include "error.h"
@@ -25,52 +24,6 @@ TEST(only_the_device_and_memory_end_a_run)
         assert_false(qv_ends_all(*c));
     EACH (c, ours)
         assert_true(qv_ends_all(*c));
-}
-
-/* ---- f16 ------------------------------------------------------------------------------------- */
-
-static qv_status
-put_f16(qv_cache_writer *w, const qv_cache_layout *l, const char *key, const float *rows,
-        qv_status *put, qv_error *err)
-{
-    const qv_cache_source source = { .path = "clip.mp4" };
-    const qv_tokens t = { .n = 1,
-                          .tokens = (void *)(uintptr_t)rows,
-                          .deepstack = { (void *)(uintptr_t)(rows + 2) } };
-    qv_cache_entry *e = NULL;
-    assert_int_equal(qv_cache_begin(w, key, &source, 1, &e, err), QV_OK);
-    *put = qv_cache_put_rounded(l, e, &t, err);
-    const qv_outcome outcome = { .grid_thw = { 1, 2, 2 } };
-    const qv_cache_result done = { .status = *put, .error = err->text, .outcome = &outcome };
-    return qv_cache_finish(&e, &done, err);
-}
-
-TEST(a_value_that_f16_lacks_is_its_clips_failure)
-{
-    static const float good[] = { 1, 65504, 0.1f, -3 }, large[] = { 1, 2, 3, -65520 };
-    char dir[64];
-    snprintf(dir, sizeof dir, "%s", temp_path("cache"));
-    const qv_cache_writer_options o = { .layout = {
-                                            .dtype = QV_F16, .width = 2, .n_deepstack = 1 } };
-    qv_cache_writer *w = NULL;
-    qv_error err = { 0 };
-    qv_status put = QV_OK;
-    assert_ok(qv_cache_writer_open(dir, &o, &w, ERR));
-    assert_int_equal(put_f16(w, &o.layout, "large", large, &put, &err), QV_OK);
-    expect_failure("large", QV_EUNSUPPORTED, "-65520, which f16 cannot hold", put, &err);
-    assert_ok(put_f16(w, &o.layout, "good", good, &put, ERR));
-    assert_int_equal(put, QV_OK);
-    assert_ok(qv_cache_writer_close(&w, ERR));
-
-    qv_cache *c = open_cache(dir);
-    assert_int_equal(find_item(c, "large").status, QV_EUNSUPPORTED);
-    qv_cache_item item = find_item(c, "good");
-    assert_ok(qv_cache_hold(c, &item, ERR));
-    for (int i = 0; i < 4; i++) {
-        const uint16_t *half = i < 2 ? item.tokens : item.deepstack[0];
-        assert_int_equal(half[i % 2], qv_f32_to_f16(good[i]));
-    }
-    qv_cache_release(c, &item);
 }
 
 /* ---- what is wanted -------------------------------------------------------------------------- */
@@ -195,9 +148,9 @@ TEST(another_model_is_refused)
     struct filler f = { .enough = 0 };
     expect_fill(&f, 4, 3, 1, 0, 0);
     expect_error(QV_EFORMAT, "model_type", fill_with(&f, QV_GOLDEN "/qwen3_5", IMAGES, ERR));
-    f.o.packed = true;
-    expect_error(QV_EFORMAT, "packed", fill_with(&f, QV_GOLDEN "/qwen3_vl", IMAGES, ERR));
-    f.o.packed = false;
+    f.o.no_deepstack = true;
+    expect_error(QV_EFORMAT, "n_deepstack", fill_with(&f, QV_GOLDEN "/qwen3_vl", IMAGES, ERR));
+    f.o.no_deepstack = false;
     expect_fill(&f, 0, 0, 0, 3, 1);
 }
 

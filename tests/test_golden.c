@@ -15,7 +15,7 @@
 #include "backends.h"
 #include "distance.h"
 #include "files/safetensors.h"
-#include "model/feeder.h"
+#include "model/feeder_inside.h"
 #include "tiny.h"
 
 enum { MOST_LAYERS = 24, MERGE_AREA = 4, MOST_CLIPS = 8 };

@@ -16,7 +16,7 @@
 #include "collector.h"
 #include "clips/clips.h"
 #include "lock_pages.h"
-#include "model/feeder.h"
+#include "model/feeder_inside.h"
 #include "model/plan.h"
 #include "processes.h"
 #include "qwenvit_clips.h"

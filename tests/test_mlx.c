@@ -146,8 +146,7 @@ take(struct written *w, const struct how *how, const struct qv_safetensors *file
         put(w, "F32", name, t->n_dims, t->shape, x, (size_t)n * 4);
 }
 
-/* Returns how many matrices are quantised. */
-static int64_t
+static void
 write_checkpoint(const struct how *how)
 {
     static struct written w;
@@ -178,10 +177,6 @@ write_checkpoint(const struct how *how)
         assert_ok(qv_safetensors_writer_put(to, i, 0, grown, bytes, ERR));
     }
     assert_ok(qv_safetensors_writer_finish(&to, ERR));
-    int64_t quantised = 0;
-    for (size_t i = 0; i < w.n; i++)
-        quantised += !strcmp(w.tensors[i].dtype_name, "U32");
-    return quantised;
 }
 
 static float *
@@ -211,86 +206,10 @@ TEST(quantised_is_what_it_stands_for)
         }
 }
 
-/* Returns the tokens of the written checkpoint, and facts of its model; NULL if the device lacks
- * the dtype. */
-static float *
-tokens_by(const char *backend, const qv_model_options *options, qv_model_info *info, size_t *bytes)
-{
-    if (options->dtype == QV_BF16 && strcmp(backend, "ref") != 0 &&
-        tiny_context(backend)->caps.dtype != QV_BF16)
-        return NULL;
-    struct tiny t = tiny_open_model(tempdir, backend, options, 2);
-    *info = t.info;
-    return tiny_fixed_tokens(&t, bytes);
-}
-
-/* Matrices that are kept as they are stored give the bits and the digest of the widened model, in
- * less memory. */
-static void
-expect_stored(const char *backend, qv_dtype dtype, int64_t quantised)
-{
-    qv_model_options options = { .dtype = dtype };
-    qv_model_info widened, stored;
-    size_t n = 0, m = 0;
-    float *expected = tokens_by(backend, &options, &widened, &n);
-    if (!expected) {
-        print_message("skipped: %s has no %s here\n", backend, qv_dtype_name(dtype));
-        return;
-    }
-    options.weights = QV_WEIGHTS_STORED;
-    float *found = tokens_by(backend, &options, &stored, &m);
-    assert_int_equal(n, m);
-    assert_memory_equal(expected, found, n);
-    assert_int_equal(widened.stored_matrices, 0);
-    assert_int_equal(stored.stored_matrices, quantised);
-    /* CUDA's tiles have 128 columns, the model's matrices fewer */
-    if (strcmp(backend, "cuda") != 0)
-        assert_true(stored.weight_bytes < widened.weight_bytes);
-    assert_string_equal(stored.digest, widened.digest);
-}
-
-static const char *stored_on[] = { "ref", "cpu" };
-
-TEST(stored_is_the_widened_model)
-{
-    temp_copy("qwen3_vl/config.json", "config.json");
-    for (int bits = 4; bits <= 8; bits += 4) {
-        const int64_t n = write_checkpoint(&(struct how){ .bits = bits });
-        for (int b = 0; b < 2; b++)
-            for (int d = 0; d < 2; d++)
-                if (stored_on[b] && qv_backend_find(stored_on[b]))
-                    expect_stored(stored_on[b], d ? QV_BF16 : QV_F32, n);
-    }
-}
-
-/* Tower M's matrices, in 4 bits and groups of 64 with scales of bf16, take 0.281 of bf16's memory
- * on the CPU, and padding. */
-TEST(stored_takes_a_third)
-{
-    static const int64_t sizes[][2] = { { 3072, 1024 }, { 1024, 1024 }, { 4096, 1024 },
-                                        { 1024, 4096 }, { 4096, 4096 }, { 2560, 4096 } };
-    if (!qv_backend_find("cpu"))
-        skip();
-    qv_context *ctx = tiny_context("cpu");
-    if (ctx->caps.dtype != QV_BF16) /* it has no layout for bf16's matrices either */
-        skip();
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        struct qv_matrix matrix = { .n = sizes[i][0], .k = sizes[i][1], .dtype = QV_BF16 };
-        struct qv_layout stored, widened;
-        assert_ok(ctx->backend->layout(ctx->dev, &matrix, &widened, ERR));
-        matrix.groups = (struct qv_groups){ 4, 64, QV_BF16 };
-        assert_ok(ctx->backend->layout(ctx->dev, &matrix, &stored, ERR));
-        const double ratio = (double)stored.bytes / (double)widened.bytes;
-        if (!(ratio > 0.28 && ratio <= 0.32))
-            fail_msg("%lld x %lld: stored takes %.3f of bf16", (long long)matrix.n,
-                     (long long)matrix.k, ratio);
-    }
-}
-
 /* However matrices are cut into slices to be read, they lie the same on the device. */
-TEST(stored_in_slices_is_the_same)
+TEST(slices_are_the_same)
 {
-    const qv_model_options options = { .dtype = QV_F32, .weights = QV_WEIGHTS_STORED };
+    const qv_model_options options = { .dtype = QV_F32 };
     static const char *const backends[] = { "ref", "cpu" };
     temp_copy("qwen3_vl/config.json", "config.json");
     write_checkpoint(&(struct how){ .bits = 4 });
@@ -331,19 +250,3 @@ TEST(what_is_not_in_that_form_is_refused)
 }
 
 TEST_EACH(tempdir_make, tempdir_remove);
-
-/* test_mlx GPU: holds only that backend's weights that are kept as they are stored to the widened
- * model. */
-TEST_MAIN(argc, argv)
-{
-    if (argc > 1 && !getenv("QV_TEST_GPU")) {
-        printf("QV_TEST_GPU is not set: no GPU to test\n");
-        return 77;
-    }
-    if (argc > 1) {
-        stored_on[0] = argv[1];
-        stored_on[1] = NULL;
-        cmocka_set_test_filter("stored_is_the_widened_model");
-    }
-    return TEST_GO_ON;
-}

@@ -210,51 +210,6 @@ wide_folder(void)
     return dir;
 }
 
-/* Matrices that are kept as they are stored give the tokens of the widened model bit for bit, and
- * its digest, however they are cut into slices to be read. Returns how many are kept. */
-static int64_t
-stored_is_widened(const char *what, const char *file, const char *backend, qv_dtype dtype)
-{
-    qv_model_options options = { .dtype = dtype };
-    struct tiny widened = tiny_open_model(file, backend, &options, 1);
-    options.weights = QV_WEIGHTS_STORED;
-    qv_weights_slice_bytes = 3000;
-    struct tiny stored = tiny_open_model(file, backend, &options, 2);
-    qv_weights_slice_bytes = 0;
-    const int64_t kept = stored.info.stored_matrices;
-    size_t n, m;
-    float *wanted = tiny_fixed_tokens(&widened, &n), *found = tiny_fixed_tokens(&stored, &m);
-    assert_int_equal(n, m);
-    if (memcmp(wanted, found, n))
-        fail_msg("%s on %s: stored, tokens are other ones", what, backend);
-    assert_string_equal(stored.info.digest, widened.info.digest);
-    assert_true(kept ? stored.info.weight_bytes < widened.info.weight_bytes
-                     : stored.info.weight_bytes == widened.info.weight_bytes);
-    return kept;
-}
-
-/* Matrices of a type are kept if its groups have 32 values; q, k and v are kept together only if
- * all three are of alike types. */
-static void
-expect_stored(const char *what, const char *file, uint32_t type, bool mixed)
-{
-    static const struct {
-        uint32_t type;
-        int64_t all, mixed;
-    } kept[] = { { 8, 8, 8 }, { 2, 8, 7 },  { 3, 8, 7 },  { 6, 8, 8 },
-                 { 7, 8, 8 }, { 12, 5, 5 }, { 13, 5, 5 }, { 14, 0, 0 } };
-    for (size_t i = 0; i < COUNT(kept); i++) {
-        const int64_t wanted = mixed ? kept[i].mixed : kept[i].all;
-        if (kept[i].type != type)
-            continue;
-        assert_int_equal(stored_is_widened(what, file, "ref", QV_F32), wanted);
-        if (mixed && qv_backend_find("cpu"))
-            assert_int_equal(stored_is_widened(what, file, "cpu", QV_F32), wanted);
-        return;
-    }
-    fail_msg("%s is in no table", what);
-}
-
 TEST(every_quantised_type_is_what_it_stands_for)
 {
     static const uint32_t types[] = { 8, 2, 3, 6, 7, 12, 13, 14 };
@@ -281,7 +236,8 @@ TEST(every_quantised_type_is_what_it_stands_for)
             same_model(what, temp_path("values"), file, QV_F32, 0);
             if (split)
                 same_model(what, temp_path("values"), file, QV_BF16, 0);
-            expect_stored(what, file, types[i], split);
+            if (split)
+                tiny_slices_are_the_same(file, "ref", &(qv_model_options){ .dtype = QV_F32 });
         }
 }
 
@@ -408,20 +364,6 @@ TEST(other_types_are_refused_by_name)
         snprintf(words, sizeof words, "tensor %s is Q2_K|Q6_K can be", names[i]);
         expect_failure(names[i], QV_EUNSUPPORTED, words, load(file, NULL, &info, &err), &err);
     }
-}
-
-/* -128 times a scale of 8192 overflows f16, so such a matrix cannot be kept; but it can
- * be widened. */
-TEST(scales_that_cannot_be_kept_are_told)
-{
-    const struct mmproj_how how = { .projector = "qwen3vl_merger", .type = 8, .scale = 0x70 };
-    const qv_model_options stored = { .dtype = QV_F32, .weights = QV_WEIGHTS_STORED };
-    const char *file = mmproj_make(wide_folder(), &how, "mmproj.gguf", NULL);
-    qv_model_info info;
-    qv_error err = { 0 };
-    expect_failure("stored", QV_EUNSUPPORTED, "attn_qkv.weight has a scale of |weights bf16",
-                   load(file, &stored, &info, &err), &err);
-    assert_ok(load(file, &(qv_model_options){ .dtype = QV_F32 }, &info, ERR));
 }
 
 /* ---- which file ------------------------------------------------------------------------------ */

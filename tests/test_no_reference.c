@@ -131,8 +131,6 @@ TEST(of_any_epilogue)
     static const char *const ops[] = {
         "gemm m=640 n=1024 k=1536",
         "gemm m=190 n=1030 k=72",
-        "gemm m=190 n=1030 k=192 w_bits=4 w_group=64 w=bf16",
-        "gemm m=65 n=1090 k=192 w_bits=8 w_group=32 w=f16",
         /* dense, in groups and depthwise, in two dimensions and three, of few channels and many */
         "conv n=1 d=1 h=16 w=16 c=32 o=48 kd=1 kh=3 kw=3",
         "conv n=1 d=6 h=16 w=16 c=32 o=48 kd=3 kh=3 kw=3",

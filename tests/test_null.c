@@ -85,9 +85,6 @@ add_call(const char *name, qv_status (*run)(void), unsigned flags)
 /* ---- what the calls work on ------------------------------------------------------------------ */
 
 static const qv_cache_layout tiny = { .dtype = QV_F32, .width = 6, .n_deepstack = 1 };
-static const qv_cache_layout packed = {
-    .dtype = QV_F32, .width = 6, .n_deepstack = 1, .packed = true
-};
 static qv_context *ctx;
 static qv_model *model;
 static const char *cache_dir, *new_dir, *image_path;
@@ -105,15 +102,6 @@ an_item(const qv_cache *c)
     qv_cache_item item;
     assert_ok(qv_cache_at(c, 0, &item, ERR));
     return item;
-}
-
-static qv_cache_entry *
-an_entry(const qv_cache_layout *l)
-{
-    qv_cache_entry *e = NULL;
-    qv_cache_writer *w = open_writer(new_dir, l, 0);
-    assert_ok(qv_cache_begin(w, "k", &some_source, 4, &e, ERR));
-    return e;
 }
 
 static qv_job *
@@ -143,7 +131,7 @@ a_clip(void)
     return clip;
 }
 
-static const qv_clip_options plain, own = { .fps = 1 };
+static const qv_clip_options own = { .fps = 1 };
 
 /* What calls write to. */
 static struct {
@@ -154,8 +142,6 @@ static struct {
     qv_cache *cache;
     qv_cache_item item;
     qv_cache_pruned pruned;
-    qv_cache_writer *writer;
-    qv_cache_entry *entry;
     qv_cache_fill *fill;
     qv_job *job;
     qv_clip *clip;
@@ -166,75 +152,6 @@ static struct {
 CALL_IS(qv_cache_key, 0, qv_cache_key(arg(0, "k"), arg(1, out.key), arg(2, &err)));
 
 CALL_IS(qv_cache_key_hash, NO_STATUS, if_not(!qv_cache_key_hash(arg(0, "k"))));
-
-CALL_IS(qv_cache_source_of, NO_STATUS,
-        if_not(!qv_cache_source_of(arg(0, image_path), &own, arg(1, out.options)).path));
-
-CALL(qv_cache_made_by, 0)
-{
-    static const qv_packing packing = { .rows = 64, .rule = "pairs" };
-    qv_model_info info;
-    qv_model_get_info(model, &info);
-    return qv_cache_made_by(arg(0, &info), arg(1, &packing), arg(2, &plain), arg(3, &out.text),
-                            arg(4, &err));
-}
-
-CALL(qv_cache_writer_open, RESERVED)
-{
-    const qv_cache_writer_options o = { .layout = tiny, .reserved = { [6] = reserved } };
-    return qv_cache_writer_open(arg(0, new_dir), arg(1, &o), arg(2, &out.writer), arg(3, &err));
-}
-
-CALL(qv_cache_begin, RESERVED)
-{
-    qv_cache_writer *w = open_writer(new_dir, &tiny, 0);
-    const qv_cache_source source = { .path = arg(3, "clip.mp4"), .reserved = { [3] = reserved } };
-    return qv_cache_begin(arg(0, w), arg(1, "k"), arg(2, &source), 1, arg(4, &out.entry),
-                          arg(5, &err));
-}
-
-/* After a call that was refused, rows can be put as if it had not been made. */
-static qv_status
-put_to(const qv_cache_layout *l)
-{
-    static float row[6];
-    qv_cache_entry *e = an_entry(l);
-    const qv_tokens t = { .tokens = arg(2, row), .deepstack = { arg(3, row) }, .n = 1 };
-    const qv_status s = qv_cache_put(arg(0, e), arg(1, &t), arg(4, &err));
-    put_rows(e, l, "k", 0, 3);
-    finish_key(&e, QV_OK, NULL);
-    return s;
-}
-
-CALL_IS(qv_cache_put, 0, put_to(&tiny));
-CALL_IS(qv_cache_put, 0, put_to(&packed));
-
-/* An entry is freed whatever its result is. */
-CALL(qv_cache_finish, RESERVED)
-{
-    static qv_cache_entry *e;
-    const double times[] = { 0, 1 };
-    e = an_entry(&tiny);
-    put_rows(e, &tiny, "k", 0, 1);
-    const qv_outcome o = { .n_frames = 2 };
-    const qv_cache_result r = { .outcome = arg(3, &o),
-                                .timestamps_s = times,
-                                .reserved = { [1] = reserved } };
-    const qv_status s = qv_cache_finish(arg(0, arg(1, e) ? &e : &(qv_cache_entry *){ NULL }),
-                                        arg(2, &r), arg(4, &err));
-    assert_true(null_at == 0 || null_at == 1 || !e);
-    return s;
-}
-
-CALL_FREES(qv_cache_drop, qv_cache_entry, an_entry(&tiny));
-CALL_IS(qv_cache_seal, 0, qv_cache_seal(arg(0, open_writer(new_dir, &tiny, 0)), arg(1, &err)));
-
-CALL(qv_cache_writer_close, BIT(1) | NO_STATUS)
-{
-    qv_cache_writer *w = open_writer(new_dir, &tiny, 0);
-    qv_cache_writer_close(arg(0, &w), arg(1, &err));
-    return if_not(w != NULL);
-}
 
 CALL_IS(qv_cache_exists, NO_STATUS, if_not(!qv_cache_exists(arg(0, cache_dir))));
 
@@ -583,7 +500,7 @@ TEST(every_function_is_in_the_table)
                 fail_msg("%s: %.*s is not in the table", *c, (int)(open - name), name);
         }
     }
-    assert_true(n > 54);
+    assert_true(n == 46);
 }
 
 /* ---- */

@@ -554,28 +554,6 @@ TEST(backends_agree)
     }
 }
 
-/* A tower whose weights stay quantised is held to the truth of widened ones. */
-TEST(stored_weights_pass)
-{
-    static const int64_t thw[3] = { 1, 8, 12 };
-    static const struct mmproj_how how = { .projector = "qwen3vl_merger", .type = 8 };
-    const char *file = mmproj_make(QWEN3, &how, "mmproj.gguf", NULL);
-    EACH_BACKEND (i) {
-        const struct verify_job job = { .ctx = open_backend(*i),
-                                        .dir = file,
-                                        .weights = QV_WEIGHTS_STORED };
-        for (int rounding = VERIFY_AS_STORED; rounding <= VERIFY_ROUND_WEIGHTS; rounding++) {
-            qv_model *model = NULL;
-            qv_model_info info;
-            assert_ok(verify_load(&job, job.ctx, QV_F32, rounding, &model, NULL, ERR));
-            qv_model_get_info(model, &info);
-            assert_true((info.stored_matrices > 0) == (rounding == VERIFY_AS_STORED));
-            qv_model_free(&model);
-        }
-        expect_green(file, *i, verified(&job, NULL, thw, false, 7), 8);
-    }
-}
-
 /* Inputs of few rows, where the scatter of an honest tower makes up most of a bar. These are the
  * farthest of 150 seeds: up to 2.1 times the ideal tower's worst row and 1.5 times its mean. */
 TEST(small_inputs_pass)

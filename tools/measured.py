@@ -66,7 +66,7 @@ def read_records(paths):
             if missing:
                 raise SystemExit(f"{path}:{i}: no {', '.join(missing)}; {WANTED}")
             work = (r["bench"], case(r), r["way"], r["dtype"], place(r),
-                    *map(r.get, ("model", "capacity", "step", "stored")))
+                    *map(r.get, ("model", "capacity", "step")))
             if "failed" not in r and r.get("day", "") >= kept.get(work, r).get("day", ""):
                 kept[work] = r  # a failed one has a message and no time
     if not kept:
@@ -241,13 +241,6 @@ def calls_table(records):
         for (name, patches), ways in groups(records, tower, lambda r: r["patches"]).items()]
 
 
-def stored_table(records):
-    return ["tower", "patches", "weights", "stored, ms", "widened, ms", "stored over widened", "memory over widened"], [
-        [tower(r), f"{r['patches']:,}", r["stored"], ms(r), digits(r["widened_ms"]), f"{r['over_widened']:.3f}",
-         f"{r['weight_bytes'] / r['widened_weight_bytes']:.2f}"]
-        for r in sorted(records, key=lambda r: (tower(r), r["patches"], r["stored"]))]
-
-
 def embed_table(records):
     rows = []
     for (name, patches), ways in groups(records, tower, lambda r: r["rows"]).items():
@@ -279,10 +272,9 @@ def rows_table(records):
 
 # name -> (which records, what makes the table of one machine)
 MACHINE_TABLES = {
-    "towers": (lambda r: r["bench"] == "tower" and "stored" not in r and r["case"].endswith(" patches"), towers_table),
+    "towers": (lambda r: r["bench"] == "tower" and r["case"].endswith(" patches"), towers_table),
     "lists": (lambda r: r["bench"] == "tower" and r["case"].endswith(" packed"), lists_table),
     "calls": (lambda r: r["bench"] == "tower" and "over_encode" in r and r["way"] in CALLS, calls_table),
-    "stored weights": (lambda r: "over_widened" in r, stored_table),
     "patch embedding": (lambda r: r["bench"] == "patch-embed", embed_table),
     "few rows": (lambda r: r["bench"] == "gemm" and r["m"] <= 16, rows_table),
 }
@@ -323,7 +315,7 @@ README_ROWS = [("Qwen3-VL-4B", 760, ""), ("Qwen3-VL-4B", 6080, ""), ("Qwen3-VL-4
 def readme_ways(records, name, size, where):
     """Returns (our record or None, {way: record} of the same work)."""
     mine = [r for r in records if r["bench"] == "tower" and tower(r) == name and place(r) == where
-            and r["dtype"] == ("f32" if where == AVX2 else "bf16") and "stored" not in r
+            and r["dtype"] == ("f32" if where == AVX2 else "bf16")
             and (r["case"].endswith(" packed") if size == "list" else r["patches"] == size)]
     found = [(r, {x["way"]: x for x in mine if case(x) == case(r)}) for r in mine
              if r["way"] == ("packed" if size == "list" else "encode")]
@@ -389,7 +381,7 @@ def compared(found):
 
 def tower_bars(records):
     found = []
-    for (name, _), ways in groups((r for r in records if r["bench"] == "tower" and "stored" not in r), tower, case).items():
+    for (name, _), ways in groups((r for r in records if r["bench"] == "tower"), tower, case).items():
         ours = ways.get("encode") or ways.get("packed")
         if ours and any(peers(ways, ours)):
             what = f"{ours['items']} clips and images, " if "items" in ours else ""
@@ -472,7 +464,7 @@ def roofline_dots(records):
     for r in sorted(records, key=lambda r: r.get("rows") or r.get("patches") or 0):
         way = {"patchify": "patch embedding as a GEMM", "direct": "patch embedding by the library's Conv3d", "encode": "tower",
                "limit": "its GEMMs and attention alone"}.get(r["way"])
-        if way and r["bench"] in ("patch-embed", "tower") and "stored" not in r and r.get("flops") and r.get("bytes"):
+        if way and r["bench"] in ("patch-embed", "tower") and r.get("flops") and r.get("bytes"):
             dots[tower(r), way] = (tower(r), way, r["flops"] / r["bytes"], r["flops"] / r["median_ms"] / 1e9)
     return [dot for dot in dots.values() if dot[0] == README_ROWS[0][0]]
 

@@ -213,7 +213,7 @@ elif command -v nvcc > /dev/null; then
     check cmake --preset cuda -DQV_CUDA_ARCHITECTURES='80;90;120'
     # what is installed, what is run here, and what --gpu runs; the other tests were compiled above
     check build cuda --target installed cuda_plans checkop checkconv \
-        $(printf 'test_%s ' cuda cuda_open cuda_batches cuda_contexts api golden mlx threads verify)
+        $(printf 'test_%s ' cuda cuda_open cuda_contexts api golden threads verify)
     run cuda -L absent -E '^cuda_plans_1$' # what a machine without a GPU can test; --gpu ran on 1
 else
     say 'CUDA: no nvcc here, skipped'

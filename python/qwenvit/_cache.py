@@ -60,7 +60,7 @@ def _failure(reader: CacheReader, index: int) -> tuple[str, tuple[str, str]]:
 class Entry(Adapters):
     """The tokens of one key of a cache.
 
-    tokens: [n, width]; a view of packed() if the cache is packed.
+    tokens: [n, width].
     deepstack: a list of arrays of the same shape.
     grid_thw: int64 [1, 3]: frame pairs, patch rows, patch columns.
     timestamps: float64 [frames], in seconds.
@@ -80,7 +80,7 @@ class Entry(Adapters):
 
     def __init__(self, cache: Cache, reader: CacheReader, index: int, key: str) -> None:
         self._cache, self._reader, self._index, self.key = cache, reader, index, key
-        self.dtype: Literal["bf16", "f16", "f32"] = cache.dtype
+        self.dtype: Literal["bf16", "f32"] = cache.dtype
         self.model_type: str | None = cache.format.get("model_type")
         self._known: dict[str, Any] | None = None  # the record of the key
 
@@ -99,18 +99,14 @@ class Entry(Adapters):
         return self._reader.view(self._index, i, writable)
 
     def _matrices(self, writable: bool = False) -> list[Any]:
-        cache = self._cache
-        if not cache.packed:
-            return [self._view(i, writable) for i in range(1 + cache.n_deepstack)]
-        whole = self._view(0, writable)
-        return [whole[:, i * cache.width : (i + 1) * cache.width] for i in range(1 + cache.n_deepstack)]
+        return [self._view(i, writable) for i in range(1 + self._cache.n_deepstack)]
 
     def _shown(self, matrix: Any) -> Any:
         return as_bf16(matrix) if self._cache.dtype == "bf16" else matrix
 
     @property
     def tokens(self) -> Any:
-        return self._shown(self._matrices()[0] if self._cache.packed else self._view(0))
+        return self._shown(self._view(0))
 
     @property
     def deepstack(self) -> list[Any]:
@@ -179,9 +175,7 @@ class Entry(Adapters):
         self._reader.verify(self._index)
 
     def packed(self) -> Any:
-        """Returns [n, width * (1 + deepstack)]: mapped if the cache is packed, otherwise a copy."""
-        if self._cache.packed:
-            return self._shown(self._view(0))
+        """Returns a copy of all as [n, width * (1 + deepstack)], as vLLM and SGLang expect it."""
         return self._shown(numpy().concatenate(self._matrices(), axis=1))
 
     def torch(self) -> tuple[Any, list[Any]]:
@@ -213,8 +207,7 @@ class Cache(Mapping[str, Entry]):
     """
 
     format: dict[str, Any]  # what made the cache: model, dtype, sampling
-    dtype: Literal["bf16", "f16", "f32"]
-    packed: bool
+    dtype: Literal["bf16", "f32"]
     width: int
     n_deepstack: int
 
@@ -224,8 +217,7 @@ class Cache(Mapping[str, Entry]):
         self._take(CacheReader(os.fsencode(self.folder)))
         info = self._reader.info()
         self.format = json.loads(info["made_by"])
-        self.dtype, self.packed = info["dtype"], info["packed"]
-        self.width, self.n_deepstack = info["width"], info["n_deepstack"]
+        self.dtype, self.width, self.n_deepstack = info["dtype"], info["width"], info["n_deepstack"]
 
     def _take(self, reader: CacheReader) -> None:
         info = reader.info()

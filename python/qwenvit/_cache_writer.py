@@ -27,9 +27,8 @@ class CacheWriter:
     not changed. Any number of processes may add to one folder. A process that is killed loses only
     what its current add() was doing.
 
-    tokens: dtype in the cache: "bf16", "f16" or "f32".
+    tokens: dtype in the cache: "bf16" or "f32".
     deepstack: whether to keep DeepStack's outputs.
-    packed: whether to store them beside the tokens, as one matrix.
     retry_failed: whether to try clips again that failed before.
     part_bytes, part_seconds: seal a part when it has so many bytes or is so old, also while add()
         runs (0: 1 GiB, 300 seconds).
@@ -41,16 +40,16 @@ class CacheWriter:
     """
 
     def __init__(
-        self, model: Model, folder: _check.Path, *, tokens: Literal["bf16", "f16", "f32"] = "bf16",
-        deepstack: bool = True, packed: bool = False, retry_failed: bool = False, part_bytes: int = 0,
+        self, model: Model, folder: _check.Path, *, tokens: Literal["bf16", "f32"] = "bf16",
+        deepstack: bool = True, retry_failed: bool = False, part_bytes: int = 0,
         part_seconds: float = 0, decoders: int = 0, **options: Any,
     ) -> None:
         if not isinstance(model, Model):
             raise _check.wrong("model", model, "what qwenvit.load() gives")
         self.model, self.folder = model, os.fsdecode(_check.path(folder, "folder"))
         how = {
-            "tokens": _check.one_of(tokens, "tokens", ("bf16", "f16", "f32")),
-            "no_deepstack": not _check.flag(deepstack, "deepstack"), "packed": _check.flag(packed, "packed"),
+            "tokens": _check.one_of(tokens, "tokens", ("bf16", "f32")),
+            "no_deepstack": not _check.flag(deepstack, "deepstack"),
             "retry_failed": _check.flag(retry_failed, "retry_failed"),
             "part_bytes": _check.whole(part_bytes, "part_bytes"),
             "part_seconds": _check.real(part_seconds, "part_seconds"),

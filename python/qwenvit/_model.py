@@ -56,7 +56,6 @@ def load(
     kernel_folder: Path | None = None,
     image_mean: Any = None,
     image_std: Any = None,
-    weights: Literal["bf16", "stored"] = "bf16",
 ) -> Model:
     """Loads the vision tower of a checkpoint onto a device, and returns a Model.
 
@@ -74,9 +73,6 @@ def load(
     kernel_folder: a folder in which kernels that cuDNN compiled are kept for the next process; None
         for the user's cache folder, which the command uses too; "" for none.
     image_mean, image_std: three numbers each, for images and clips, in place of the checkpoint's.
-    weights: "bf16" widens matrices that the checkpoint holds quantised in groups, as MLX writes
-        them, to the dtype. "stored" keeps them packed, which takes less memory and more time and
-        gives the same tokens.
 
     The model's info["note"] says what a GGUF file leaves open, and where that was taken from. A
     GGUF file with means that its family does not have gives a UserWarning, unless image_mean and
@@ -92,13 +88,12 @@ def load(
     stream = _check.whole(number_of(stream), "stream", 0, (1 << 64) - 1)
     kernels = _user_cache("kernels") if kernel_folder is None else kernel_folder
     kernels = _check.optional_path(kernels, "kernel_folder")
-    stored = _check.one_of(weights, "weights", ("bf16", "stored")) == "stored"
     _refuse_lost_threads(place, threads)
     lacking = _lacking(place)
     if lacking and place == "cuda":
         raise error("QV_ENODEVICE", lacking)
     norms = _three(image_mean, "image_mean"), _three(image_std, "image_std")
-    made = _core.Model(folder, place, index, _name(dtype), threads, stream, kernels, *norms, stored)
+    made = _core.Model(folder, place, index, _name(dtype), threads, stream, kernels, *norms)
     model = Model(made, stream)
     for text in filter(None, (model.info["warning"], model.info["model_warning"])):
         warnings.warn(text, stacklevel=2)

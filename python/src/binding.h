@@ -207,7 +207,7 @@ class Model
     /* Paths are bytes, since they may not be UTF-8. */
     Model(nb::bytes dir, const std::string &backend, int device, const std::string &dtype,
           int threads, uintptr_t stream, nb::bytes kernel_folder,
-          const std::vector<double> &image_mean, const std::vector<double> &image_std, bool stored);
+          const std::vector<double> &image_mean, const std::vector<double> &image_std);
     void close();
     nb::dict info();
 

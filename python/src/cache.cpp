@@ -95,7 +95,6 @@ fill_options(nb::dict how, nb::dict clip)
     qv_cache_fill_options o = {};
     qv_dtype_parse(nb::cast<std::string>(how["tokens"]).c_str(), &o.tokens);
     o.no_deepstack = nb::cast<bool>(how["no_deepstack"]);
-    o.packed = nb::cast<bool>(how["packed"]);
     o.retry_failed = nb::cast<bool>(how["retry_failed"]);
     o.part_bytes = nb::cast<int64_t>(how["part_bytes"]);
     o.part_seconds = nb::cast<double>(how["part_seconds"]);

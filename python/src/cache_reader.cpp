@@ -155,8 +155,7 @@ struct CacheReader {
     {
         const qv_cache_layout &l = facts.layout;
         return dict_of("dtype", qv_dtype_name(l.dtype), QVPY_MEMBER(l, width),
-                       QVPY_MEMBER(l, n_deepstack), QVPY_MEMBER(l, packed),
-                       QVPY_MEMBER(facts, made_by), QVPY_MEMBER(facts, n_ok),
+                       QVPY_MEMBER(l, n_deepstack), QVPY_MEMBER(facts, made_by), QVPY_MEMBER(facts, n_ok),
                        QVPY_MEMBER(facts, n_failed));
     }
 
@@ -210,14 +209,13 @@ view(nb::handle self, int64_t index, int i, bool writable)
     std::unique_ptr<Held> held(new Held{ nb::borrow(self), r.cache, r.at(index) });
     checked(qv_cache_hold, r.cache, &held->item);
     const qv_cache_item &t = held->item;
-    if (!t.tokens || i < -2 || i > (l.packed ? 0 : l.n_deepstack))
+    if (!t.tokens || i < -2 || i > l.n_deepstack)
         fail(QV_EINVAL, "item %lld has no tensor %d", (long long)index, i);
     const void *data = i == -1 ? t.grid_thw
                        : i < 0 ? t.timestamps_s
                        : i     ? t.deepstack[i - 1]
                                : t.tokens;
-    const size_t columns = (size_t)l.width * (size_t)(l.packed ? 1 + l.n_deepstack : 1);
-    const size_t matrix[2] = { (size_t)t.rows, columns }, grid[2] = { 1, 3 },
+    const size_t matrix[2] = { (size_t)t.rows, (size_t)l.width }, grid[2] = { 1, 3 },
                  times[1] = { (size_t)t.n_timestamps };
     const size_t *shape = i == -1 ? grid : i < 0 ? times : matrix;
     const nb::dlpack::dtype dtype = i == -1 ? nb::dtype<int64_t>()

@@ -46,8 +46,7 @@ parse_dtype(const std::string &name, bool or_auto)
 
 Model::Model(nb::bytes dir_, const std::string &backend, int device, const std::string &dtype,
              int threads, uintptr_t stream, nb::bytes kernel_folder_,
-             const std::vector<double> &image_mean, const std::vector<double> &image_std,
-             bool stored)
+             const std::vector<double> &image_mean, const std::vector<double> &image_std)
 {
     const auto made = std::make_shared<Tower>();
     const std::string dir = text_of(dir_, "path"), kernel_folder = text_of(kernel_folder_, "path");
@@ -61,7 +60,6 @@ Model::Model(nb::bytes dir_, const std::string &backend, int device, const std::
     o.dtype = parse_dtype(dtype, true);
     o.image_mean = image_mean.size() == 3 ? image_mean.data() : nullptr;
     o.image_std = image_std.size() == 3 ? image_std.data() : nullptr;
-    o.weights = stored ? QV_WEIGHTS_STORED : QV_WEIGHTS_WIDENED;
     const Released released;
     checked(qv_context_open, &c, &made->context);
     checked(qv_model_load, made->context, dir.c_str(), &o, &made->model);
@@ -182,9 +180,9 @@ Model::info()
              QVPY_MEMBER(m, heads), QVPY_MEMBER(m, out_hidden), QVPY_MEMBER(m, patch_size),
              QVPY_MEMBER(m, temporal_patch_size), QVPY_MEMBER(m, merge_size),
              QVPY_MEMBER(m, row_dim), QVPY_MEMBER(m, n_deepstack), QVPY_MEMBER(m, n_parameters),
-             QVPY_MEMBER(m, weight_bytes), QVPY_MEMBER(m, stored_matrices), QVPY_MEMBER(m, digest),
-             "identity", identity, "note", note, "model_warning", warning, "image",
-             preprocess_dict(m.image), "video", preprocess_dict(m.video));
+             QVPY_MEMBER(m, weight_bytes), QVPY_MEMBER(m, digest), "identity", identity, "note",
+             note, "model_warning", warning, "image", preprocess_dict(m.image), "video",
+             preprocess_dict(m.video));
     return d;
 }
 

@@ -59,7 +59,7 @@ def calls(t):
     return {
         "load": (lambda **given: qwenvit.load(**{"threads": 1, **given}).close(),
                  {"path": t["golden"], "backend": "cpu", "dtype": "f32", "device": "cpu", "threads": 1, "stream": None,
-                  "kernel_folder": "", "image_mean": None, "image_std": None, "weights": "stored"}),
+                  "kernel_folder": "", "image_mean": None, "image_std": None}),
         "forward": (model.forward, {"pixel_values": t["pixels"], "grid_thw": t["grid"], "dtype": "f32"}),
         "encode a clip": (encode, {"source": t["clip"], "frames": None, "dtype": "f32", "progress": None,
                                    "errors": "raise", "ordered": True, "decoders": 1, **options}),

@@ -31,14 +31,14 @@ def make_format(folder, model_type="qwen3_vl", **changes):
         json.dump({"format": "qwenvit-cache", "version": "2", "model_type": model_type, "tokens": tokens}, f)
 
 
-def write_part(folder, number, clips, sealed, failed=(), packed=False, grid=(1, 2, 2), frames=3, **about):
+def write_part(folder, number, clips, sealed, failed=(), grid=(1, 2, 2), frames=3, **about):
     """Writes a part. clips: {key: matrices [1 + deepstack][n, width]}, with bf16 as uint16. about:
     other fields of the records."""
     xxh3 = pytest.importorskip("xxhash").xxh3_64_digest
     compact = functools.partial(json.dumps, ensure_ascii=False, separators=(",", ":"))
     name, keys = f"part-00000-of-00001-host-{number:04d}-000000.safetensors", []
     for key, matrices in clips.items():
-        tensors = [np.ascontiguousarray(m).tobytes() for m in ([np.concatenate(matrices, 1)] if packed else matrices)]
+        tensors = [np.ascontiguousarray(m).tobytes() for m in matrices]
         ends = np.array(grid, np.int64).tobytes(), np.arange(float(frames)).tobytes()
         record = {"key": key, "path": key, "status": "ok", "xxh3": xxh3(b"".join(map(xxh3, (*tensors, *ends)))).hex(), **about}
         keys.append((key, compact(record), tensors, len(matrices[0]), *ends))
@@ -281,14 +281,6 @@ def test_torchs_processes_share_a_data_set(folder, tmp_path):
     finally:
         torch.distributed.get_rank, torch.distributed.get_world_size = rank, size
         torch.distributed.destroy_process_group()
-
-
-def test_packed(tmp_path):
-    make_format(tmp_path, packed=True)
-    write_part(tmp_path, 1, {"a": clip_of(1)}, 1, packed=True)
-    entry = qwenvit.Cache(tmp_path)["a"]
-    assert (entry.tokens == 1).all() and (entry.deepstack[1] == 3).all()
-    assert np.shares_memory(entry.packed(), entry.tokens)
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Matrices quantised in groups. A value is code * scale + offset in f32, with the scale and the
- * offset of its group in the row. MLX's affine groups have this form. Two of GGUF's types are
- * converted to it without loss: Q8_0 with codes + 128 and an offset of -128 scales, Q4_0 with an
- * offset of -8 scales. A product of a 16-bit scale with 8 or -128 is exact (if one of f16
- * overflows, it is stored in f32).
+ * offset of its group in the row. MLX's affine groups have this form.
  *
- * The canonical form of a matrix [n,k], in which files are read and which lay_out() accepts, is row
- * by row: k codes of 4 or 8 bits, with the lower half of a byte first, as in MLX; then k/group
- * scales; then as many offsets. Scales and offsets have the matrix's dtype (f32, f16 or bf16). What
- * a device makes of it is up to the device.
+ * The canonical form of a matrix [n,k], which lay_out() accepts, is row by row: k codes of 4 or 8
+ * bits, with the lower half of a byte first, as in MLX; then k/group scales; then as many offsets.
+ * Scales and offsets have the matrix's dtype (f32, f16 or bf16). What a device makes of it is up to
+ * the device.
  */
 #pragma once
 
 #include "dtype.h"
 
-/* Of a gemm_few. QV_FEW_ROWS: the most rows; with more, widening w first is faster. QV_FEW_AT_ONCE:
- * how many of them share one reading and preparing of the codes on a GPU. QV_FEW_GROUP: w's
- * group. */
+/* Of a gemm_few. QV_FEW_ROWS: the most rows; with more, a widened w is faster. QV_FEW_AT_ONCE: how
+ * many of them share one reading and preparing of the codes on a GPU. QV_FEW_GROUP: w's group. */
 enum { QV_FEW_AT_ONCE = 16, QV_FEW_ROWS = 64, QV_FEW_GROUP = 64 };
 
 struct qv_groups {

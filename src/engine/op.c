@@ -441,15 +441,6 @@ check_attention(const struct qv_op_attention *op, qv_error *err)
 static qv_status
 check_gemm(const struct qv_op_gemm *op, qv_error *err)
 {
-    const int64_t bits = op->w_bits, group = op->w_group;
-    if (bits != 0 && bits != 4 && bits != 8)
-        return qv_fail(err, QV_EINVAL, "gemm: w_bits=%lld; it must be 0, 4 or 8", (long long)bits);
-    if (bits ? group != 32 && group != 64 && group != 128 : group)
-        return qv_fail(err, QV_EINVAL, "gemm: w_group=%lld; it must be %s", (long long)group,
-                       bits ? "32, 64 or 128" : "0 where w_bits is");
-    if (bits && op->k % group)
-        return qv_fail(err, QV_EINVAL, "gemm: k=%lld; it must be a multiple of w_group=%lld",
-                       (long long)op->k, (long long)group);
     return check_residual("gemm", op->residual_rows, "m=", op->m, err);
 }
 

@@ -47,12 +47,23 @@ struct qv_op {
     } u;
 };
 
+/* Returns the gemm that does the same with w's values, in x's dtype. */
 static inline struct qv_op_gemm
 qv_op_few_as_gemm(const struct qv_op_gemm_few *op)
 {
-    struct qv_op any; /* no literal, because C++ includes this */
-    any.u.gemm_few = *op;
-    return any.u.gemm;
+    const struct qv_op_gemm gemm = { op->m,
+                                     op->n,
+                                     op->k,
+                                     op->alpha,
+                                     op->bias,
+                                     op->act,
+                                     op->residual_rows,
+                                     op->x_dtype,
+                                     op->x_dtype,
+                                     op->bias_dtype,
+                                     op->residual_dtype,
+                                     op->y_dtype };
+    return gemm;
 }
 
 enum { QV_SEGMENT_LISTS = 4 }; /* attention's lists of segments, see ops.inc */

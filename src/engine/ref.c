@@ -98,27 +98,21 @@ sum_rows(const double *x, int64_t rows, int64_t k, const double *w, double *sums
 /* A gemm widens this many rows of x, and then each row of w once for all of them. */
 enum { WIDE_ROWS = 16 };
 
-/* Writes row j of a gemm's w. round: values of a quantised w are rounded to x's dtype. */
+/* Writes row j of a gemm's w, which is quantised if groups' bits are not 0. */
 static void
-widen_weights(const struct qv_op_gemm *op, const void *w, int64_t j, bool round, double *out)
+widen_weights(const struct qv_op_gemm *op, const struct qv_groups *groups, const void *w, int64_t j,
+              double *out)
 {
-    const struct qv_groups groups = { op->w_bits, op->w_group, (qv_dtype)op->w_dtype };
-    const char *row = (const char *)w + (size_t)j * qv_grouped_row_bytes(&groups, op->k);
-    if (!groups.bits) {
+    const char *row = (const char *)w + (size_t)j * qv_grouped_row_bytes(groups, op->k);
+    if (!groups->bits)
         widen(w, op->w_dtype, j * op->k, op->k, out);
-        return;
-    }
-    for (int64_t l = 0; l < op->k; l++) {
-        double rounded = 0;
-        out[l] = qv_grouped_value(&groups, row, op->k, l);
-        qv_store(&rounded, op->x_dtype, 0, out[l]);
-        if (round)
-            out[l] = qv_load(&rounded, op->x_dtype, 0);
-    }
+    else
+        for (int64_t l = 0; l < op->k; l++)
+            out[l] = qv_grouped_value(groups, row, op->k, l);
 }
 
 static void
-multiply_ref(const struct qv_op_gemm *op, bool round, void *const *p)
+multiply_ref(const struct qv_op_gemm *op, const struct qv_groups *groups, void *const *p)
 {
     const struct qv_op_epilogue epilogue = qv_op_gemm_epilogue(op);
     double *weights = p[SCRATCH], *wide = weights + op->k, sums[WIDE_ROWS];
@@ -126,7 +120,7 @@ multiply_ref(const struct qv_op_gemm *op, bool round, void *const *p)
         const int64_t rows = op->m - first < WIDE_ROWS ? op->m - first : WIDE_ROWS;
         widen(p[0], op->x_dtype, first * op->k, rows * op->k, wide);
         for (int64_t j = 0; j < op->n; j++) {
-            widen_weights(op, p[1], j, round, weights);
+            widen_weights(op, groups, p[1], j, weights);
             sum_rows(wide, rows, op->k, weights, sums);
             for (int64_t i = first; i < first + rows; i++)
                 finish(&epilogue, sums[i - first], i, j, p[2], p[3], p[4]);
@@ -137,14 +131,14 @@ multiply_ref(const struct qv_op_gemm *op, bool round, void *const *p)
 static void
 gemm_ref(const struct qv_op_gemm *op, void *const *p)
 {
-    multiply_ref(op, true, p);
+    multiply_ref(op, &(struct qv_groups){ 0 }, p);
 }
 
 static void
 gemm_few_ref(const struct qv_op_gemm_few *op, void *const *p)
 {
     const struct qv_op_gemm gemm = qv_op_few_as_gemm(op);
-    multiply_ref(&gemm, false, p);
+    multiply_ref(&gemm, &(struct qv_groups){ op->w_bits, op->w_group, (qv_dtype)op->w_dtype }, p);
 }
 
 static void

@@ -16,6 +16,9 @@
         by(__VA_ARGS__, block, out);                                                               \
     }
 
+/* The offset of types with a code for 0. Adding -0 keeps a value of -0, as ggml does. */
+#define NO_OFFSET (-0.0f)
+
 /* Returns the f16 at p, which need not be aligned. */
 static float
 half(const uint8_t *p)
@@ -29,7 +32,7 @@ QV_CLONES static void
 split_q8_0(const uint8_t *b, struct qv_gguf_block *out)
 {
     out->scales[0] = half(b);
-    out->offsets[0] = -128 * out->scales[0];
+    out->offsets[0] = NO_OFFSET;
     for (int i = 0; i < 32; i++)
         out->codes[i] = b[2 + i] ^ 0x80; /* a signed byte + 128 */
 }
@@ -41,7 +44,7 @@ split_nibbles(bool has_least, bool has_fifth, const uint8_t *b, struct qv_gguf_b
 {
     const int fifths = has_least ? 4 : 2, low = has_fifth ? fifths + 4 : fifths;
     out->scales[0] = half(b);
-    out->offsets[0] = has_least ? half(b + 2) : (has_fifth ? -16.0f : -8.0f) * out->scales[0];
+    out->offsets[0] = has_least ? half(b + 2) : NO_OFFSET;
     for (int i = 0; i < 32; i++) {
         const int nibble = b[low + i % 16] >> (i < 16 ? 0 : 4) & 15;
         const int fifth = has_fifth ? b[fifths + i / 8] >> i % 8 & 1 : 0;
@@ -126,13 +129,13 @@ static const struct qv_gguf_type types[] = {
     { 0, "F32", 1, 4, .dtype = QV_F32 },
     { 1, "F16", 1, 2, .dtype = QV_F16 },
     { 30, "BF16", 1, 2, .dtype = QV_BF16 },
-    { 8, "Q8_0", 32, 34, QV_DTYPE_AUTO, split_q8_0, 8, 128, QV_F16, NULL },
-    { 2, "Q4_0", 32, 18, QV_DTYPE_AUTO, split_q4_0, 4, 8, QV_F16, NULL },
-    { 3, "Q4_1", 32, 20, QV_DTYPE_AUTO, split_q4_1, 4, 0, QV_F16, NULL },
-    { 6, "Q5_0", 32, 22, QV_DTYPE_AUTO, split_q5_0, 8, 16, QV_F16, NULL },
-    { 7, "Q5_1", 32, 24, QV_DTYPE_AUTO, split_q5_1, 8, 0, QV_F16, NULL },
-    { 12, "Q4_K", 256, 144, QV_DTYPE_AUTO, split_q4_k, 4, 0, QV_F32, NULL },
-    { 13, "Q5_K", 256, 176, QV_DTYPE_AUTO, split_q5_k, 8, 0, QV_F32, NULL },
+    { 8, "Q8_0", 32, 34, QV_DTYPE_AUTO, split_q8_0, 128, NULL },
+    { 2, "Q4_0", 32, 18, QV_DTYPE_AUTO, split_q4_0, 8, NULL },
+    { 3, "Q4_1", 32, 20, QV_DTYPE_AUTO, split_q4_1, 0, NULL },
+    { 6, "Q5_0", 32, 22, QV_DTYPE_AUTO, split_q5_0, 16, NULL },
+    { 7, "Q5_1", 32, 24, QV_DTYPE_AUTO, split_q5_1, 0, NULL },
+    { 12, "Q4_K", 256, 144, QV_DTYPE_AUTO, split_q4_k, 0, NULL },
+    { 13, "Q5_K", 256, 176, QV_DTYPE_AUTO, split_q5_k, 0, NULL },
     { 14, "Q6_K", 256, 210, .dtype = QV_DTYPE_AUTO, .widen = widen_q6_k },
     { 9, "Q8_1", 32, 40, .dtype = QV_DTYPE_AUTO },
     { 10, "Q2_K", 256, 84, .dtype = QV_DTYPE_AUTO },
@@ -174,15 +177,13 @@ qv_gguf_types_read(void)
     return "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K";
 }
 
-/* Computes the values of groups. With a code of 0 the offset is -0, which keeps -0 as ggml does. */
 QV_CLONES static void
 widen_groups(const struct qv_gguf_block *b, int n, int zero, float *out)
 {
     for (int group = 0; group < n; group++, out += QV_GGUF_GROUP) {
         const uint8_t *codes = b->codes + group * QV_GGUF_GROUP;
-        const float scale = b->scales[group], offset = zero ? -0.0f : b->offsets[group];
         for (int i = 0; i < QV_GGUF_GROUP; i++)
-            out[i] = (float)(codes[i] - zero) * scale + offset;
+            out[i] = (float)(codes[i] - zero) * b->scales[group] + b->offsets[group];
     }
 }
 

@@ -7,8 +7,8 @@
 
 enum { QV_GGUF_GROUP = 32, QV_GGUF_MOST_GROUPS = 8 };
 
-/* A block as groups of 32 values. A value is code * scale + offset. The product is exact, and so is
- * the sum if the type has a code for 0. */
+/* A block as groups of 32 values. A value is (code - zero) * scale + offset, with the type's zero;
+ * the product is exact. */
 struct qv_gguf_block {
     uint8_t codes[QV_GGUF_GROUP * QV_GGUF_MOST_GROUPS];
     float scales[QV_GGUF_MOST_GROUPS], offsets[QV_GGUF_MOST_GROUPS];
@@ -21,10 +21,7 @@ struct qv_gguf_type {
     qv_dtype dtype; /* QV_F32, QV_F16 or QV_BF16 if values are stored as such, else QV_DTYPE_AUTO */
     /* Takes a block apart; NULL if the type has no groups of 32 values. */
     void (*split)(const uint8_t *block, struct qv_gguf_block *out);
-    /* bits: those that a code is kept in, 4 or 8. zero: the code of 0, if offsets are
-     * -zero * scale */
-    int bits, zero;
-    qv_dtype factors; /* the dtype in which scales and offsets are exact */
+    int zero; /* the code of 0; 0 if groups have offsets */
     /* Makes f32 of n values, whole blocks, for a type without `split`. */
     void (*widen)(const void *blocks, int64_t n, float *out);
 };

@@ -44,7 +44,7 @@ list_tensors(const struct qv_token_file *f, struct list *l)
 {
     const struct qv_token_file_options *o = &f->o;
     for (int i = 0; i < f->n_matrices; i++)
-        qv_token_file_name(o->packed, i, add(l, qv_dtype_file_name(o->dtype), o->rows, f->columns));
+        qv_token_file_name(i, add(l, qv_dtype_file_name(o->dtype), o->rows, o->width));
     snprintf(add(l, "I64", o->n_grids, 3), 24, "grid_thw");
     snprintf(add(l, "F64", o->n_timestamps, 0), 24, "timestamps");
 }
@@ -101,9 +101,8 @@ qv_token_file_open(const struct qv_token_file_options *options, const char *cons
     if (!f)
         return qv_fail(err, QV_ENOMEM, "%s: no memory for an output", options->source);
     f->o = *options;
-    f->n_matrices = qv_token_file_matrices(options->packed, options->n_deepstack);
-    f->columns = qv_token_file_columns(options->packed, options->n_deepstack, options->width);
-    f->row_bytes = (size_t)f->columns * qv_dtype_bytes(options->dtype);
+    f->n_matrices = 1 + options->n_deepstack;
+    f->row_bytes = (size_t)options->width * qv_dtype_bytes(options->dtype);
     list_tensors(f, &list);
     const qv_status s = qv_safetensors_writer_open(options->path, list.at, list.n, metadata,
                                                    n_metadata, &f->writer, err);

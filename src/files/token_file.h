@@ -4,43 +4,29 @@
 #pragma once
 
 #include <stdio.h>
+#include <string.h>
 
 #include "qwenvit.h"
 #include "qwenvit_clips.h"
 
-/* The file holds tokens [rows, width] and DeepStack's outputs of the same shape, or all of them
- * in one matrix [rows, width * (1 + n_deepstack)]; grid_thw [n_grids, 3]; and timestamps
+/* The file holds tokens [rows, width] and DeepStack's outputs of the same shape; grid_thw [n_grids, 3]; and timestamps
  * [n_timestamps]. */
 struct qv_token_file_options {
     const char *path;   /* of the file to write */
     const char *source; /* for error texts */
-    qv_dtype dtype;     /* dtype of the tokens: f32, bf16 or f16 */
+    qv_dtype dtype;     /* dtype of the tokens: f32 or bf16 */
     int64_t rows, width, n_grids, n_timestamps;
     int n_deepstack;
-    bool packed;
 };
 
-/* Writes the name of matrix i: "tokens" (or "packed"), "deepstack.0", ... */
+/* Writes the name of matrix i: "tokens", "deepstack.0", ... */
 static inline void
-qv_token_file_name(bool packed, int i, char out[24])
+qv_token_file_name(int i, char out[24])
 {
     if (i)
         snprintf(out, 24, "deepstack.%d", i - 1);
     else
-        snprintf(out, 24, "%s", packed ? "packed" : "tokens");
-}
-
-/* These return how many matrices of tokens a file has, and the columns of each. */
-static inline int
-qv_token_file_matrices(bool packed, int n_deepstack)
-{
-    return packed ? 1 : 1 + n_deepstack;
-}
-
-static inline int64_t
-qv_token_file_columns(bool packed, int n_deepstack, int64_t width)
-{
-    return packed ? width * (1 + n_deepstack) : width;
+        strcpy(out, "tokens");
 }
 
 /* Says where tokens come from. A text that is NULL is not written; digest "": unknown. */

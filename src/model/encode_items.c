@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "error.h"
-#include "feeder.h"
+#include "feeder_inside.h"
 #include "items.h"
 
 /* Hands all items to the feeder. rows[i] becomes the row of the output at which item i's tokens

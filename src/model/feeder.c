@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* A feeder's items, and the packs in which their frame pairs wait for chunks. */
-#include "feeder.h"
+#include "feeder_inside.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -38,8 +38,6 @@ qv_chunk_capacity(const qv_model *model, const qv_capacity *chunk, const qv_capa
 qv_packing
 qv_model_packing(const qv_model *model, int64_t chunk_rows)
 {
-    if (!model || chunk_rows < 0 || chunk_rows > INT32_MAX)
-        return (qv_packing){ .rule = "" };
     const struct qv_caps *caps = &model->ctx->caps;
     const struct qv_config *c = &model->config;
     const struct qv_capacity_bits bits = qv_model_bits(model);
@@ -143,16 +141,6 @@ qv_status
 qv_feeder_open(qv_model *const *models, size_t n_models, const qv_feeder_options *options,
                qv_feeder **out, qv_error *err)
 {
-    if (!models || !n_models || !options || !out)
-        return qv_fail(err, QV_EINVAL,
-                       "open feeder: models, options or out is NULL, or n_models 0");
-    for (size_t i = 0; i < n_models; i++)
-        if (!models[i])
-            return qv_fail(err, QV_EINVAL, "open feeder: model %zu is NULL", i);
-    if (!QV_RESERVED_IS_ZERO(options) || options->chunk_rows < 0 || options->chunk_rows > INT32_MAX)
-        return qv_fail(err, QV_EINVAL,
-                       "open feeder: chunk_rows is %lld; it must be 0 to %d, and reserved fields 0",
-                       (long long)options->chunk_rows, INT32_MAX);
     const qv_plan_options plan = { .output = options->output };
     qv_feeder *f = NULL;
     qv_status status = allocate(models, n_models, &plan, &f, err);
@@ -194,7 +182,7 @@ free_feed(struct qv_fed *fed)
 void
 qv_feeder_close(qv_feeder **feeder)
 {
-    qv_feeder *f = feeder ? *feeder : NULL;
+    qv_feeder *f = *feeder;
     if (!f)
         return;
     for (struct qv_feeder_device *d = f->devices; d < f->devices + f->n_devices; d++) {
@@ -279,8 +267,6 @@ qv_status
 qv_feeder_add(qv_feeder *f, qv_input input, const qv_item *item, const char *name, void *user,
               qv_feed **out, qv_error *err)
 {
-    if (!f || !item || !name || !out)
-        return qv_fail(err, QV_EINVAL, "feeder, item, name or out is NULL");
     if ((unsigned)input >= QV_FEEDER_INPUTS)
         return qv_fail(err, QV_EINVAL, "%s: input is %d, not a qv_input", name, (int)input);
     const qv_model *model = f->devices[0].model;
@@ -315,7 +301,7 @@ qv_status
 qv_feeder_put(qv_feeder *f, qv_feed *feed, const void *data, void *user, qv_error *err)
 {
     struct qv_fed *fed = (struct qv_fed *)feed;
-    if (!f || !fed || fed->put == fed->whole.grid_thw[0] || !(data || fed->whole.data))
+    if (fed->put == fed->whole.grid_thw[0] || !(data || fed->whole.data))
         return qv_fail(err, QV_EINVAL,
                        "put: feeder, feed or data is NULL, or the item is complete");
     struct qv_feeder_pack **link = find_pack(f, fed), *pack = *link;
@@ -354,7 +340,7 @@ bool
 qv_feeder_drop(qv_feeder *f, qv_feed *feed, qv_feeder_piece *piece)
 {
     struct qv_fed *fed = (struct qv_fed *)feed;
-    if (!f || !fed || !piece)
+    if (!fed)
         return false;
     struct qv_feeder_pack *pack = *find_pack(f, fed);
     struct qv_waiting **link = pack ? &pack->waiting : NULL;

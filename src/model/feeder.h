@@ -1,115 +1,117 @@
 /* SPDX-License-Identifier: MIT */
-/* The inside of a feeder. feeder.c keeps the frame pairs that wait, feeder_chunks.c fills chunks
- * with them. */
+/* Declares what jobs and qv_encode compute with: how frame pairs are packed, and the feeder. */
 #pragma once
 
-#include "plan.h"
+#include "qwenvit.h"
 
-enum {
-    QV_FEEDER_INPUTS = QV_INPUT_PATCHES_BF16 + 1,
-    /* A plan for packs of each input, and one for each chunk that may be under way. */
-    QV_FEEDER_PLANS = QV_FEEDER_INPUTS + QV_MOST_CHUNKS
-};
+qv_context *qv_model_context(const qv_model *model); /* the context that it was loaded on */
 
-/* An item. */
-struct qv_fed {
-    qv_feed shown; /* it comes first, as the caller's handle */
-    struct qv_fed *next, **link;
-    qv_item whole;
-    qv_input input;
-    qv_capacity capacity, pair; /* what its pairs are packed in; what one pair takes */
-    int64_t put, waiting;       /* frame pairs put so far; how many of them wait */
-};
+/* How a model's frame pairs are packed into chunks. */
+typedef struct qv_packing {
+    int64_t rows;     /* patches in the chunks that most frame pairs go into */
+    const char *rule; /* how chunks are filled; on some devices another rule gives other bits */
+    /* the most tokens in a chunk of one item's frame pairs alone, unless one pair has more */
+    int64_t alone_tokens;
+} qv_packing;
 
-/* Frame pairs that wait. */
-struct qv_waiting {
-    struct qv_waiting *next;
-    struct qv_fed *fed;
-    qv_feeder_piece piece;
-    int64_t number; /* of the put */
-};
+/* Returns how the model's frame pairs are packed into chunks of chunk_rows patches (0: the device's
+ * own size). The bits of tokens may depend on it, so caches record it. */
+qv_packing qv_model_packing(const qv_model *model, int64_t chunk_rows);
 
-/* The pieces that wait for chunks of one capacity and one input. */
-struct qv_feeder_pack {
-    struct qv_feeder_pack *next;
-    qv_capacity capacity;
-    /* the capacity of its chunks, which qv_encode lowers if all that waits needs less */
-    qv_capacity room;
-    qv_input input;
-    bool begun;                         /* a chunk was chosen from it */
-    struct qv_waiting *waiting, **last; /* the oldest; the link for the next one */
+/*
+ * A feeder fills the chunks of one or more models with the frame pairs of many items, and keeps
+ * each device busy. It makes the plans, and decides which pairs share a chunk. An item's frame
+ * pairs go in order and through one device; a long item spans several chunks. The capacity of an
+ * item's pairs depends only on the size of its frames and the feeder's options.
+ *
+ * Threads. The caller provides one lock. Any thread may call qv_feeder_add, _put and _drop while it
+ * holds the lock. One thread per device calls qv_feeder_ready, which needs the lock, and
+ * qv_feeder_push and _pull, which do not. With a single thread no lock is needed.
+ */
+typedef struct qv_feeder qv_feeder;
+
+typedef struct qv_feeder_options {
+    qv_dtype output;    /* dtype of the tokens: QV_F32 (default) or QV_BF16 */
+    int64_t chunk_rows; /* patches in a chunk; 0: the first device's own size */
+    bool alone;         /* items share no chunk: each gets the capacity for it by itself */
+    /* where plans are slow to make, make the plans of smaller chunks on opening too, so that no
+     * later item waits for one */
+    bool warm_up;
+} qv_feeder_options;
+
+/* An item on its way through a feeder, which owns this struct and writes it. */
+typedef struct qv_feed {
+    void *user;   /* the caller's */
+    int64_t step; /* how many frame pairs each put adds; the last put adds the rest */
+    bool full;    /* two chunks' worth of its frame pairs wait: putting more would gain nothing */
+    int device;   /* the device that its frame pairs go through; -1: not decided yet */
+} qv_feed;
+
+/* Consecutive frame pairs of an item, which one put added. */
+typedef struct qv_feeder_piece {
+    const qv_feed *feed; /* the item; valid while it is not dropped */
+    void *user;          /* as given to the put */
+    qv_item item;        /* these frame pairs */
+    int64_t first;       /* the number of the first of them in the item */
+    bool ends, last;     /* it ends what the put added; it ends the item */
+} qv_feeder_piece;
+
+/* The most pieces in a chunk, and the most that are considered to fill it. */
+#define QV_FEEDER_PIECES 256
+
+/* A chunk, valid from qv_feeder_ready until the next qv_feeder_ready after it was pulled. Tokens
+ * are in the order of the pieces. */
+typedef struct qv_feeder_chunk {
+    const qv_feeder_piece *pieces;
     size_t n;
-};
+    int64_t rows; /* patches of the pieces together */
+    bool is_rest; /* it has all frame pairs that waited for such a chunk */
+    bool refused; /* qv_feeder_push failed because no plan can be made for the chunk */
+    /* set by qv_feeder_push: how many patches and tokens the chunk has room for */
+    int64_t capacity_rows, capacity_tokens;
+} qv_feeder_chunk;
 
-struct qv_filled {
-    qv_feeder_chunk shown; /* it comes first, as what the caller sees */
-    qv_feeder_piece pieces[QV_FEEDER_PIECES];
-    qv_capacity room, capacity; /* its pack's room; its plan's capacity */
-    qv_input input;
-    qv_plan *plan;
-};
+/* Opens a feeder for models of the same tower, each on its own device, and makes the plan that most
+ * frame pairs need for each. From open to close only feeders, jobs and calls of qv_encode may use
+ * the models' contexts. Returns QV_EINVAL, QV_ENOMEM, and what qv_plan_create returns. */
+qv_status qv_feeder_open(qv_model *const *models, size_t n_models, const qv_feeder_options *options,
+                         qv_feeder **out, qv_error *err);
 
-/* A device, which only its own thread uses. */
-struct qv_feeder_device {
-    qv_model *model;
-    qv_plan *plans[QV_FEEDER_PLANS];
-    struct qv_filled chunks[QV_MOST_CHUNKS];
-    int64_t n_pushed, n_pulled, n_timed; /* n_timed: the pulled ones that took_s knows */
-    bool is_chosen;                      /* the next chunk is chosen and not pushed */
-    bool has_turn;                       /* at the device (qv_turn_take) */
-    /* began_s: when the oldest chunk under way began to be computed. took_s: how long the last one
-     * would have taken if full. until_s: until when an idle device waits for the next chunk to fill
-     * (INFINITY: not known yet) */
-    double began_s, took_s, until_s;
-    qv_capacity last; /* what the last chunk took */
-    int64_t repeats;  /* chunks before it that took the same */
-    /* rows: patches of the chunks since the device last ran out of work. spared: rows that those
-     * chunks left empty because no plan was made for them */
-    int64_t rows, spared;
-};
+/* Announces an item, and decides its frame pairs' capacity. If item->data is NULL, each put brings
+ * its own data, as for a clip that is being decoded. Returns QV_EINVAL for an invalid item, with a
+ * message that begins with `name`. */
+qv_status qv_feeder_add(qv_feeder *feeder, qv_input input, const qv_item *item, const char *name,
+                        void *user, qv_feed **out, qv_error *err);
 
-struct qv_feeder {
-    qv_plan_options plan; /* of every plan; its capacity is the one that was asked for */
-    bool is_call;         /* it serves one call of qv_encode */
-    bool alone, fixed;    /* fixed: a chunk that is not full has its pack's capacity too */
-    /* the capacities of most pairs' packs, and of a full chunk of large pairs in one */
-    qv_capacity pack, usual;
-    struct qv_feeder_pack *packs;
-    struct qv_fed *feeds;
-    int64_t n_puts;
-    int n_devices;
-    struct qv_feeder_device devices[];
-};
+/* Puts an item's next frame pairs: feed->step of them, or the rest. `data` is their data, which
+ * must stay valid until they are pushed or dropped, or NULL if item->data was given. Returns
+ * QV_EFULL if QV_FEEDER_PIECES puts wait for the same chunks, QV_ENOMEM, or QV_EINVAL if nothing is
+ * left of the item. */
+qv_status qv_feeder_put(qv_feeder *feeder, qv_feed *feed, const void *data, void *user,
+                        qv_error *err);
 
-/* Opens a feeder for one call of qv_encode: everything is put first, a plan is made once the
- * previous plan has no chunk under way, and plans have all of the caller's options. */
-qv_status qv_feeder_open_call(qv_model *model, const qv_plan_options *options, bool alone,
-                              qv_feeder **out, qv_error *err);
+/* Chooses the device's next chunk: as many of the oldest pairs as fit, then the pairs that fill it
+ * best. qv_feeder_push must follow. now_s is the time on any clock, in seconds. `more` says that
+ * more pairs are coming, and can be put before the waiting ones are pushed. The waiting pairs then
+ * wait for a full chunk: while the device works, and once it is idle for as long as it takes to
+ * compute a full chunk. Without `more` they go at once. Returns NULL if no chunk may go yet, or if
+ * a chunk must be pulled first; *wait_s is lowered to the seconds after which to ask again. */
+const qv_feeder_chunk *qv_feeder_ready(qv_feeder *feeder, int device, double now_s, bool more,
+                                       double *wait_s);
 
-/* The first begins the feeder's turn at a device unless it has one; the second ends it if it has
- * one. */
-void qv_feeder_take_turn(struct qv_feeder_device *d);
-void qv_feeder_end_turn(struct qv_feeder_device *d);
+/* Pushes the chunk that qv_feeder_ready chose, and may make a plan for later chunks while the
+ * device computes. Returns what qv_plan_create and qv_plan_push return. If the chunk is `refused`,
+ * only its items have failed; after any other failure the device is lost: drop its items, and do
+ * not use it again. */
+qv_status qv_feeder_push(qv_feeder *feeder, int device, qv_error *err);
 
-/* Returns the oldest chunk under way, or NULL. */
-const qv_feeder_chunk *qv_feeder_oldest(const qv_feeder *f, int device);
-/* Pulls the oldest chunk. Piece i's tokens go to rows of `out` from first_rows[i] on; with NULL,
- * they lie one after another. */
-qv_status qv_feeder_pull_pieces(qv_feeder *f, int device, qv_tokens *out, const int64_t *first_rows,
-                                qv_error *err);
-/* Drops the chunk that qv_feeder_ready has chosen, for tools that only ask what goes where. */
-void qv_feeder_pass(qv_feeder *f, int device);
+/* Waits for the device's oldest chunk and writes its tokens, like qv_plan_pull. */
+qv_status qv_feeder_pull(qv_feeder *feeder, int device, qv_tokens *out, qv_error *err);
 
-/* Takes n pairs off the front of the piece at a link of the pack, and frees a piece that is empty.
- * The link is then the next piece's. */
-qv_feeder_piece qv_feeder_take(const qv_feeder *f, struct qv_feeder_pack *pack,
-                               struct qv_waiting **link, int64_t n);
-/* Frees the pack if nothing waits in it. */
-void qv_feeder_free_empty(qv_feeder *f, struct qv_feeder_pack *pack);
+/* Removes a waiting piece of the item and returns true; if none waits, frees the feed and returns
+ * false. When an item has failed or is done, call it until it returns false. Chunks that have been
+ * chosen are not changed. */
+bool qv_feeder_drop(qv_feeder *feeder, qv_feed *feed, qv_feeder_piece *piece);
 
-/* Returns the capacity of the chunks that an item's pairs are packed into, if chunks of `rows`
- * patches were asked for; see qv_capacity_for_pairs. */
-qv_capacity qv_pack_capacity(const qv_model *model, int64_t rows, const int64_t grid_thw[3]);
-/* Returns the capacity for a chunk that takes `used` of `chunk`; see qv_capacity_for_chunk. */
-qv_capacity qv_chunk_capacity(const qv_model *model, const qv_capacity *chunk,
-                              const qv_capacity *used, bool more, int64_t repeats);
+/* Waits for chunks under way, and frees the feeder, all feeds and plans. */
+void qv_feeder_close(qv_feeder **feeder);

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "error.h"
-#include "feeder.h"
+#include "feeder_inside.h"
 #include "packer.h"
 
 /* ---- choosing -------------------------------------------------------------------------------- */
@@ -315,8 +315,6 @@ waits_on(const qv_feeder *f, struct qv_feeder_device *d, double now_s, double *w
 const qv_feeder_chunk *
 qv_feeder_ready(qv_feeder *f, int device, double now_s, bool more, double *wait_s)
 {
-    if (!f || !wait_s || device < 0 || device >= f->n_devices)
-        return NULL;
     struct qv_feeder_device *d = &f->devices[device];
     struct qv_filled *chunk = next_of(d);
     if (d->n_pushed - d->n_pulled >= d->model->ctx->caps.chunks)
@@ -365,7 +363,7 @@ push(const qv_feeder *f, struct qv_feeder_device *d, qv_error *err)
 qv_status
 qv_feeder_push(qv_feeder *f, int device, qv_error *err)
 {
-    if (!f || device < 0 || device >= f->n_devices || !f->devices[device].is_chosen)
+    if (!f->devices[device].is_chosen)
         return qv_fail(err, QV_ESTATE, "push: no chunk was chosen for device %d", device);
     struct qv_feeder_device *d = &f->devices[device];
     qv_feeder_take_turn(d);
@@ -381,7 +379,7 @@ qv_status
 qv_feeder_pull_pieces(qv_feeder *f, int device, qv_tokens *out, const int64_t *first_rows,
                       qv_error *err)
 {
-    if (!f || device < 0 || device >= f->n_devices || !qv_feeder_oldest(f, device))
+    if (!qv_feeder_oldest(f, device))
         return qv_fail(err, QV_ESTATE, "pull: device %d has no chunk under way", device);
     struct qv_feeder_device *d = &f->devices[device];
     qv_plan *plan = d->chunks[d->n_pulled % QV_MOST_CHUNKS].plan;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+#include "feeder.h"
 #include "model.h"
 
 #include <math.h>
@@ -71,11 +72,6 @@ qv_model_load(qv_context *ctx, const char *dir, const qv_model_options *options,
     if (o->dtype != QV_DTYPE_AUTO && o->dtype != QV_F32 && o->dtype != QV_BF16)
         return qv_fail(err, QV_EINVAL, "dtype is %s; must be auto, f32 or bf16",
                        qv_dtype_name(o->dtype));
-    if (o->weights != QV_WEIGHTS_WIDENED && o->weights != QV_WEIGHTS_STORED)
-        return qv_fail(err, QV_EINVAL,
-                       "weights is %d; must be QV_WEIGHTS_WIDENED or "
-                       "QV_WEIGHTS_STORED",
-                       (int)o->weights);
     qv_model *model = calloc(1, sizeof *model);
     if (!model)
         return qv_fail(err, QV_ENOMEM, "no memory for a model");
@@ -99,8 +95,7 @@ qv_model_load(qv_context *ctx, const char *dir, const qv_model_options *options,
     if (!status)
         status =
             qv_weights_load(ctx->dev, &model->config, &model->tower, dir,
-                            &(struct qv_weights_loading){ model->dtype, ctx->threads, o->describe,
-                                                          o->weights == QV_WEIGHTS_STORED },
+                            &(struct qv_weights_loading){ model->dtype, ctx->threads, o->describe },
                             &model->weights, err);
     if (!status)
         status = qv_identity_make(&model->config, model->weights.digest, model->identity,
@@ -162,7 +157,6 @@ qv_model_get_info(const qv_model *model, qv_model_info *out)
                             .folder = model->folder,
                             .note = c->note,
                             .warning = c->warning,
-                            .stored_matrices = model->weights.n_stored,
                             .device = model->ctx->device,
                             .identity = model->identity,
                             .config = model->numbers,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "capacity.h"
+#include "feeder.h"
 
 /* Frame pairs of one item that wait for a chunk. */
 struct qv_pack_run {

@@ -86,7 +86,6 @@ shape_of(const struct qv_plan *plan)
                                     .residual_apart = caps->residual_apart,
                                     .side = caps->side,
                                     .dtype = plan->model->dtype,
-                                    .groups = plan->model->weights.groups,
                                     .output = o->output ? o->output : QV_F32 };
 }
 

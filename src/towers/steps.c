@@ -104,11 +104,6 @@ linear(struct builder *b, int64_t rows, int x, struct qv_linear w, int act, int 
                                      .act = act,
                                      .residual_rows = residual == QV_NO_OPERAND ? 0 : rows };
     qv_op_set_dtype(&op, b->s->dtype);
-    if (b->s->groups && b->s->groups[w.weight].bits) {
-        op.u.gemm.w_bits = b->s->groups[w.weight].bits;
-        op.u.gemm.w_group = b->s->groups[w.weight].group;
-        op.u.gemm.w_dtype = b->s->groups[w.weight].dtype;
-    }
     return append(b, op, OPERANDS(x, tensor(w.weight), tensor(w.bias), residual, y));
 }
 

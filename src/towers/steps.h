@@ -64,8 +64,6 @@ struct qv_tower_shape {
     int64_t gated_rows; /* this and the next two: see qv_caps */
     bool residual_apart, side;
     qv_dtype dtype, output;
-    const struct qv_groups
-        *groups; /* [tensors]: how each is quantised on the device; NULL: none is */
 };
 
 /* The attention of a chunk's patches within their segments, as an operation on packed rows of q,

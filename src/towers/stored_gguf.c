@@ -3,7 +3,6 @@
  * several tensors. */
 #include "stored_tensor.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -376,80 +375,6 @@ qv_stored_gguf_read(const struct qv_stored_tensor *stored, int64_t row, int64_t 
         status = read_rows(stored, cut.piece, cut.row, cut.rows, raw, err);
         for (int64_t i = 0; stored->widens && i < cut.rows && !status; i++)
             widen_row(stored, cut.piece, raw + (size_t)i * bytes, out + (size_t)i * out_bytes);
-    }
-    return status;
-}
-
-/* ---- kept as they are quantised -------------------------------------------------------------- */
-
-struct qv_groups
-qv_stored_gguf_groups(const struct qv_stored_tensor *stored)
-{
-    struct qv_groups all = { 0 };
-    for (int i = 0; i < stored->n_pieces; i++) {
-        const struct qv_gguf_type *type = stored->pieces[i].tensor->type;
-        const bool same = !i || (all.bits == type->bits && all.dtype == type->factors);
-        if (!type->split || !same || stored->frames || stored->stored_cols)
-            return (struct qv_groups){ 0 };
-        all = (struct qv_groups){ type->bits, QV_GGUF_GROUP, type->factors };
-    }
-    return all;
-}
-
-/* Adds a block's codes and factors, which begin at group `first`, to a row in canonical form. */
-static void
-keep_block(const struct qv_groups *groups, const struct qv_gguf_block *block, int n, int64_t first,
-           int64_t k, char *row)
-{
-    uint8_t *codes = (uint8_t *)row + first * QV_GGUF_GROUP * groups->bits / 8;
-    char *factors = row + k * groups->bits / 8;
-    if (groups->bits == 8)
-        memcpy(codes, block->codes, (size_t)n * QV_GGUF_GROUP);
-    for (int i = 0; groups->bits == 4 && i < n * QV_GGUF_GROUP; i += 2)
-        codes[i / 2] = (uint8_t)(block->codes[i] | block->codes[i + 1] << 4);
-    for (int i = 0; i < n; i++) {
-        qv_store(factors, groups->dtype, first + i, (double)block->scales[i]);
-        qv_store(factors, groups->dtype, k / QV_GGUF_GROUP + first + i, (double)block->offsets[i]);
-    }
-}
-
-static qv_status
-keep_row(const struct qv_stored_tensor *stored, const struct qv_gguf_piece *piece,
-         const uint8_t *raw, int64_t k, char *row, qv_error *err)
-{
-    const struct qv_groups groups = qv_stored_gguf_groups(stored);
-    const struct qv_gguf_type *type = piece->tensor->type;
-    const int n = type->values / QV_GGUF_GROUP;
-    for (int64_t at = 0; at < stored->piece_cols; at += type->values, raw += type->bytes) {
-        struct qv_gguf_block block;
-        type->split(raw, &block);
-        for (int i = 0; i < n && groups.dtype == QV_F16; i++)
-            if (!(fabsf(block.offsets[i]) <= 65504))
-                return qv_fail(err, QV_EUNSUPPORTED,
-                               "%s: tensor %s has a scale of %g, and %d times that overflows "
-                               "f16: load this file with weights bf16, not stored",
-                               qv_path_tail(stored->path), piece->tensor->name,
-                               (double)block.scales[i], -type->zero);
-        keep_block(&groups, &block, n, at / QV_GGUF_GROUP, k, row);
-    }
-    return QV_OK;
-}
-
-qv_status
-qv_stored_gguf_keep(const struct qv_stored_tensor *stored, int64_t row, int64_t rows,
-                    const struct qv_stored_room *room, int64_t k, void *out, qv_error *err)
-{
-    const struct qv_groups groups = qv_stored_gguf_groups(stored);
-    const size_t to = qv_grouped_row_bytes(&groups, k), apart = longest_stored_row(stored);
-    qv_status status = QV_OK;
-    memset(out, 0, (size_t)rows * to);
-    for (int p = 0; p < stored->n_pieces; p++) {
-        const struct cut cut = cut_of(stored, p, row, rows);
-        const size_t bytes = stored_row(stored, cut.piece);
-        const uint8_t *raw = (const uint8_t *)room->raw + (size_t)cut.at * apart;
-        for (int64_t i = 0; i < cut.rows && !status; i++)
-            status = keep_row(stored, cut.piece, raw + (size_t)i * bytes, k,
-                              (char *)out + (size_t)(cut.at + i) * to, err);
     }
     return status;
 }

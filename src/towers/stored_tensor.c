@@ -182,39 +182,6 @@ read_quantised(const struct qv_stored_tensor *stored, int64_t row, int64_t rows,
     return QV_OK;
 }
 
-struct qv_groups
-qv_stored_groups(const struct qv_stored_tensor *stored)
-{
-    if (stored->gguf)
-        return qv_stored_gguf_groups(stored);
-    if (!stored->bits)
-        return (struct qv_groups){ 0 };
-    return (struct qv_groups){ stored->bits, stored->group, stored->scales.tensor->dtype };
-}
-
-/* MLX's words of 32 bits have their first value lowest: as bytes they are canonical. */
-qv_status
-qv_stored_keep(const struct qv_stored_tensor *stored, int64_t row, int64_t rows,
-               const struct qv_stored_room *room, int64_t k, void *out, qv_error *err)
-{
-    if (stored->gguf)
-        return qv_stored_gguf_keep(stored, row, rows, room, k, out, err);
-    const struct qv_groups groups = { stored->bits, stored->group, stored->scales.tensor->dtype };
-    const struct quantised_row one = quantised_row(stored);
-    const size_t to = qv_grouped_row_bytes(&groups, k), codes = (size_t)(k * stored->bits / 8);
-    const size_t scales = (to - codes) / 2;
-    const char *raw = room->raw, *factors = raw + (size_t)rows * one.codes;
-    memset(out, 0, (size_t)rows * to);
-    for (int64_t i = 0; i < rows; i++) {
-        char *at = (char *)out + (size_t)i * to;
-        memcpy(at, raw + (size_t)i * one.codes, one.codes);
-        for (int64_t which = 0; which < 2; which++)
-            memcpy(at + codes + (size_t)which * scales,
-                   factors + (size_t)(which * rows + i) * one.scales, one.scales);
-    }
-    return QV_OK;
-}
-
 /* ---- stored tensors -------------------------------------------------------------------------- */
 
 qv_status

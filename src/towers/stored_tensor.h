@@ -7,7 +7,6 @@
  */
 #pragma once
 
-#include "engine/grouped.h"
 #include "files/gguf.h"
 #include "files/safetensors.h"
 #include "tower.h"
@@ -81,16 +80,6 @@ struct qv_stored_room {
     size_t bytes; /* size of each block */
 };
 
-/* Returns how the tensor is quantised, as a device may keep it; bits is 0 if it is not. */
-struct qv_groups qv_stored_groups(const struct qv_stored_tensor *stored);
-
-/* Makes the canonical form (engine/grouped.h) of rows of a quantised matrix that qv_stored_read has
- * read into the room. A row gets k values, which may be more than there are; the rest are groups of
- * zeros. Returns QV_EUNSUPPORTED if a GGUF file's scale is so large that its offset overflows the
- * dtype. */
-qv_status qv_stored_keep(const struct qv_stored_tensor *stored, int64_t row, int64_t rows,
-                         const struct qv_stored_room *room, int64_t k, void *out, qv_error *err);
-
 /* The bytes that each block of a room needs for a row. */
 size_t qv_stored_row_bytes(const struct qv_stored_tensor *stored);
 
@@ -157,7 +146,3 @@ qv_status qv_stored_gguf_find(const struct qv_gguf *file, const struct qv_config
 size_t qv_stored_gguf_row_bytes(const struct qv_stored_tensor *stored);
 qv_status qv_stored_gguf_read(const struct qv_stored_tensor *stored, int64_t row, int64_t rows,
                               const struct qv_stored_room *room, void **values, qv_error *err);
-struct qv_groups qv_stored_gguf_groups(const struct qv_stored_tensor *stored);
-qv_status qv_stored_gguf_keep(const struct qv_stored_tensor *stored, int64_t row, int64_t rows,
-                              const struct qv_stored_room *room, int64_t k, void *out,
-                              qv_error *err);

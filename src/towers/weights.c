@@ -27,7 +27,6 @@ enum {
 struct source {
     struct qv_tensor_spec spec;
     struct qv_stored_tensor stored[QV_MOST_STORED];
-    struct qv_groups groups; /* how it stays quantised on the device; bits 0: it is widened */
     struct qv_layout layout; /* how the device lays it out */
     size_t row_bytes;        /* bytes that a row needs in each block of a place */
 };
@@ -67,7 +66,6 @@ struct loader {
     const struct qv_tower *tower;
     struct qv_stored_tower stored;
     qv_dtype dtype;
-    bool keeps; /* quantised matrices stay quantised */
     struct source *sources;
     int threads;          /* how many threads read */
     struct slice *slices; /* the slices of all sources, in their order */
@@ -99,24 +97,6 @@ bytes_of_row(const struct source *s)
     return most;
 }
 
-/* Tells how a matrix stays quantised. All its stored tensors must be quantised alike, and
- * its padding must be whole groups. The patch embedding is always widened, since not every
- * device runs it as a linear layer. */
-static struct qv_groups
-groups_to_keep(const struct loader *l, const struct source *s)
-{
-    const struct qv_groups first = qv_stored_groups(&s->stored[0]), none = { 0 };
-    if (!l->keeps || s->spec.form != QV_TENSOR_MATRIX || s->spec.conv3d || !first.bits ||
-        s->spec.pad_k % first.group || s->spec.copies)
-        return none;
-    for (int i = 1; i < s->spec.n_stored; i++) {
-        const struct qv_groups other = qv_stored_groups(&s->stored[i]);
-        if (first.bits != other.bits || first.group != other.group || first.dtype != other.dtype)
-            return none;
-    }
-    return first;
-}
-
 static qv_status
 find_all(struct loader *l, size_t n, qv_error *err)
 {
@@ -127,8 +107,6 @@ find_all(struct loader *l, size_t n, qv_error *err)
         for (int i = 0; i < s->spec.n_stored && !status; i++)
             status = qv_stored_find(&l->stored, l->config, &s->spec, i, &s->stored[i], err);
         s->row_bytes = status ? 0 : bytes_of_row(s);
-        if (!status)
-            s->groups = groups_to_keep(l, s);
     }
     return status;
 }
@@ -138,10 +116,8 @@ find_all(struct loader *l, size_t n, qv_error *err)
 static struct qv_matrix
 matrix_of(const struct loader *l, const struct source *s)
 {
-    return (struct qv_matrix){ .n = qv_tensor_rows(&s->spec),
-                               .k = longest_row(s),
-                               .dtype = s->groups.bits ? s->groups.dtype : l->dtype,
-                               .groups = s->groups };
+    const int64_t rows = qv_tensor_rows(&s->spec);
+    return (struct qv_matrix){ .n = rows, .k = longest_row(s), .dtype = l->dtype };
 }
 
 static qv_status
@@ -173,8 +149,6 @@ measure(struct loader *l, struct qv_weights *w, qv_error *err)
         w->buffers[id].offset = w->bytes;
         w->bytes += qv_aligned(s->layout.bytes);
         w->n_parameters += s->spec.n_stored * qv_stored_rows(&s->spec) * s->spec.k;
-        w->groups[id] = s->groups;
-        w->n_stored += s->groups.bits != 0;
     }
     for (int i = 0; i < 2; i++) { /* the rotary angles' cosines and sines */
         w->buffers[w->n + i].offset = w->bytes;
@@ -218,7 +192,7 @@ read_piece(const struct source *s, const struct piece *piece, qv_dtype dtype, st
     const struct qv_stored_tensor *from = &s->stored[piece->stored];
     const int64_t n = piece->rows * s->spec.k;
     const size_t before = (size_t)piece->at * s->row_bytes;
-    const bool in_place = from->dtype == dtype && !s->spec.pad_k && !s->groups.bits;
+    const bool in_place = from->dtype == dtype && !s->spec.pad_k;
     const struct qv_stored_room room = { in_place ? to : place->raw + before,
                                          place->canonical + before,
                                          before < place->bytes ? place->bytes - before : 0 };
@@ -234,8 +208,6 @@ read_piece(const struct source *s, const struct piece *piece, qv_dtype dtype, st
     if (bad < n)
         return qv_fail(err, QV_EFORMAT, "%s: tensor %s: value %lld is not finite in %s", from->path,
                        from->name, (long long)(piece->row * s->spec.k + bad), qv_dtype_name(dtype));
-    if (s->groups.bits) /* the widened values were digested and checked; the stored ones are kept */
-        return qv_stored_keep(from, piece->row, piece->rows, &room, longest_row(s), to, err);
     return QV_OK;
 }
 
@@ -270,9 +242,7 @@ read_slice(void *loader, size_t i, qv_error *err)
     const qv_dtype dtype = dtype_of(l, slice->source);
     const int64_t apart = spec->n + spec->pad_n;
     const size_t element = qv_dtype_bytes(dtype);
-    const struct qv_groups *groups = &slice->source->groups;
-    const size_t row_bytes = groups->bits ? qv_grouped_row_bytes(groups, longest_row(slice->source))
-                                          : (size_t)longest_row(slice->source) * element;
+    const size_t row_bytes = (size_t)longest_row(slice->source) * element;
     qv_status status = QV_OK;
     place->n_stored = 0;
     for (int64_t at = 0, n; at < slice->rows && !status; at += n) {
@@ -283,8 +253,7 @@ read_slice(void *loader, size_t i, qv_error *err)
         if (in < spec->n) {
             const struct piece piece = { (int)(row / apart), in, n, at };
             status = read_piece(slice->source, &piece, dtype, place, to, err);
-            if (!groups->bits)
-                pad_rows(to, element, n, spec->k, spec->pad_k);
+            pad_rows(to, element, n, spec->k, spec->pad_k);
         } else {
             memset(to, 0, (size_t)n * row_bytes);
         }
@@ -454,14 +423,11 @@ qv_weights_load(struct qv_device *dev, const struct qv_config *config, const str
                 const char *dir, const struct qv_weights_loading *how, struct qv_weights *out,
                 qv_error *err)
 {
-    struct loader l = {
-        .dev = dev, .config = config, .tower = tower, .dtype = how->dtype, .keeps = how->stored
-    };
+    struct loader l = { .dev = dev, .config = config, .tower = tower, .dtype = how->dtype };
     struct qv_weights w = { .n = tower->n };
     l.sources = calloc(w.n, sizeof *l.sources);
     w.buffers = calloc(w.n + 2, sizeof *w.buffers);
-    w.groups = calloc(w.n + 1, sizeof *w.groups);
-    qv_status status = l.sources && w.buffers && w.groups
+    qv_status status = l.sources && w.buffers
                            ? qv_stored_tower_open(dir, config, tower, &l.stored, err)
                            : qv_fail(err, QV_ENOMEM, "no memory for %zu tensors", w.n);
     if (!status)
@@ -498,6 +464,5 @@ qv_weights_free(struct qv_device *dev, struct qv_weights *weights)
     if (weights->memory)
         dev->backend->free(dev, weights->memory);
     free(weights->buffers);
-    free(weights->groups);
     memset(weights, 0, sizeof *weights);
 }

@@ -14,10 +14,8 @@ struct qv_weights {
     struct qv_memory *memory;
     /* [n], by tensor id; the rotary cosines and sines are the last two */
     struct qv_buffer *buffers;
-    struct qv_groups
-        *groups; /* [n], how each tensor is quantised on the device; bits 0: it is not */
     size_t n, bytes;
-    int64_t n_parameters, n_stored; /* n_stored: how many tensors are quantised on the device */
+    int64_t n_parameters;
     char digest[40];
     char remark[QV_WEIGHTS_REMARK]; /* tensors that should have been used; "": nothing to say */
 };
@@ -31,7 +29,6 @@ struct qv_weights_loading {
     qv_dtype dtype; /* the dtype on the device */
     int threads;    /* the most threads that read; only the caller's thread calls the device */
     bool describe;  /* tensors are found and checked, and not loaded */
-    bool stored;    /* quantised matrices stay quantised */
 };
 
 /*

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Takes an image through an installed qwenvit: libqwenvit_clips reads and sizes it and libqwenvit
- * encodes it; then a job does the same. Usage: consumer MODEL [DECODER BACKENDS], in a folder where
+/* Takes an image through an installed qwenvit: it is read, sized and
+ * encoded; then a job does the same. Usage: consumer MODEL [DECODER BACKENDS], in a folder where
  * it may write. The shared libraries find qwenvit-decoder and the backends by themselves. A program
  * with the static libraries says where they are. */
 #include <qwenvit_clips.h>

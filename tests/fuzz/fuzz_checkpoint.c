@@ -163,9 +163,7 @@ load(const qv_context *ctx, const struct qv_config *c, const struct qv_tower *to
 {
     struct loaded out = { 0 };
     qv_weights_slice_bytes = slice_bytes;
-    const struct qv_weights_loading how = { .dtype = dtype,
-                                            .threads = threads,
-                                            .stored = dtype == QV_F32 }; /* or widened */
+    const struct qv_weights_loading how = { .dtype = dtype, .threads = threads };
     out.status = qv_weights_load(ctx->dev, c, tower, fuzz_folder, &how, &out.weights, &out.err);
     fuzz_failed(out.status, &out.err);
     return out;

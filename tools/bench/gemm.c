@@ -15,8 +15,7 @@ enum { MOST_COPIES = 1024 };
 static const int64_t row_counts[] = { 1,  2,  3,  4,  5,  6,  7,  8,  9,   10,  11,  12,
                                       13, 14, 15, 16, 24, 32, 48, 64, 128, 256, 760, 1024 };
 enum { N_ROW_COUNTS = sizeof row_counts / sizeof *row_counts };
-/* The most rows for a matrix by itself. */
-enum { MOST_ROWS_ALONE = 128 };
+enum { MOST_ROWS_ALONE = 128 }; /* for a matrix by itself */
 
 struct projection {
     const char *name;
@@ -51,9 +50,9 @@ open_rows(const struct gemm_bench *g, int64_t m, qv_dtype dtype, struct bench_op
                                      .residual_rows = g->p->residual ? m : 0 };
     qv_op_set_dtype(&op, dtype);
     if (g->groups.bits) {
-        op.u.gemm.w_bits = g->groups.bits;
-        op.u.gemm.w_group = g->groups.group;
-        op.u.gemm.w_dtype = g->groups.dtype;
+        op.u.gemm_few.w_bits = g->groups.bits;
+        op.u.gemm_few.w_group = g->groups.group;
+        op.u.gemm_few.w_dtype = g->groups.dtype;
     }
     const size_t n = (size_t)g->copies;
     struct qv_op *ops = malloc(n * sizeof *ops);
@@ -109,9 +108,9 @@ static int
 count_rows(const struct gemm_bench *g)
 {
     int n = 0;
-    const int64_t possible = g->groups.bits ? QV_FEW_ROWS : g->alone ? MOST_ROWS_ALONE : INT64_MAX;
-    const int64_t most = g->b->o->rows ? g->b->o->rows : possible;
-    while (n < N_ROW_COUNTS && row_counts[n] <= most)
+    const int64_t most = g->b->o->rows ? g->b->o->rows : g->alone ? MOST_ROWS_ALONE : INT64_MAX;
+    const int64_t allowed = g->groups.bits ? QV_FEW_ROWS : INT64_MAX;
+    while (n < N_ROW_COUNTS && row_counts[n] <= most && row_counts[n] <= allowed)
         n++;
     return n;
 }
@@ -229,9 +228,6 @@ bench_gemm(struct bench *b, qv_error *err)
     const struct tool_options *o = b->o;
     struct gemm_bench g = { .b = b, .alone = o->shape[0] > 0, .groups = o->weights.groups };
     struct qv_config c;
-    if (o->weights.stored)
-        return qv_fail(err, QV_EINVAL,
-                       "bench gemm: --weights is \"stored\", must be q4g64, q8g64 or bf16");
     qv_status status = bench_open(b, err);
     if (!status)
         status = read_sizes(&g, &c, err);

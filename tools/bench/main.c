@@ -16,7 +16,6 @@
     "  streamed          the same, with as many chunks under way as the plan allows\n"             \
     "  limit             the same GEMMs without epilogues and the same attention, alone\n"         \
     "  floor             the limit, and the bytes of all other operations at the copy rate\n"      \
-    "  over_widened      stored weights over the same weights widened when they are loaded\n"      \
     "  fill              share of the chunks' rows that are used\n\n"                              \
     "patch-embed, conv3d\n"                                                                        \
     "  patchify, still, pointwise, frames, by depth, direct: the lowerings (docs/conv3d.md)\n"     \
@@ -59,11 +58,10 @@ BENCH(profile, "profile")
 enum { DEVICE = GROUP_DEVICE | GROUP_JSON | GROUP_BENCH };
 static const struct tool benches[] = {
     { .name = "bench tower",
-      .does = "Times a tower on one grid, or on the grids of --pack, next to its limit and floor.\n"
-              "With --weights stored it also times the same model widened.",
+      .does = "Times a tower on one grid, or on the grids of --pack, next to its limit and floor.",
       .needs = "--model",
       .example = "qwenvit bench tower --model synthetic --grid 1,20,38 --dtype bf16",
-      .groups = DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_TOWER,
+      .groups = DEVICE | GROUP_MODEL | GROUP_TOWER,
       .run = run_tower },
     { .name = "bench patch-embed",
       .does = "Times the patch embedding as a GEMM and as the library's own Conv3d. Without "
@@ -77,10 +75,9 @@ static const struct tool benches[] = {
       .groups = DEVICE | GROUP_CONV3D,
       .run = run_conv3d },
     { .name = "bench gemm",
-      .does = "Times a tower's matrices, or one of --shape, from one row up. --weights may also be "
-              "q4g64 or\nq8g64 here, with up to 64 rows.",
+      .does = "Times a tower's matrices, or one of --shape, from one row up.",
       .example = "qwenvit bench gemm --shape 5120,13824 --weights q4g64",
-      .groups = DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_GEMM,
+      .groups = DEVICE | GROUP_MODEL | GROUP_GEMM,
       .run = run_gemm },
 };
 
@@ -97,8 +94,7 @@ static const struct tool tools[] = {
               "every layer and\noperation of a chunk, with random pixels.",
       .needs = "--model",
       .example = "qwenvit profile --model Qwen3-VL-4B-Instruct clip.mp4",
-      .groups =
-          GROUP_DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_CLIP | GROUP_PROFILE | GROUP_JSON,
+      .groups = GROUP_DEVICE | GROUP_MODEL | GROUP_CLIP | GROUP_PROFILE | GROUP_JSON,
       .run = run_profile },
 };
 

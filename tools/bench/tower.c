@@ -2,9 +2,8 @@
 /*
  * qwenvit bench tower: a clip of --grid, or the items of --pack as a job packs them into chunks. It
  * times the chunks' work on the device, its limit and floor (limit.c), and the same chunks as
- * callers see them, one by one and in a stream. A model whose weights stay quantised is also timed
- * with its weights widened. All of these run alternately, so that their ratios mean something even
- * on a machine that is disturbed.
+ * callers see them, one by one and in a stream. All of these run alternately, so that their ratios
+ * mean something even on a machine that is disturbed.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,17 +11,17 @@
 #include "bench.h"
 #include "error.h"
 #include "grow.h"
-#include "model/feeder.h"
+#include "model/feeder_inside.h"
 #include "model/items.h"
 
 enum { STREAMED = 8 }; /* how often a single chunk is streamed */
 
 struct tower_bench {
     struct bench *b;
-    qv_model *model, *widened; /* widened NULL: the model has no weights that stay quantised */
+    qv_model *model;
     qv_model_info m;
-    qv_plan *plan, *widened_plan;
-    qv_plan_info info, widened_info;
+    qv_plan *plan;
+    qv_plan_info info;
     qv_item *items;             /* clips and images, which share their pixels */
     struct bench_chunk *chunks; /* [n_chunks], with items of their own */
     size_t n_items, item_room, n_chunks, chunk_room;
@@ -31,7 +30,6 @@ struct tower_bench {
     void *pixels, *room; /* memory of qv_host_alloc: pixels of the largest item; a chunk's tokens */
     qv_tokens tokens;
     struct bench_limit limit;
-    char weights[32]; /* how weights stay quantised, such as "q4g64"; "": none does */
 };
 
 /* ---- items and chunks ------------------------------------------------------------------------ */
@@ -178,37 +176,12 @@ open_chunks(struct tower_bench *t, const struct tool_options *o, qv_error *err)
                : make_plan(t, qv_chunk_capacity(t->model, &t->info.capacity, &most, true, 0), err);
 }
 
-/* Opens the same model with its weights widened, and a plan for the same chunks. A tower's matrices
- * are mostly of one kind, so the first names them all. */
-static qv_status
-open_widened(struct tower_bench *t, qv_error *err)
-{
-    const struct qv_step *steps;
-    const struct qv_call *calls;
-    const size_t n = qv_plan_steps(t->plan, &steps, &calls);
-    for (size_t i = 0; i < n && !*t->weights; i++)
-        if (steps[i].op.kind == QV_OP_gemm && steps[i].op.u.gemm.w_bits)
-            snprintf(t->weights, sizeof t->weights, "q%lldg%lld",
-                     (long long)steps[i].op.u.gemm.w_bits, (long long)steps[i].op.u.gemm.w_group);
-    struct tool_options o = *t->b->o;
-    o.weights.stored = false;
-    const qv_plan_options options = { .capacity = t->info.capacity, .output = t->m.dtype };
-    qv_status status = tool_load_model(&o, t->b->ctx, o.model, false, &t->widened, err);
-    if (!status)
-        status = qv_plan_create(t->widened, &options, &t->widened_plan, err);
-    if (!status)
-        qv_plan_get_info(t->widened_plan, &t->widened_info);
-    return status;
-}
-
 static qv_status
 open_all(struct tower_bench *t, const struct tool_options *o, qv_error *err)
 {
     qv_status status = bench_open_model(t->b, &t->model, &t->m, err);
     if (!status)
         status = open_chunks(t, o, err);
-    if (!status && t->m.stored_matrices)
-        status = open_widened(t, err);
     const size_t tokens = (size_t)(t->info.tokens * t->m.out_hidden) * sizeof(float);
     if (!status)
         status = qv_host_alloc(t->b->ctx, tokens * (size_t)(1 + t->m.n_deepstack), &t->room, err);
@@ -235,8 +208,6 @@ close_all(struct tower_bench *t)
         qv_host_free(t->b->ctx, t->room);
     }
     qv_plan_free(&t->plan);
-    qv_plan_free(&t->widened_plan);
-    qv_model_free(&t->widened);
     qv_model_free(&t->model);
 }
 
@@ -295,7 +266,7 @@ go_through(void *user, double *ms, qv_error *err)
 
 /* ---- reporting ------------------------------------------------------------------------------- */
 
-enum { ENCODE, CALL, STREAM, LIMIT, WIDENED = LIMIT + BENCH_LIMIT_RUNS, N_RUNS };
+enum { ENCODE, CALL, STREAM, LIMIT, N_RUNS = LIMIT + BENCH_LIMIT_RUNS };
 
 static json_t *
 shape_json(const struct tower_bench *t)
@@ -307,13 +278,11 @@ shape_json(const struct tower_bench *t)
                       t->n_items);
     else
         tool_json_add(&j, "grid_thw:o", tool_json_grid(t->b->o->grid));
-    if (*t->weights)
-        tool_json_add(&j, "stored:s", t->weights);
     return j;
 }
 
 static json_t *
-encode_json(const struct tower_bench *t, double ms, double widened_ms)
+encode_json(const struct tower_bench *t, double ms)
 {
     const qv_plan_info *p = &t->info;
     const double area = (double)(t->m.merge_size * t->m.merge_size);
@@ -322,9 +291,6 @@ encode_json(const struct tower_bench *t, double ms, double widened_ms)
                   p->capacity.patches,
                   (double)t->rows / ((double)t->n_chunks * (double)p->capacity.patches),
                   (double)t->rows / area / ms * 1e3, p->arena_bytes, p->weight_bytes);
-    if (t->widened)
-        tool_json_add(&j, "widened_ms:f over_widened:f widened_weight_bytes:I", widened_ms,
-                      ms / widened_ms, t->widened_info.weight_bytes);
     return j;
 }
 
@@ -337,17 +303,17 @@ report(struct tower_bench *t, const struct bench_run *runs, qv_error *err)
     const bool packed = t->b->o->pack != NULL;
     const double ms = runs[ENCODE].times.median_ms;
     char base[100], name[200];
-    snprintf(name, sizeof name, "%s%s%s %lld patches%s",
-             bench_base_name(t->b->o->model, base, sizeof base), *t->weights ? " " : "", t->weights,
-             (long long)t->rows, packed ? " packed" : "");
+    snprintf(name, sizeof name, "%s %lld patches%s",
+             bench_base_name(t->b->o->model, base, sizeof base), (long long)t->rows,
+             packed ? " packed" : "");
     struct bench_record r = { .work = name,
                               .way = packed ? "packed" : "encode",
                               .dtype = t->m.dtype,
                               .times = runs[ENCODE].times,
                               .flops = t->flops,
                               .bytes = (double)t->n_chunks * t->info.bytes,
-                              .show = "over_limit over_floor over_widened chunks fill",
-                              .extras = encode_json(t, ms, runs[WIDENED].times.median_ms) };
+                              .show = "over_limit over_floor chunks fill",
+                              .extras = encode_json(t, ms) };
     const struct bench_bounds bounds = bench_limit_bounds(t->b, &t->limit, &runs[LIMIT]);
     if (!t->b->o->no_limit)
         bench_put_bounds(r.extras, &bounds, ms);
@@ -376,7 +342,6 @@ bench_tower(struct bench *b, qv_error *err)
         [ENCODE] = { &t, t.plan, 0, 0 },
         [CALL] = { &t, t.plan, 1, 1 },
         [STREAM] = { &t, t.plan, t.n_chunks == 1 ? STREAMED : 1, (size_t)t.info.chunks_ahead },
-        [WIDENED] = { &t, t.widened_plan, 0, 0 },
     };
     struct bench_run runs[N_RUNS] = { { .work = work, .user = &ways[ENCODE] },
                                       { .work = go_through, .user = &ways[CALL] },
@@ -385,8 +350,6 @@ bench_tower(struct bench *b, qv_error *err)
         status = bench_begin(b, t.m.dtype, err);
     if (!b->o->no_limit)
         bench_limit_runs(&t.limit, &runs[LIMIT]);
-    if (t.widened)
-        runs[WIDENED] = (struct bench_run){ .work = work, .user = &ways[WIDENED] };
     if (!status)
         status = bench_time(b, runs, N_RUNS, err);
     if (!status)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cache/open.h"
+#include "cache/writer.h"
 #include "cache_command.h"
 #include "error.h"
 #include "files/json.h"
@@ -287,8 +288,7 @@ write_item(const struct tool_options *o, const qv_cache_info *info, const qv_cac
                                                    .width = l->width,
                                                    .n_grids = 1,
                                                    .n_timestamps = item->n_timestamps,
-                                                   .n_deepstack = l->n_deepstack,
-                                                   .packed = l->packed };
+                                                   .n_deepstack = l->n_deepstack };
     const struct qv_token_file_data data = { .tokens = item->tokens,
                                              .deepstack = item->deepstack,
                                              .grid_thw = item->grid_thw,

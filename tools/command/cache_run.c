@@ -135,7 +135,6 @@ find_work(struct run *r, qv_error *err)
 {
     const qv_cache_fill_options options = { .tokens = r->o->tokens,
                                             .no_deepstack = r->o->no_deepstack,
-                                            .packed = r->o->packed,
                                             .retry_failed = r->o->retry_failed,
                                             .trust = tool_cache_trust(r->o),
                                             .shard = r->o->shard[0],

@@ -57,8 +57,7 @@ static const char model_text[] =
     "[passed_over?  skipped    {passed_over}\n]"
     "  precision  {precision}: {precision_reason}\n"
     "  conv3d     {lowering}: {lowering_reason}\n"
-    "  memory     weights {weight_bytes|size}, packed[text.stored?; {stored_matrices} quantised "
-    "matrices as they are stored]\n"
+    "  memory     weights {weight_bytes|size}, packed\n"
     "[text.types?  file       GGUF of {text.tensors} tensors: {text.types|, }\n]"
     "[note?  assumed    {note}\n]"
     "[text.not_used?  not used   {not_used.of_others} tensor{not_used.of_others|s} of other parts "
@@ -140,23 +139,21 @@ model_json(const struct scene *s)
     for (int64_t i = 0; i < c->depth; i++)
         if (c->full_attention[i])
             json_array_append_new(full, json_integer(i));
-    json_t *text =
-        tool_json("millions:f head_dim:I frames:I side:I full:o video:o image:o stored:b",
-                  (double)m->n_parameters / 1e6, m->head_dim, m->temporal_patch_size,
-                  qv_config_window_cells(c) * c->merge, full, preprocess_json(false, &m->video),
-                  preprocess_json(true, &m->image), s->o->weights.stored);
+    json_t *text = tool_json("millions:f head_dim:I frames:I side:I full:o video:o image:o",
+                             (double)m->n_parameters / 1e6, m->head_dim, m->temporal_patch_size,
+                             qv_config_window_cells(c) * c->merge, full,
+                             preprocess_json(false, &m->video), preprocess_json(true, &m->image));
     add_types(text, s->dir);
     return tool_json(
         "model:t model_type:s parameters:I depth:I hidden:I heads:I intermediate:I out_hidden:I "
         "patch_size:I merge_size:I row_dim:I window_size:I deepstack:o precision:s "
         "precision_reason:s backend:s passed_over:s device:s threads:i weight_bytes:I "
-        "stored_matrices:I lowering:s lowering_reason:s note:t warning:t text:o",
+        "lowering:s lowering_reason:s note:t warning:t text:o",
         s->dir, m->model_type, m->n_parameters, m->depth, m->hidden, m->heads, m->intermediate,
         m->out_hidden, m->patch_size, m->merge_size, m->row_dim, c->window, taps,
         qv_dtype_name(m->dtype), s->o->dtype ? "asked for" : s->context.dtype_reason,
         s->context.backend, s->context.passed_over, s->context.device, s->context.threads,
-        m->weight_bytes, m->stored_matrices, m->lowering, m->lowering_reason, m->note, m->warning,
-        text);
+        m->weight_bytes, m->lowering, m->lowering_reason, m->note, m->warning, text);
 }
 
 /* Adds what runs a plan's operations: one entry for each pair of operation and kernel, in their

@@ -3,9 +3,7 @@
 #include "tool.h"
 
 /* The verbs of `qwenvit cache`. */
-enum {
-    FILL = GROUP_DEVICE | GROUP_DEVICES | GROUP_WEIGHTS | GROUP_MODEL | GROUP_CLIP | GROUP_FILL
-};
+enum { FILL = GROUP_DEVICE | GROUP_DEVICES | GROUP_MODEL | GROUP_CLIP | GROUP_FILL };
 
 static const struct tool verbs[] = {
     { .name = "cache fill",
@@ -72,8 +70,8 @@ static const struct tool tools[] = {
               "OUT is a folder.",
       .needs = "--model -o",
       .example = "qwenvit encode clip.mp4 --model Qwen3-VL-4B-Instruct -o tokens.safetensors",
-      .groups = GROUP_DEVICE | GROUP_DEVICES | GROUP_WEIGHTS | GROUP_MODEL | GROUP_OUTPUT |
-                GROUP_CLIP | GROUP_ENCODE | GROUP_JSON,
+      .groups = GROUP_DEVICE | GROUP_DEVICES | GROUP_MODEL | GROUP_OUTPUT | GROUP_CLIP |
+                GROUP_ENCODE | GROUP_JSON,
       .run = tool_encode,
       .ends_at_once = true },
     { .name = "cache",
@@ -95,7 +93,7 @@ static const struct tool tools[] = {
               "--list FILE it prints the sums over all clips, for a cache what `cache status` "
               "prints.",
       .example = "qwenvit info clip.mp4 --model Qwen3-VL-4B-Instruct",
-      .groups = GROUP_DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_CLIP | GROUP_INFO | GROUP_JSON,
+      .groups = GROUP_DEVICE | GROUP_MODEL | GROUP_CLIP | GROUP_INFO | GROUP_JSON,
       .run = tool_info },
     { .name = "synth",
       .does = "Makes a checkpoint with random weights, to try and time things without real ones. "
@@ -119,7 +117,7 @@ static const struct tool tools[] = {
           "Exit code 1: a row fails, and stderr names the first. The columns of the "
           "table:\n" TOOL_VERIFY_LEGEND,
       .example = "qwenvit verify --model Qwen3-VL-4B-Instruct --clip clip.mp4",
-      .groups = GROUP_DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_CLIP | GROUP_VERIFY | GROUP_JSON,
+      .groups = GROUP_DEVICE | GROUP_MODEL | GROUP_CLIP | GROUP_VERIFY | GROUP_JSON,
       .run = tool_verify },
     { .name = "serve",
       .does = "Answers over HTTP with tokens",

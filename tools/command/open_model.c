@@ -70,12 +70,7 @@ tool_load_model(const struct tool_options *o, qv_context *ctx, const char *dir, 
     const qv_model_options options = { .dtype = o->dtype,
                                        .describe = describe,
                                        .image_mean = tool_three(&o->image_mean),
-                                       .image_std = tool_three(&o->image_std),
-                                       .weights = o->weights.stored ? QV_WEIGHTS_STORED
-                                                                    : QV_WEIGHTS_WIDENED };
-    if (o->weights.groups.bits)
-        return qv_fail(err, QV_EINVAL, "--weights is \"%s\", must be bf16 or stored for a model",
-                       o->weights.name);
+                                       .image_std = tool_three(&o->image_std) };
     const qv_status status = qv_model_load(ctx, dir, &options, out, err);
     if (!status) {
         qv_model_info info;

@@ -45,8 +45,8 @@ static const char *const wanted[] = {
     [REAL] = "a number above 0",
     [REALS] = "three numbers, R,G,B",
     [DTYPE] = "f32, bf16 or auto",
-    [TOKENS] = "bf16, f16 or f32",
-    [WEIGHTS] = "bf16 or stored, or of bench gemm q4g64 or q8g64",
+    [TOKENS] = "bf16 or f32",
+    [WEIGHTS] = "bf16, q4g64 or q8g64",
     [SHARD] = "I/N with I from 0 to N - 1 and N up to 99999",
     [DEVICE] = "an index from 0 up, cpu or cuda:1: it runs on one device",
     [DEVICES] = "an index from 0 up, cpu or cuda:1, several with commas, or all",
@@ -85,11 +85,9 @@ static const struct option options[] = {
       GROUP_ENCODE | GROUP_FILL, AT(recursive) },
     { "--shard", "I/N", "take share I of N of the list; I counts from 0", SHARD,
       GROUP_FILL | GROUP_STATUS, AT(shard), .with = "--list" },
-    { "--tokens", "TYPE", "dtype of the tokens in the cache: bf16 (default), f16 or f32", TOKENS,
+    { "--tokens", "TYPE", "dtype of the tokens in the cache: bf16 (default) or f32", TOKENS,
       GROUP_FILL, AT(tokens) },
     { "--no-deepstack", NULL, "leave out DeepStack's outputs", FLAG, GROUP_FILL, AT(no_deepstack) },
-    { "--packed", NULL, "store tokens and DeepStack's outputs side by side, in one tensor", FLAG,
-      GROUP_FILL, AT(packed) },
     { "--part-bytes", "N", "seal a part when it has N bytes (default 1 GiB)", COUNT, GROUP_FILL,
       AT(part_bytes) },
     { "--part-seconds", "S", "seal a part when it is S seconds old (default 300)", REAL, GROUP_FILL,
@@ -160,9 +158,8 @@ static const struct option options[] = {
       AT(backend) },
     { "--dtype", "TYPE", "f32 or bf16 (default: bf16 if the device computes in it)", DTYPE,
       GROUP_DEVICE | GROUP_SYNTH, AT(dtype) },
-    { "--weights", "KIND",
-      "bf16 (default), or stored: keep quantised matrices as the file has them", WEIGHTS,
-      GROUP_WEIGHTS, AT(weights) },
+    { "--weights", "KIND", "bf16 (default), or quantised: q4g64 or q8g64, with up to 64 rows",
+      WEIGHTS, GROUP_GEMM, AT(weights) },
     { "--device", "N",
       "index of the device (default 0), several (0,1), all, or a name: cpu, cuda:1", DEVICES,
       GROUP_DEVICES, AT(device) },
@@ -194,11 +191,11 @@ static const struct page {
     const char *name, *about;
     unsigned groups;
 } pages[] = {
-    { "", NULL, ~(unsigned)(GROUP_CLIP | GROUP_DEVICE | GROUP_DEVICES | GROUP_WEIGHTS) },
+    { "", NULL, ~(unsigned)(GROUP_CLIP | GROUP_DEVICE | GROUP_DEVICES) },
     { "clips", "options of frames and decoding: --fps, --max-frames, --max-pixels, ..",
       GROUP_CLIP },
     { "device", "options of the device: --backend, --device, --dtype, --threads, ..",
-      GROUP_DEVICE | GROUP_DEVICES | GROUP_WEIGHTS },
+      GROUP_DEVICE | GROUP_DEVICES },
 };
 enum { N_PAGES = sizeof pages / sizeof *pages };
 
@@ -367,12 +364,11 @@ parse_dtype(const char *text, qv_dtype *out, unsigned set)
 static bool
 parse_weights(const char *text, struct tool_weights *out)
 {
-    /* of MLX's quantised groups, whose scales are mostly bf16 */
+    /* MLX's quantised groups, whose scales are mostly bf16 */
     static const struct tool_weights kinds[] = {
-        { "bf16", false, { 0 } },
-        { "stored", true, { 0 } },
-        { "q4g64", false, { 4, 64, QV_BF16 } },
-        { "q8g64", false, { 8, 64, QV_BF16 } },
+        { "bf16", { 0 } },
+        { "q4g64", { 4, 64, QV_BF16 } },
+        { "q8g64", { 8, 64, QV_BF16 } },
     };
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (!strcmp(text, kinds[i].name)) {
@@ -435,7 +431,7 @@ parse_value(const struct option *o, const char *text, struct tool_options *out)
         break;
     }
     case DTYPE: good = parse_dtype(text, at, f32_or_bf16 | 1U << QV_DTYPE_AUTO); break;
-    case TOKENS: good = parse_dtype(text, at, f32_or_bf16 | 1U << QV_F16); break;
+    case TOKENS: good = parse_dtype(text, at, f32_or_bf16); break;
     case WEIGHTS: good = parse_weights(text, at); break;
     case SHARD: {
         const int64_t *shard = at;

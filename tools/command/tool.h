@@ -30,11 +30,10 @@ tool_three(const struct tool_three *three)
     return three->given ? three->values : NULL;
 }
 
-/* --weights: how quantised matrices are kept, or, of `bench gemm` alone, which are timed. */
+/* --weights of `bench gemm`: which are timed. */
 struct tool_weights {
-    const char *name; /* "bf16", "stored", "q4g64"; NULL: not given */
-    bool stored;
-    struct qv_groups groups; /* bits 0: it is one of the first two */
+    const char *name;        /* "bf16", "q4g64"; NULL: not given */
+    struct qv_groups groups; /* bits 0: they are not quantised */
 };
 
 /* Every option of every subcommand; a subcommand takes those that its mask names. */
@@ -72,8 +71,7 @@ struct tool_options {
     int64_t part_bytes;
     double part_seconds;
     bool recursive; /* folders stand for all below them */
-    bool no_deepstack, packed, retry_failed, trust_keys, same_size, no_lock, dry_run, repair,
-        legend;
+    bool no_deepstack, retry_failed, trust_keys, same_size, no_lock, dry_run, repair, legend;
     double rate; /* clips per second */
     /* remaining arguments: files or keys */
     const char **arguments;
@@ -83,29 +81,28 @@ struct tool_options {
 enum tool_group {
     GROUP_DEVICE = 1 << 0,  /* backend, dtype, one device, threads */
     GROUP_DEVICES = 1 << 1, /* in place of the one device: several */
-    GROUP_WEIGHTS = 1 << 2, /* what loads models to run or describe them */
-    GROUP_MODEL = 1 << 3,
-    GROUP_OUTPUT = 1 << 4,
-    GROUP_CLIP = 1 << 5,
-    GROUP_JSON = 1 << 6,   /* results as JSON, and no progress */
-    GROUP_RESULT = 1 << 7, /* results as JSON alone */
-    GROUP_ENCODE = 1 << 8,
-    GROUP_INFO = 1 << 9,
-    GROUP_SYNTH = 1 << 10,
-    GROUP_VERIFY = 1 << 11,
-    GROUP_BENCH = 1 << 12,
-    GROUP_PROFILE = 1 << 13,
-    GROUP_FILL = 1 << 14,
-    GROUP_CACHE = 1 << 15, /* a cache that is there */
-    GROUP_STATUS = 1 << 16,
-    GROUP_KEY = 1 << 17,
-    GROUP_REMOVE = 1 << 18,
-    GROUP_PRUNE = 1 << 19,
-    GROUP_TOWER = 1 << 20, /* from here on one bench each; GROUP_BENCH has what all share */
-    GROUP_EMBED = 1 << 21,
-    GROUP_CONV3D = 1 << 22,
-    GROUP_GEMM = 1 << 23,
-    GROUP_CHECK = 1 << 24,
+    GROUP_MODEL = 1 << 2,
+    GROUP_OUTPUT = 1 << 3,
+    GROUP_CLIP = 1 << 4,
+    GROUP_JSON = 1 << 5,   /* results as JSON, and no progress */
+    GROUP_RESULT = 1 << 6, /* results as JSON alone */
+    GROUP_ENCODE = 1 << 7,
+    GROUP_INFO = 1 << 8,
+    GROUP_SYNTH = 1 << 9,
+    GROUP_VERIFY = 1 << 10,
+    GROUP_BENCH = 1 << 11,
+    GROUP_PROFILE = 1 << 12,
+    GROUP_FILL = 1 << 13,
+    GROUP_CACHE = 1 << 14, /* a cache that is there */
+    GROUP_STATUS = 1 << 15,
+    GROUP_KEY = 1 << 16,
+    GROUP_REMOVE = 1 << 17,
+    GROUP_PRUNE = 1 << 18,
+    GROUP_TOWER = 1 << 19, /* from here on one bench each; GROUP_BENCH has what all share */
+    GROUP_EMBED = 1 << 20,
+    GROUP_CONV3D = 1 << 21,
+    GROUP_GEMM = 1 << 22,
+    GROUP_CHECK = 1 << 23,
 };
 
 struct tool_program;
@@ -203,7 +200,7 @@ const char *tool_decoder_program(void);
 /* Says a warning that came since the context was opened: a kernel could not be kept. */
 void tool_close_context(qv_context **ctx, const qv_context_info *opened);
 
-/* Loads the model in `dir` as the options say (dtype, means, weights), and prints its warning.
+/* Loads the model in `dir` as the options say (dtype, means), and prints its warning.
  * `describe` is that of qv_model_options. */
 qv_status tool_load_model(const struct tool_options *o, qv_context *ctx, const char *dir,
                           bool describe, qv_model **out, qv_error *err);

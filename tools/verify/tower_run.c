@@ -270,29 +270,11 @@ struct watched {
     bool inexact;
 };
 
-/* Returns whether rows that stay quantised hold a value that bf16 has not. */
-static bool
-is_inexact(const struct qv_matrix *matrix, int64_t rows, const void *src)
-{
-    const size_t row_bytes = qv_grouped_row_bytes(&matrix->groups, matrix->k);
-    bool inexact = false;
-    for (int64_t i = 0; i < rows * matrix->k && !inexact; i++) {
-        const char *row = (const char *)src + (size_t)(i / matrix->k) * row_bytes;
-        float value = qv_grouped_value(&matrix->groups, row, matrix->k, i % matrix->k);
-        inexact = round_to_bf16(&value, 1);
-    }
-    return inexact;
-}
-
 static qv_status
 lay_out_watched(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0, int64_t rows,
                 const void *src, struct qv_buffer dst, qv_error *err)
 {
     struct watched *w = (struct watched *)(void *)dev->backend;
-    if (matrix->groups.bits) { /* never where weights are rounded */
-        w->inexact |= is_inexact(matrix, rows, src);
-        return w->base->lay_out(dev, matrix, row0, rows, src, dst, err);
-    }
     size_t n = (size_t)(rows * matrix->k);
     float *copy = malloc(n * sizeof *copy);
     if (!copy)
@@ -338,11 +320,9 @@ qv_status
 verify_load(const struct verify_job *job, qv_context *ctx, qv_dtype dtype,
             enum verify_rounding rounding, qv_model **out, bool *inexact, qv_error *err)
 {
-    const bool judged = ctx == job->ctx && (dtype != QV_F32 || rounding == VERIFY_AS_STORED);
     const qv_model_options options = { .dtype = dtype,
                                        .image_mean = job->image_mean,
-                                       .image_std = job->image_std,
-                                       .weights = judged ? job->weights : QV_WEIGHTS_WIDENED };
+                                       .image_std = job->image_std };
     if (dtype != QV_F32)
         return qv_model_load(ctx, job->dir, &options, out, err);
     struct watched w = { .table = *ctx->dev->backend,

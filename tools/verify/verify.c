@@ -319,7 +319,6 @@ verify(const struct tool_options *o, struct report *r, qv_error *err)
                               .image_mean = tool_three(&o->image_mean),
                               .image_std = tool_three(&o->image_std),
                               .dtype = o->dtype,
-                              .weights = o->weights.stored ? QV_WEIGHTS_STORED : QV_WEIGHTS_WIDENED,
                               .say = o->quiet ? NULL : say };
     double began = qv_seconds();
     qv_status status = tool_open_context(o, &job.ctx, err);

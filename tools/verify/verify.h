@@ -64,7 +64,6 @@ struct verify_job {
     const char *dir;
     const double *image_mean, *image_std; /* in place of the checkpoint's; NULL: as it says */
     qv_dtype dtype;                       /* QV_DTYPE_AUTO: f32 and bf16 */
-    qv_weight_kind weights;               /* of what is judged; the truth's are widened */
     void (*say)(const char *what);        /* progress; may be NULL */
 };
 
