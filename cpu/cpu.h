@@ -86,25 +86,6 @@ struct gemm_cpu {
     size_t scratch_bytes; /* of all */
 };
 
-/* The layout of a quantised matrix [n,k] on the CPU: panels of CODES_COLS of its rows, which are
- * columns of a GEMM's result, with zeros beyond n. Panels are interleaved group by group in fours
- * (the last ones may be fewer), so that w is read sequentially. A panel's group has the scales of
- * all its columns, their offsets, and then the codes in lines. A line has one word per column, with
- * as many values of k as fit in 32 bits: the first of each pair in the lower half, the second in
- * the upper. So a line is one load, a shift brings a pair to the lowest bits of both halves, and
- * the values become pairs of bf16 in the order of panels_cpu. */
-enum { CODES_COLS = 16, CODES_PANELS = 4, LINE_BYTES = CODES_COLS * 4 };
-struct codes_cpu {
-    int64_t n, k;
-    struct qv_groups groups;
-    size_t factors, group_bytes; /* factors: bytes of scales, and of offsets */
-};
-static inline int64_t
-panels_of_cpu(int64_t n)
-{
-    return qv_ceil_div(n, CODES_COLS);
-}
-
 /* Attention: the GEMMs for each number of keys and queries in a block, and the parts of a thread's
  * scratch. */
 enum { ATTENTION_KEY_KINDS = 8, ATTENTION_QUERY_KINDS = 3 };
@@ -314,16 +295,6 @@ qv_status qv_blocks_run_cpu(struct qv_device_cpu *dev, const struct qv_op_gemm *
                             const struct blocks_cpu *blocks, void *const *p, void *scratch,
                             qv_error *err);
 void qv_blocks_close_cpu(struct blocks_cpu *blocks);
-
-/* cpu/codes.c: the layout of a quantised w. */
-struct qv_layout qv_codes_layout_cpu(const struct qv_matrix *matrix);
-void qv_codes_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int64_t row0,
-                          int64_t rows, const void *src, void *dst);
-struct codes_cpu qv_codes_cpu(int64_t n, int64_t k, const struct qv_groups *groups);
-/* Returns the offset in bytes of a group of the panel of column `col` in w. */
-size_t qv_codes_at_cpu(const struct codes_cpu *w, int64_t col, int64_t group);
-/* Scales and offsets of a panel's group [2][CODES_COLS] in f32. */
-void qv_codes_factors_cpu(const struct codes_cpu *w, const void *group, float *out);
 
 /* cpu/conv.c */
 qv_status qv_conv_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
