@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Kernels on quantised weights share these: the layout of a matrix (codes.h), its scales and
- * offsets, and the epilogue. */
+/* Of few.cu: the layout of a quantised matrix (codes.h), its scales and offsets, and the
+ * epilogue. */
 #pragma once
 
 #include <cuda_fp16.h>
@@ -39,15 +39,6 @@ pair_as_floats(uint32_t both, bool is_half)
     return is_half ? make_float2(__half2float(__ushort_as_half((unsigned short)both)),
                                  __half2float(__ushort_as_half((unsigned short)(both >> 16))))
                    : make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000));
-}
-
-/* Returns the scale and the offset of a slice's pair `at`. */
-static __device__ __forceinline__ float2
-factors_of(int dtype, const void *pairs, int at)
-{
-    if (dtype == QV_F32)
-        return ((const float2 *)pairs)[at];
-    return pair_as_floats(((const uint32_t *)pairs)[at], dtype != QV_BF16);
 }
 
 /* The epilogue, which turns a sum into y[row, col]. */
