@@ -86,41 +86,6 @@ struct gemm_cpu {
     size_t scratch_bytes; /* of all */
 };
 
-/* The layout of a quantised matrix [n,k] on the CPU: panels of CODES_COLS of its rows, which are
- * columns of a GEMM's result, with zeros beyond n. Panels are interleaved group by group in fours
- * (the last ones may be fewer), so that a group of x serves four before it leaves the first cache,
- * and w is still read sequentially. A panel's group has the scales of all its columns, their
- * offsets, and then the codes in lines. A line has one word per column, with as many values of k as
- * fit in 32 bits: the first of each pair in the lower half, the second in the upper. So a line is
- * one load, a shift brings a pair to the lowest bits of both halves, and the values become pairs of
- * bf16 in the order of panels_cpu. */
-enum { CODES_COLS = 16, CODES_PANELS = 4, LINE_BYTES = CODES_COLS * 4 };
-struct codes_cpu {
-    int64_t n, k;
-    struct qv_groups groups;
-    size_t factors, group_bytes; /* factors: bytes of scales, and of offsets */
-};
-static inline int64_t
-panels_of_cpu(int64_t n)
-{
-    return qv_ceil_div(n, CODES_COLS);
-}
-
-/* A gemm_few. */
-struct few_cpu {
-    struct codes_cpu w;
-    int64_t m;   /* of the operation; for multiply, up to QV_FEW_AT_ONCE of its rows */
-    void *x;     /* [k/run, m, run]: set by each run of the kernel */
-    float *sums; /* of x over groups, [k/group, m] */
-    const struct few_variant_cpu *variant;
-};
-struct few_variant_cpu {
-    const char *name;
-    int64_t run; /* adjacent values of a row of x: 1 of f32, otherwise bf16 */
-    /* sums[panels, m, CODES_COLS] += x times the columns of interleaved panels */
-    void (*multiply)(const struct few_cpu *few, const char *codes, int64_t panels, float *sums);
-};
-
 /* Attention: the GEMMs for each number of keys and queries in a block, and the parts of a thread's
  * scratch. */
 enum { ATTENTION_KEY_KINDS = 8, ATTENTION_QUERY_KINDS = 3 };
@@ -180,7 +145,6 @@ struct qv_kernel {
     struct qv_op op;
     const struct verbs_cpu *verbs; /* the functions of the operation */
     struct gemm_cpu gemm;
-    struct few_cpu few;
     struct attention_cpu attention;
     struct conv_cpu conv;
     size_t row_bytes; /* scratch bytes of each thread, for operations that work row by row */
@@ -331,22 +295,6 @@ qv_status qv_blocks_run_cpu(struct qv_device_cpu *dev, const struct qv_op_gemm *
                             const struct blocks_cpu *blocks, void *const *p, void *scratch,
                             qv_error *err);
 void qv_blocks_close_cpu(struct blocks_cpu *blocks);
-
-/* cpu/codes.c: the layout of a quantised w. */
-struct qv_layout qv_codes_layout_cpu(const struct qv_matrix *matrix);
-void qv_codes_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int64_t row0,
-                          int64_t rows, const void *src, void *dst);
-struct codes_cpu qv_codes_cpu(int64_t n, int64_t k, const struct qv_groups *groups);
-/* The first returns how many panels are interleaved with the one of column `col`, itself included;
- * the second, the offset in bytes of one of that panel's groups in w. */
-int64_t qv_codes_beside_cpu(const struct codes_cpu *w, int64_t col);
-size_t qv_codes_at_cpu(const struct codes_cpu *w, int64_t col, int64_t group);
-/* Scales and offsets of a panel's group [2][CODES_COLS] in f32. */
-void qv_codes_factors_cpu(const struct codes_cpu *w, const void *group, float *out);
-
-/* cpu/few_avx512.c: variants of cpu/few.c in bf16, by AVX-512's and AMX's products of pairs. */
-void qv_few_avx512_cpu(const struct few_cpu *few, const char *codes, int64_t panels, float *sums);
-void qv_few_amx_cpu(const struct few_cpu *few, const char *codes, int64_t panels, float *sums);
 
 /* cpu/conv.c */
 qv_status qv_conv_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,

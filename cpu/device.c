@@ -183,7 +183,7 @@ layout_cpu(struct qv_device *device, const struct qv_matrix *matrix, struct qv_l
     omp_set_num_threads(dev->threads);
     qv_status status = QV_OK;
     if (matrix->groups.bits)
-        *out = qv_codes_layout_cpu(matrix);
+        *out = (struct qv_layout){ (size_t)matrix->n * qv_matrix_row_bytes(matrix), 1 };
     else
         status = matrix->conv ? qv_conv_layout_cpu(dev, matrix, out, err)
                               : qv_gemm_layout_cpu(dev, matrix, out, err);
@@ -201,7 +201,8 @@ lay_out_cpu(struct qv_device *device, const struct qv_matrix *matrix, int64_t ro
     omp_set_num_threads(dev->threads);
     qv_status status = QV_OK;
     if (matrix->groups.bits)
-        qv_codes_lay_out_cpu(dev, matrix, row0, rows, src, to);
+        memcpy((char *)to + (size_t)row0 * qv_matrix_row_bytes(matrix), src,
+               (size_t)rows * qv_matrix_row_bytes(matrix));
     else
         status = matrix->conv ? qv_conv_lay_out_cpu(dev, matrix, src, to, err)
                               : qv_gemm_lay_out_cpu(dev, matrix, row0, rows, src, to, err);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Kernels on quantised weights share these: the layout of a matrix (codes.h), its scales and
- * offsets, and the epilogue. */
+/* Of few.cu: the layout of a quantised matrix (codes.h), its scales and offsets, and the
+ * epilogue. */
 #pragma once
 
 #include <cuda_fp16.h>
@@ -41,15 +41,6 @@ pair_as_floats(uint32_t both, bool is_half)
                    : make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000));
 }
 
-/* Returns the scale and the offset of a slice's pair `at`. */
-static __device__ __forceinline__ float2
-factors_of(int dtype, const void *pairs, int at)
-{
-    if (dtype == QV_F32)
-        return ((const float2 *)pairs)[at];
-    return pair_as_floats(((const uint32_t *)pairs)[at], dtype != QV_BF16);
-}
-
 /* The epilogue, which turns a sum into y[row, col]. */
 struct few_epilogue {
     int64_t m, n, residual_rows;
@@ -68,9 +59,3 @@ finish(const struct few_epilogue &e, int64_t row, int64_t col, float sum, T *y)
         v += value(residual + row % e.residual_rows * e.n + col);
     set(y + row * e.n + col, v);
 }
-
-/* cuda/few.cu: few rows of bf16 on the tensor cores. *taken false: nothing was launched, because
- * scales are f32 or a block has too little shared memory. */
-cudaError_t qv_few_bf16_cuda(cudaStream_t stream, const struct qv_groups *groups,
-                             const struct codes_shape &s, const struct few_epilogue &e,
-                             const void *x, void *y, bool *taken);

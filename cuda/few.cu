@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Multiplies few rows of bf16 by a quantised matrix in the layout of cuda/codes.h, whose codes are
- * read once per 16 rows.
+ * gemm_few: multiplies few rows of bf16 by a quantised matrix in the layout of cuda/codes.h, whose
+ * codes are read once per 16 rows.
  *
  * A warp computes 16 columns of y at a time, which are rows of w, on the tensor cores. Codes are
  * exact in bf16, and for each group
@@ -24,6 +24,7 @@
 /* Up to 7 rows need half as many products as 8 to 16. The step is not at 9 rows, because they also
  * need one more copy of x, of two rows: both steps together cost a factor of 1.11. */
 enum {
+    GROUP = QV_FEW_GROUP,
     ROW_TILE = 8, /* rows of x in a product */
     ONE_TILE_ROWS = 7,
     WARPS = 8,
@@ -83,34 +84,29 @@ pairs_of(uint32_t (&pairs)[4], const uint32_t *words)
 
 /* A step of a warp: a slice of a tile. Each lane copies what it reads, so that lanes need not wait
  * for each other: four of them have the pairs of the same two rows. */
-template <int BITS, int GROUP> struct few_step {
+template <int BITS> struct few_step {
     enum {
-        WORDS = SLICE / GROUP * 2,             /* pairs per lane */
-        PIECE = WORDS < 4 ? WORDS : 4,         /* pairs per copy */
+        WORDS = SLICE / GROUP * 2,             /* pairs per lane, which are one copy */
         BYTES = CODES<BITS> + PAIRS<GROUP> * 4 /* of device memory */
     };
-    struct alignas(PIECE * 4) piece {
-        uint32_t pairs[PIECE];
-    };
-    uint4 codes[CODES<BITS> / 16];
-    piece pieces[WORDS / PIECE][WARP];
+    uint4 codes[CODES<BITS> / 16], pairs[WARP];
 };
 
 /* A warp's part of shared memory, followed by one step per tile of the block: for each quarter of a
  * slice all rows of x, as four vectors. */
-template <int BITS, int GROUP> struct few_part {
+template <int BITS> struct few_part {
     uint4 x[4][QV_FEW_AT_ONCE][4];
 
-    __device__ __forceinline__ few_step<BITS, GROUP> &
+    __device__ __forceinline__ few_step<BITS> &
     step(int tile)
     {
-        return ((few_step<BITS, GROUP> *)(this + 1))[tile];
+        return ((few_step<BITS> *)(this + 1))[tile];
     }
 
     static __host__ __device__ constexpr size_t
     bytes(int64_t tiles)
     {
-        return sizeof(few_part) + (size_t)tiles * sizeof(few_step<BITS, GROUP>);
+        return sizeof(few_part) + (size_t)tiles * sizeof(few_step<BITS>);
     }
 };
 
@@ -161,7 +157,7 @@ begin_x(uint4 (&to)[4][QV_FEW_AT_ONCE][4], const bf16 *x, int m, int64_t k, int6
 
 /* A lane's values of x in a slice, which registers hold for all tiles of w, and their sums over
  * groups. */
-template <int BITS, int GROUP, int TILES> struct few_x {
+template <int BITS, int TILES> struct few_x {
     enum { GROUPS = SLICE / GROUP, QUARTERS = GROUP / QUARTER };
     uint32_t quarters[TILES][4][4]; /* times 2^UP, or a 16th of that */
     float2 sums[GROUPS][TILES];     /* of rows lane % 4 * 2 and the next */
@@ -210,29 +206,25 @@ template <int BITS, int GROUP, int TILES> struct few_x {
 /* ---- w --------------------------------------------------------------------------------------- */
 
 /* Begins to copy a step; a lane's first 16 bytes are at `from`. */
-template <int BITS, int GROUP>
+template <int BITS>
 static __device__ __forceinline__ void
-begin_step(few_step<BITS, GROUP> &to, const uint8_t *from)
+begin_step(few_step<BITS> &to, const uint8_t *from)
 {
-    typedef few_step<BITS, GROUP> S;
     const int lane = threadIdx.x % WARP;
 #pragma unroll
     for (int j = 0; j < CODES<BITS> / 16; j += WARP)
-        begin_copy<16>(&to.codes[j + lane], from + j * 16);
-    from += CODES<BITS> - lane * 16 + lane / 4 * S::WORDS * 4;
-#pragma unroll
-    for (int j = 0; j < S::WORDS / S::PIECE; j++)
-        begin_copy<S::PIECE * 4>(&to.pieces[j][lane], from + j * 16);
+        begin_copy(&to.codes[j + lane], from + j * 16);
+    from += CODES<BITS> - lane * 16 + lane / 4 * few_step<BITS>::WORDS * 4;
+    begin_copy(&to.pairs[lane], from);
 }
 
 /* A lane's part of a step, of rows lane / 4 and lane / 4 + 8 of the tile: codes, and pairs of a
  * scale and an offset. */
-template <int BITS, int GROUP> struct few_values {
-    typedef few_step<BITS, GROUP> S;
+template <int BITS> struct few_values {
     uint32_t words[2][BITS], pairs[SLICE / GROUP][2];
 
     __device__ __forceinline__
-    few_values(const S &step)
+    few_values(const few_step<BITS> &step)
     {
         const int lane = threadIdx.x % WARP;
 #pragma unroll
@@ -240,21 +232,17 @@ template <int BITS, int GROUP> struct few_values {
             const uint4 part = step.codes[i * WARP + lane];
             memcpy(&words[i / (BITS / 4)][i % (BITS / 4) * 4], &part, sizeof part);
         }
-#pragma unroll
-        for (int i = 0; i < S::WORDS / S::PIECE; i++) {
-            const typename S::piece piece = step.pieces[i][lane];
-#pragma unroll
-            for (int j = 0; j < S::PIECE; j++)
-                pairs[(i * S::PIECE + j) / 2][j % 2] = piece.pairs[j];
-        }
+        const uint4 both = step.pairs[lane];
+        static_assert(sizeof both == sizeof pairs, "a lane has one vector of pairs");
+        memcpy(pairs, &both, sizeof both);
     }
 };
 
 /* products += a quarter's codes times x's rows. */
-template <int BITS, int GROUP, int TILES>
+template <int BITS, int TILES>
 static __device__ __forceinline__ void
-multiply_quarter(float (&products)[TILES][4], const few_values<BITS, GROUP> &w, int quarter,
-                 const few_x<BITS, GROUP, TILES> &x)
+multiply_quarter(float (&products)[TILES][4], const few_values<BITS> &w, int quarter,
+                 const few_x<BITS, TILES> &x)
 {
     uint32_t pairs[2][4];
 #pragma unroll
@@ -273,10 +261,9 @@ multiply_quarter(float (&products)[TILES][4], const few_values<BITS, GROUP> &w, 
 }
 
 /* sums += products of a tile's columns and x's rows over one slice. HALF: scales are f16. */
-template <bool HALF, int BITS, int GROUP, int TILES>
+template <bool HALF, int BITS, int TILES>
 static __device__ __forceinline__ void
-multiply_step(float (&sums)[TILES][4], const few_values<BITS, GROUP> &w,
-              const few_x<BITS, GROUP, TILES> &x)
+multiply_step(float (&sums)[TILES][4], const few_values<BITS> &w, const few_x<BITS, TILES> &x)
 {
 #pragma unroll
     for (int group = 0; group < SLICE / GROUP; group++) {
@@ -313,13 +300,13 @@ await_launch()
 
 /* Begins to copy the warp's first slice; a lane's first 16 bytes of the first tile are at
  * `from`. */
-template <int BITS, int GROUP>
+template <int BITS>
 static __device__ __forceinline__ void
-begin_work(few_part<BITS, GROUP> &part, const struct codes_shape &s, const struct few_work &w,
+begin_work(few_part<BITS> &part, const struct codes_shape &s, const struct few_work &w,
            const uint8_t *from, const bf16 *x)
 {
     const int tiles = w.slice < w.end ? w.tiles : 0;
-    const int64_t apart = s.slices * few_step<BITS, GROUP>::BYTES;
+    const int64_t apart = s.slices * few_step<BITS>::BYTES;
     for (int tile = 0; tile < min(tiles, (int)TILES_BEFORE); tile++, from += apart)
         begin_step(part.step(tile), from);
     await_launch();
@@ -339,13 +326,13 @@ begin_work(few_part<BITS, GROUP> &part, const struct codes_shape &s, const struc
  * slice (the first tile's has x's too), and tiles that the block lacks have an empty group: so a
  * tile's group has ended when all but the last MOST_TILES - 1 have. */
 static_assert(MOST_TILES % 2 == 0, "tiles go by two");
-template <int BITS, int GROUP, bool HALF, int TILES>
+template <int BITS, bool HALF, int TILES>
 static __device__ __forceinline__ void
-few_sums(float (&sums)[MOST_TILES][TILES][4], few_part<BITS, GROUP> &part,
-         const struct codes_shape &s, const struct few_work &w, const bf16 *x)
+few_sums(float (&sums)[MOST_TILES][TILES][4], few_part<BITS> &part, const struct codes_shape &s,
+         const struct few_work &w, const bf16 *x)
 {
-    typedef few_step<BITS, GROUP> S;
-    constexpr bool LATE = TILES == 1 && GROUP > 32; /* x is added up between the first products,
+    typedef few_step<BITS> S;
+    constexpr bool LATE = TILES == 1; /* x is added up between the first products,
                                                      * where there are registers for both */
     const int64_t apart = s.slices * S::BYTES;
     const int m = w.m;
@@ -357,7 +344,7 @@ few_sums(float (&sums)[MOST_TILES][TILES][4], few_part<BITS, GROUP> &part,
     for (int left = (int)(w.end - w.slice); left > 0; left--, slice++) {
         const bool more = left > 1;
         const uint8_t *from = slice_at += S::BYTES;
-        few_x<BITS, GROUP, TILES> rows;
+        few_x<BITS, TILES> rows;
         /* Begins to copy the next slice of a tile, after the lane has read its values. */
         const auto begin_next = [&](int tile) {
             if (more)
@@ -377,7 +364,7 @@ few_sums(float (&sums)[MOST_TILES][TILES][4], few_part<BITS, GROUP> &part,
         for (int tile = 0; tile < MOST_TILES; tile += 2) {
             if (tile + 1 < w.tiles) {
                 await_copies_but<MOST_TILES - 2>();
-                const few_values<BITS, GROUP> one(part.step(tile)), other(part.step(tile + 1));
+                const few_values<BITS> one(part.step(tile)), other(part.step(tile + 1));
                 begin_next(tile);
                 begin_next(tile + 1);
                 if (LATE && tile == 0)
@@ -388,7 +375,7 @@ few_sums(float (&sums)[MOST_TILES][TILES][4], few_part<BITS, GROUP> &part,
             }
             if (tile < w.tiles) {
                 await_copies_but<MOST_TILES - 1>();
-                const few_values<BITS, GROUP> values(part.step(tile));
+                const few_values<BITS> values(part.step(tile));
                 begin_next(tile);
                 if (LATE && tile == 0)
                     rows.add_up();
@@ -417,13 +404,13 @@ keep_sums(float *to, const float (&sums)[MOST_TILES][TILES][4], int tiles, int m
 }
 
 /* Computes and keeps the sums of a warp's work. */
-template <int BITS, int GROUP, bool HALF, int TILES>
+template <int BITS, bool HALF, int TILES>
 static __device__ __forceinline__ void
-few_work_sums(few_part<BITS, GROUP> &part, const struct codes_shape &s, const struct few_work &w,
+few_work_sums(few_part<BITS> &part, const struct codes_shape &s, const struct few_work &w,
               const bf16 *x)
 {
     float sums[MOST_TILES][TILES][4] = {};
-    few_sums<BITS, GROUP, HALF>(sums, part, s, w, x);
+    few_sums<BITS, HALF>(sums, part, s, w, x);
     __syncwarp();
     keep_sums((float *)&part, sums, w.tiles, w.m);
 }
@@ -533,13 +520,13 @@ finish_columns(float *sums, int apart, uint64_t *barrier, const struct few_cut &
 
 /* A bound of one block makes nvcc 13.0 schedule as if all registers were available. Without it,
  * nvcc uses a third fewer of them, and two tiles wait for each other. */
-template <int BITS, int GROUP, bool HALF>
+template <int BITS, bool HALF>
 static __global__
 __launch_bounds__(WARPS *WARP,
                   1) void few_kernel(const struct codes_shape s, const struct few_cut cut,
                                      const struct few_epilogue e, const bf16 *x, bf16 *y)
 {
-    typedef few_part<BITS, GROUP> P;
+    typedef few_part<BITS> P;
     static_assert(QV_FEW_AT_ONCE * SUMS_APART * sizeof(float) * MOST_TILES <=
                           P::bytes(MOST_TILES) &&
                       QV_FEW_AT_ONCE * SUMS_APART * sizeof(float) <= P::bytes(1),
@@ -552,9 +539,9 @@ __launch_bounds__(WARPS *WARP,
     if (cut.ranks > 1)
         arrive_in_cluster(barrier, w.tiles * w.m * TILE_COLS * (int)sizeof(float));
     if (w.m <= ONE_TILE_ROWS)
-        few_work_sums<BITS, GROUP, HALF, 1>(part, s, w, x);
+        few_work_sums<BITS, HALF, 1>(part, s, w, x);
     else
-        few_work_sums<BITS, GROUP, HALF, 2>(part, s, w, x);
+        few_work_sums<BITS, HALF, 2>(part, s, w, x);
     __syncthreads();
     if (cut.ranks > 1)
         await_cluster(); /* the first block has begun */
@@ -593,17 +580,16 @@ block_bytes(int64_t tiles)
 }
 
 /* Returns how to cut a product on a device, so that no warp has many steps. This does not depend on
- * the number of rows, so the bits of y do not either. most_tiles is 0 if there is too little shared
- * memory. */
+ * the number of rows, so the bits of y do not either. */
 template <typename P>
 static struct few_cut
 cut_for(const struct codes_shape &s, const struct few_device &d)
 {
     struct few_cut best = {};
     int64_t fewest = INT64_MAX, most = MOST_TILES;
-    while (most && block_bytes<P>(most) > (size_t)d.shared_bytes)
-        most--;
-    for (int ranks = 1; most && ranks <= (d.major >= 9 ? MOST_RANKS : 1); ranks++) {
+    while (most > 1 && block_bytes<P>(most) > (size_t)d.shared_bytes)
+        most--; /* a block of every GPU has room for one */
+    for (int ranks = 1; ranks <= (d.major >= 9 ? MOST_RANKS : 1); ranks++) {
         const int64_t at_once = max(d.processors / ranks, 1);
         const int64_t times = ceil_div(s.tiles, most * at_once);
         const int64_t clusters = min(s.tiles, times * at_once);
@@ -616,14 +602,13 @@ cut_for(const struct codes_shape &s, const struct few_device &d)
     return best;
 }
 
-template <int BITS, int GROUP>
+template <int BITS>
 static cudaError_t
 launch_few(cudaStream_t stream, const struct codes_shape &s, const struct few_epilogue &e,
-           const bf16 *x, bf16 *y, bool *taken)
+           const bf16 *x, bf16 *y)
 {
-    typedef few_part<BITS, GROUP> P;
-    const auto kernel =
-        s.dtype == QV_F16 ? few_kernel<BITS, GROUP, true> : few_kernel<BITS, GROUP, false>;
+    typedef few_part<BITS> P;
+    const auto kernel = s.dtype == QV_F16 ? few_kernel<BITS, true> : few_kernel<BITS, false>;
     struct few_epilogue scaled = e;
     struct few_device d;
     cudaError_t error = ask_device(&d);
@@ -633,9 +618,6 @@ launch_few(cudaStream_t stream, const struct codes_shape &s, const struct few_ep
     const struct few_cut cut = cut_for<P>(s, d);
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attributes[2] = {};
-    *taken = cut.most_tiles > 0 && cut.clusters <= UINT16_MAX;
-    if (!*taken)
-        return cudaSuccess;
     attributes[0].id = cudaLaunchAttributeClusterDimension;
     attributes[0].val.clusterDim = { (unsigned)cut.ranks, 1, 1 };
     attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -656,24 +638,19 @@ launch_few(cudaStream_t stream, const struct codes_shape &s, const struct few_ep
     return error;
 }
 
-template <int BITS>
-static cudaError_t
-launch_group(cudaStream_t stream, int64_t group, const struct codes_shape &s,
-             const struct few_epilogue &e, const bf16 *x, bf16 *y, bool *taken)
-{
-    return group == 32   ? launch_few<BITS, 32>(stream, s, e, x, y, taken)
-           : group == 64 ? launch_few<BITS, 64>(stream, s, e, x, y, taken)
-                         : launch_few<BITS, 128>(stream, s, e, x, y, taken);
-}
-
 cudaError_t
-qv_few_bf16_cuda(cudaStream_t stream, const struct qv_groups *groups, const struct codes_shape &s,
-                 const struct few_epilogue &e, const void *x, void *y, bool *taken)
+qv_gemm_few_cuda(cudaStream_t stream, const struct qv_op_gemm_few *op, const void *x, const void *w,
+                 const void *bias, const void *residual, void *y)
 {
-    *taken = groups->dtype != QV_F32;
-    if (!*taken)
-        return cudaSuccess;
-    return groups->bits == 4
-               ? launch_group<4>(stream, groups->group, s, e, (const bf16 *)x, (bf16 *)y, taken)
-               : launch_group<8>(stream, groups->group, s, e, (const bf16 *)x, (bf16 *)y, taken);
+    const struct qv_groups groups = { op->w_bits, op->w_group, (qv_dtype)op->w_dtype };
+    const struct codes_shape s = shape_of(op->n, op->k, &groups, w);
+    const struct few_epilogue e = { op->m,
+                                    op->n,
+                                    op->residual_rows,
+                                    (float)op->alpha,
+                                    (int)op->act,
+                                    op->bias ? bias : NULL,
+                                    op->residual_rows ? residual : NULL };
+    return op->w_bits == 4 ? launch_few<4>(stream, s, e, (const bf16 *)x, (bf16 *)y)
+                           : launch_few<8>(stream, s, e, (const bf16 *)x, (bf16 *)y);
 }

@@ -36,7 +36,7 @@ cudaError_t qv_im2col_cuda(cudaStream_t stream, const struct qv_op_im2col *op, c
 cudaError_t qv_epilogue_cuda(cudaStream_t stream, const struct qv_op_epilogue *op, const void *x,
                              const void *bias, const void *residual, void *y);
 
-/* w has the layout of codes.h. */
+/* x is bf16, w has the layout of codes.h with scales of 16 bits, n is at most 16 * UINT16_MAX. */
 cudaError_t qv_gemm_few_cuda(cudaStream_t stream, const struct qv_op_gemm_few *op, const void *x,
                              const void *w, const void *bias, const void *residual, void *y);
 

@@ -20,20 +20,13 @@ begin_copy(bf16 *to, const bf16 *from, bool there)
                  : "memory");
 }
 
-/* Begins to copy 8 or 16 bytes, without a condition. end_copies() makes a group of the copies that
- * were begun since the last group. */
-template <int BYTES>
+/* Begins to copy 16 bytes, without a condition. end_copies() makes a group of the copies that were
+ * begun since the last group. */
 static __device__ __forceinline__ void
 begin_copy(void *to, const void *from)
 {
     const uint32_t shared = (uint32_t)__cvta_generic_to_shared(to);
-    if constexpr (BYTES == 16)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from)
-                     : "memory");
-    else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared), "l"(from),
-                     "n"(BYTES)
-                     : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
 }
 
 static __device__ __forceinline__ void

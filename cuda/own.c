@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Operations whose kernels are our own (launch.h), keep nothing and need no scratch. */
 #include "cuda.h"
+#include "codes.h"
 
 static qv_status
 prepare_own(struct qv_device_cuda *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
@@ -13,6 +14,21 @@ prepare_own(struct qv_device_cuda *dev, struct qv_kernel *kernel, size_t *scratc
     return QV_OK;
 }
 
+static qv_status
+prepare_few(struct qv_device_cuda *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
+            qv_error *err)
+{
+    const struct qv_op_gemm_few *op = &kernel->op.u.gemm_few;
+    const int64_t most = UINT16_MAX * (int64_t)QV_CODES_ROWS_CUDA; /* blocks along a grid's axis */
+    if (op->x_dtype != QV_BF16 || op->w_dtype == QV_F32 || op->n > most)
+        return qv_fail(err, QV_EUNSUPPORTED,
+                       "gemm_few: x=%s w=%s n=%lld; CUDA's kernel takes x=bf16, w=bf16 or f16, and "
+                       "n up to %lld",
+                       qv_dtype_name((qv_dtype)op->x_dtype), qv_dtype_name((qv_dtype)op->w_dtype),
+                       (long long)op->n, (long long)most);
+    return prepare_own(dev, kernel, scratch_bytes, err);
+}
+
 static void
 describe_own(const struct qv_kernel *kernel, char *text, size_t size)
 {
@@ -21,7 +37,7 @@ describe_own(const struct qv_kernel *kernel, char *text, size_t size)
 }
 
 /* Defines the verbs of an operation whose kernel has these operands. */
-#define OWN(name, ...)                                                                             \
+#define OWN(name, prepare_it, ...)                                                                 \
     static qv_status run_##name(struct qv_device_cuda *dev, const struct qv_kernel *kernel,        \
                                 void *const *p, void *scratch, qv_error *err)                      \
     {                                                                                              \
@@ -30,16 +46,16 @@ describe_own(const struct qv_kernel *kernel, char *text, size_t size)
         return qv_check_cuda(dev, qv_##name##_cuda(dev->stream, op, __VA_ARGS__), #name, err);     \
     }                                                                                              \
     const struct verbs_cuda qv_##name##_verbs_cuda = {                                             \
-        .library = LIBRARIES, .prepare = prepare_own, .run = run_##name, .describe = describe_own  \
+        .library = LIBRARIES, .prepare = prepare_it, .run = run_##name, .describe = describe_own   \
     };
 
-OWN(patchify, p[0], p[1], p[2], p[3], p[4])
-OWN(convert, p[0], p[1])
-OWN(gemm_few, p[0], p[1], p[2], p[3], p[4])
-OWN(norm, p[0], p[1], p[2], p[3])
-OWN(rope, p[0], p[1], p[2], p[3])
-OWN(gate, p[0], p[1], p[2])
-OWN(gather, p[0], p[1], p[2])
-OWN(interpolate, p[0], p[1], p[2], p[3])
-OWN(im2col, p[0], p[1])
-OWN(epilogue, p[0], p[1], p[2], p[3])
+OWN(patchify, prepare_own, p[0], p[1], p[2], p[3], p[4])
+OWN(convert, prepare_own, p[0], p[1])
+OWN(gemm_few, prepare_few, p[0], p[1], p[2], p[3], p[4])
+OWN(norm, prepare_own, p[0], p[1], p[2], p[3])
+OWN(rope, prepare_own, p[0], p[1], p[2], p[3])
+OWN(gate, prepare_own, p[0], p[1], p[2])
+OWN(gather, prepare_own, p[0], p[1], p[2])
+OWN(interpolate, prepare_own, p[0], p[1], p[2], p[3])
+OWN(im2col, prepare_own, p[0], p[1])
+OWN(epilogue, prepare_own, p[0], p[1], p[2], p[3])

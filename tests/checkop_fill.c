@@ -110,7 +110,7 @@ random_gemm_few(struct qv_op_gemm_few *op, struct rng *rng)
     op->n = PICK(rng, 1, 2, 3, 5, 8, 12, 16, 17, 24, 33, 48, 64, 65, 72, 100, 130, 200);
     random_epilogue(&op->alpha, &op->bias, &op->act, &op->residual_rows, op->m, rng);
     op->w_bits = PICK(rng, 4, 8);
-    op->w_group = PICK(rng, 32, 64, 128);
+    op->w_group = QV_FEW_GROUP;
     op->w_dtype = PICK(rng, QV_F32, QV_F16, QV_BF16);
     op->k = op->w_group * PICK(rng, 1, 1, 2, 3, 5);
 }

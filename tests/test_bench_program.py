@@ -70,7 +70,7 @@ def test_records():
           "over_patchify", "GEMM alone", "over_floor"),
          (f"{gemm} --model {MODEL} {QUICK}", "over_m1"),
          (f"{gemm} --shape 40,64 --weights q4g64 {QUICK}", "over_copy"),
-         (f"{gemm} --shape 40,64 --weights q8_0 {QUICK}", "over_copy"),
+         (f"{gemm} --shape 40,64 --weights q8g64 {QUICK}", "over_copy"),
          (f"profile --model {MODEL} --grid 1,4,4 --dtype f32 {ONCE} --json=r.json", "deepstack_merger_list (2)", "by layer"))
     records = [json.loads(line) for line in read("r.json").splitlines()]
     for r in records:

@@ -2,8 +2,8 @@
 /*
  * Tests that each verb of the CUDA backend calls CUDA with its device's context current, and leaves
  * the caller's thread with the contexts that it had, whatever these are: none, another device's, or
- * one that the caller made. The driver and the runtime are this file's and fake_cuda.c's. Needs no
- * GPU.
+ * one that the caller made; and which gemm_few it takes. The driver and the runtime are this file's
+ * and fake_cuda.c's. Needs no GPU.
  */
 
 #include "test.h"
@@ -370,5 +370,35 @@ TEST(no_context)
     assert_false(qv_backend_cuda.wrap(dev, contexts, 1, &wrapped));
     check("alloc", false);
     push_fails = CUDA_SUCCESS;
+    qv_backend_cuda.close(dev);
+}
+
+/* CUDA's gemm_few has one form; what it refuses it says, with what it takes. */
+TEST(forms_of_gemm_few)
+{
+    static const struct {
+        const char *text;
+        qv_status status;
+    } cases[] = {
+        { "gemm_few m=1 n=16 k=64 alpha=1 w_bits=4 w_group=64 dtype=bf16", QV_OK },
+        { "gemm_few m=1 n=1048560 k=64 alpha=1 w_bits=8 w_group=64 w=f16 dtype=bf16", QV_OK },
+        { "gemm_few m=1 n=16 k=64 alpha=1 w_bits=4 w_group=64 w=bf16 dtype=f32", QV_EUNSUPPORTED },
+        { "gemm_few m=1 n=16 k=64 alpha=1 w_bits=4 w_group=64 w=f32 dtype=bf16", QV_EUNSUPPORTED },
+        { "gemm_few m=1 n=1048561 k=64 alpha=1 w_bits=8 w_group=64 dtype=bf16", QV_EUNSUPPORTED },
+    };
+    depth = 0;
+    struct qv_device *dev = open_device(NULL);
+    EACH (c, cases) {
+        struct qv_kernel *kernel = NULL;
+        struct qv_op op;
+        size_t scratch;
+        qv_error err = { 0 };
+        assert_ok(qv_op_parse(c->text, &op, ERR));
+        assert_int_equal(qv_backend_cuda.prepare(dev, &op, 0, &kernel, &scratch, &err), c->status);
+        if (kernel)
+            qv_backend_cuda.release(dev, kernel);
+        else
+            assert_non_null(strstr(err.text, "takes x=bf16, w=bf16 or f16, and n up to 1048560"));
+    }
     qv_backend_cuda.close(dev);
 }

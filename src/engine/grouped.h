@@ -12,9 +12,9 @@
 
 #include "dtype.h"
 
-/* QV_FEW_ROWS: the most rows of a gemm_few; with more, a widened w is faster. QV_FEW_AT_ONCE:
- * how many of them share one reading and preparing of the codes. */
-enum { QV_FEW_AT_ONCE = 16, QV_FEW_ROWS = 64 };
+/* Of a gemm_few. QV_FEW_ROWS: the most rows; with more, a widened w is faster. QV_FEW_AT_ONCE: how
+ * many of them share one reading and preparing of the codes on a GPU. QV_FEW_GROUP: w's group. */
+enum { QV_FEW_AT_ONCE = 16, QV_FEW_ROWS = 64, QV_FEW_GROUP = 64 };
 
 struct qv_groups {
     /* 4 or 8 bits; 32, 64 or 128 values. bits 0: the matrix is not quantised */

@@ -447,18 +447,18 @@ check_gemm(const struct qv_op_gemm *op, qv_error *err)
 static qv_status
 check_gemm_few(const struct qv_op_gemm_few *op, qv_error *err)
 {
-    const int64_t bits = op->w_bits, group = op->w_group;
     if (op->m > QV_FEW_ROWS)
-        return qv_fail(err, QV_EINVAL, "gemm_few: m=%lld; it is for up to %d rows",
-                       (long long)op->m, QV_FEW_ROWS);
-    if (bits != 4 && bits != 8)
-        return qv_fail(err, QV_EINVAL, "gemm_few: w_bits=%lld; it must be 4 or 8", (long long)bits);
-    if (group != 32 && group != 64 && group != 128)
-        return qv_fail(err, QV_EINVAL, "gemm_few: w_group=%lld; it must be 32, 64 or 128",
-                       (long long)group);
-    if (op->k % group)
-        return qv_fail(err, QV_EINVAL, "gemm_few: k=%lld; it must be a multiple of w_group=%lld",
-                       (long long)op->k, (long long)group);
+        return qv_fail(err, QV_EINVAL, "gemm_few: m=%lld; it must be at most %d", (long long)op->m,
+                       QV_FEW_ROWS);
+    if (op->w_bits != 4 && op->w_bits != 8)
+        return qv_fail(err, QV_EINVAL, "gemm_few: w_bits=%lld; it must be 4 or 8",
+                       (long long)op->w_bits);
+    if (op->w_group != QV_FEW_GROUP)
+        return qv_fail(err, QV_EINVAL, "gemm_few: w_group=%lld; it must be %d",
+                       (long long)op->w_group, QV_FEW_GROUP);
+    if (op->k % QV_FEW_GROUP)
+        return qv_fail(err, QV_EINVAL, "gemm_few: k=%lld; it must be a multiple of %d",
+                       (long long)op->k, QV_FEW_GROUP);
     return check_residual("gemm_few", op->residual_rows, "m=", op->m, err);
 }
 

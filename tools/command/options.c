@@ -46,7 +46,7 @@ static const char *const wanted[] = {
     [REALS] = "three numbers, R,G,B",
     [DTYPE] = "f32, bf16 or auto",
     [TOKENS] = "bf16 or f32",
-    [WEIGHTS] = "bf16, q4g64, q8g64, q4_0 or q8_0",
+    [WEIGHTS] = "bf16, q4g64 or q8g64",
     [SHARD] = "I/N with I from 0 to N - 1 and N up to 99999",
     [DEVICE] = "an index from 0 up, cpu or cuda:1: it runs on one device",
     [DEVICES] = "an index from 0 up, cpu or cuda:1, several with commas, or all",
@@ -160,9 +160,8 @@ static const struct option options[] = {
       AT(backend) },
     { "--dtype", "TYPE", "f32 or bf16 (default: bf16 if the device computes in it)", DTYPE,
       GROUP_DEVICE | GROUP_SYNTH, AT(dtype) },
-    { "--weights", "KIND",
-      "bf16 (default), or quantised: q4g64, q8g64, q4_0 or q8_0, with up to 64 rows", WEIGHTS,
-      GROUP_GEMM, AT(weights) },
+    { "--weights", "KIND", "bf16 (default), or quantised: q4g64 or q8g64, with up to 64 rows",
+      WEIGHTS, GROUP_GEMM, AT(weights) },
     { "--device", "N",
       "index of the device (default 0), several (0,1), all, or a name: cpu, cuda:1", DEVICES,
       GROUP_DEVICES, AT(device) },
@@ -367,13 +366,11 @@ parse_dtype(const char *text, qv_dtype *out, unsigned set)
 static bool
 parse_weights(const char *text, struct tool_weights *out)
 {
-    /* MLX's quantised groups, whose scales are mostly bf16, and two types of GGUF. */
+    /* MLX's quantised groups, whose scales are mostly bf16 */
     static const struct tool_weights kinds[] = {
         { "bf16", { 0 } },
         { "q4g64", { 4, 64, QV_BF16 } },
         { "q8g64", { 8, 64, QV_BF16 } },
-        { "q4_0", { 4, 32, QV_F16 } },
-        { "q8_0", { 8, 32, QV_F16 } },
     };
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (!strcmp(text, kinds[i].name)) {
