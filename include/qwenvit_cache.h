@@ -190,7 +190,7 @@ typedef struct qv_cache_item {
     int64_t bytes, mtime_ns; /* size and time of the source's file */
     uint64_t xxh3;           /* checksum, as docs/cache.md defines it */
     double sampled_fps;      /* of a clip; 0: the item is an image, or its record does not say */
-    int is_image;            /* 1: an image; 0: a clip; -1: its record does not say */
+    int is_image;            /* 1: an image; 0: a clip; -1: the clip failed */
     /* offsets in the part's file, in bytes: of the tokens; from them to the first DeepStack output
      * and from each to the next; of grid_thw, which the timestamps follow */
     uint64_t tokens_at, deepstack_step, grid_at;

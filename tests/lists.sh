@@ -35,7 +35,7 @@ src/outcome.inc tools/command/token_sink.c      tells them in sentences
 src/outcome.inc tools/command/estimate.c    sums frames of a list of clips
 src/outcome.inc tools/command/progress_line.c sums frames and times of the clips of a job
 src/outcome.inc python/src/cache.cpp        frames in memory come with their rate
-src/outcome.inc python/qwenvit/adapters/__init__.py has the names of 0.2
+src/outcome.inc python/qwenvit/adapters/__init__.py says what is damaged
 src/outcome.inc python/qwenvit/_cache.py    gives fields of a record as properties, with their defaults
 src/outcome.inc python/qwenvit/_model.py    gives properties of Tokens, of which some are None if unset
 src/outcome.inc python/qwenvit/adapters/engines.py second_per_grid_ts is a field of processors
