@@ -83,8 +83,7 @@ qv_status
 qv_cache_made_by(const qv_model_info *model, const qv_packing *packing, const qv_clip_options *clip,
                  char **out, qv_error *err)
 {
-    if (!model || !packing || !clip || !out)
-        return qv_fail(err, QV_EINVAL, "made by: model, packing, clip or out is NULL");
+    QV_NEED(err, model, packing, clip, out);
     /* The identity is last, so that an error names a number that differs. */
     json_t *j =
         json_pack("{s:s, s:s, s:s, s:I, s:s, s:i, s:o, s:{s:o, s:o, s:o}, s:s}", "model_type",
@@ -114,10 +113,11 @@ qv_cache_made_by(const qv_model_info *model, const qv_packing *packing, const qv
 qv_cache_source
 qv_cache_source_of(const char *path, const qv_clip_options *own, char text[QV_CACHE_OPTIONS_BYTES])
 {
+    QV_NEED_OR((qv_cache_source){ .path = NULL }, path);
     static const qv_clip_options nothing;
     const qv_clip_options *o = own ? own : &nothing;
-    if (!path || (own && !text))
-        return (qv_cache_source){ .path = NULL };
+    if (own)
+        QV_NEED_OR((qv_cache_source){ .path = NULL }, text);
     qv_cache_source s = { .path = path, .start_s = o->start_s, .end_s = o->end_s };
     struct stat st;
     if (!stat(path, &st)) {

@@ -35,7 +35,6 @@ typedef struct qv_cache_rate {
     int64_t clips, tokens; /* clips includes failed ones */
     int64_t parts;         /* includes the first one */
     double seconds;        /* above 0 */
-    uint64_t reserved[4];
 } qv_cache_rate;
 /* Measures the latest run (one process): of the runs that sealed at least two parts and were not
  * pruned, the one that sealed a part last. Returns false if there is none. */

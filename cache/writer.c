@@ -17,7 +17,6 @@
 #include "error.h"
 #include "files/json.h"
 #include "files/text.h"
-#include "options.h"
 
 enum {
     MOST_SEALING = 2 /* full parts that may wait to be sealed before qv_cache_begin waits */
@@ -245,8 +244,6 @@ static qv_status
 check_options(const qv_cache_writer_options *o, qv_error *err)
 {
     const int64_t n_shards = o->n_shards ? o->n_shards : 1;
-    if (!QV_RESERVED_IS_ZERO(o))
-        return qv_fail(err, QV_EINVAL, "reserved writer options must be 0");
     if (n_shards < 1 || n_shards > 99999 || o->shard < 0 || o->shard >= n_shards)
         return qv_fail(err, QV_EINVAL,
                        "shard is %lld of %lld; it must be 0 to N - 1, of at most 99999",
@@ -275,12 +272,11 @@ free_writer(qv_cache_writer *w)
 }
 
 qv_status
-qv_cache_writer_open(const char *dir, const qv_cache_writer_options *o, qv_cache_writer **out,
+qv_cache_writer_open(const char *dir, const qv_cache_writer_options *options, qv_cache_writer **out,
                      qv_error *err)
 {
-    if (!dir || !o || !out)
-        return qv_fail(err, QV_EINVAL, "open a cache's writer: dir, options or out is NULL");
-    qv_status s = check_options(o, err);
+    QV_NEED(err, dir, options, out);
+    qv_status s = check_options(options, err);
     qv_error warning = { QV_OK, "" };
     if (s)
         return s;
@@ -288,26 +284,26 @@ qv_cache_writer_open(const char *dir, const qv_cache_writer_options *o, qv_cache
     if (!w)
         return qv_no_memory(dir, err);
     w->folder_lock = -1;
-    w->layout = o->layout;
+    w->layout = options->layout;
     w->name = (struct qv_cache_part_name){ .digits = 6, .count = &w->count };
-    w->part_bytes = o->part_bytes ? (uint64_t)o->part_bytes : (uint64_t)1 << 30;
-    w->part_seconds = o->part_seconds > 0 ? o->part_seconds : 300;
-    w->sealed_ns = o->after;
+    w->part_bytes = options->part_bytes ? (uint64_t)options->part_bytes : (uint64_t)1 << 30;
+    w->part_seconds = options->part_seconds > 0 ? options->part_seconds : 300;
+    w->sealed_ns = options->after;
     w->room = FIRST_ROOM;
-    snprintf(w->ffmpeg, sizeof w->ffmpeg, "%s", o->ffmpeg ? o->ffmpeg : "");
+    snprintf(w->ffmpeg, sizeof w->ffmpeg, "%s", options->ffmpeg ? options->ffmpeg : "");
     qv_make_printable(w->ffmpeg);
     s = qv_cache_folder_open(dir, &w->folder, err);
     if (!s) {
         snprintf(w->name.begin, sizeof w->name.begin, "part-%05lld-of-%05lld-%s-%08x-",
-                 (long long)o->shard, (long long)(o->n_shards ? o->n_shards : 1), w->folder.host,
-                 (unsigned)w->folder.run);
+                 (long long)options->shard, (long long)(options->n_shards ? options->n_shards : 1),
+                 w->folder.host, (unsigned)w->folder.run);
         qv_cache_folder_sweep(&w->folder);
-        s = describe(&w->folder, o, &w->usual, err);
+        s = describe(&w->folder, options, &w->usual, err);
     }
     if (!s)
         s = qv_cache_lock(&w->folder, false, &w->folder_lock, &warning, err);
-    if (!s && warning.status && o->told)
-        o->told(o->user, warning.text);
+    if (!s && warning.status && options->told)
+        options->told(options->user, warning.text);
     if (!s)
         s = start(w, err);
     if (s)
@@ -318,16 +314,15 @@ qv_cache_writer_open(const char *dir, const qv_cache_writer_options *o, qv_cache
 }
 
 qv_status
-qv_cache_seal(qv_cache_writer *w, qv_error *err)
+qv_cache_seal(qv_cache_writer *writer, qv_error *err)
 {
-    if (!w)
-        return qv_fail(err, QV_EINVAL, "seal: writer is NULL");
-    pthread_mutex_lock(&w->lock);
-    retire(w);
-    while (count_unsealed(w))
-        pthread_cond_wait(&w->changed, &w->lock);
-    const qv_status s = say_failure(w, err);
-    pthread_mutex_unlock(&w->lock);
+    QV_NEED(err, writer);
+    pthread_mutex_lock(&writer->lock);
+    retire(writer);
+    while (count_unsealed(writer))
+        pthread_cond_wait(&writer->changed, &writer->lock);
+    const qv_status s = say_failure(writer, err);
+    pthread_mutex_unlock(&writer->lock);
     return s;
 }
 
@@ -437,26 +432,24 @@ place_entry(qv_cache_writer *w, qv_cache_entry *e, qv_error *err)
 }
 
 qv_status
-qv_cache_begin(qv_cache_writer *w, const char *key, const qv_cache_source *source, int64_t rows,
-               qv_cache_entry **out, qv_error *err)
+qv_cache_begin(qv_cache_writer *writer, const char *key, const qv_cache_source *source,
+               int64_t rows, qv_cache_entry **out, qv_error *err)
 {
-    if (!w || !key || !source || !source->path || !out)
-        return qv_fail(err, QV_EINVAL, "begin a key: writer, key, source, its path or out is NULL");
-    if (!QV_RESERVED_IS_ZERO(source))
-        return qv_fail(err, QV_EINVAL, "begin a key: reserved source fields must be 0");
-    const uint64_t row_bytes = qv_cache_row_bytes(&w->layout);
+    QV_NEED(err, writer, key, source, out);
+    QV_NEED(err, source->path);
+    const uint64_t row_bytes = qv_cache_row_bytes(&writer->layout);
     const uint64_t most =
-        ((uint64_t)1 << 46) / row_bytes / (uint64_t)qv_cache_n_tensors(&w->layout);
+        ((uint64_t)1 << 46) / row_bytes / (uint64_t)qv_cache_n_tensors(&writer->layout);
     if (rows < 0 || (uint64_t)rows > most || rows > UINT32_MAX)
         return qv_fail(err, QV_EINVAL, "a key has %lld rows; it must have 0 to %llu",
                        (long long)rows, (unsigned long long)most);
     qv_cache_entry *e = NULL;
-    qv_status s = make_entry(w, key, source, rows, &e, err);
+    qv_status s = make_entry(writer, key, source, rows, &e, err);
     if (s)
         return s;
-    pthread_mutex_lock(&w->lock);
-    s = w->status ? say_failure(w, err) : place_entry(w, e, err);
-    pthread_mutex_unlock(&w->lock);
+    pthread_mutex_lock(&writer->lock);
+    s = writer->status ? say_failure(writer, err) : place_entry(writer, e, err);
+    pthread_mutex_unlock(&writer->lock);
     if (s)
         free_entry(&e);
     else
@@ -522,25 +515,24 @@ check_rows(const qv_cache_entry *e, const qv_tokens *t, qv_error *err)
 }
 
 qv_status
-qv_cache_put(qv_cache_entry *e, const qv_tokens *t, qv_error *err)
+qv_cache_put(qv_cache_entry *entry, const qv_tokens *tokens, qv_error *err)
 {
-    if (!e || !t)
-        return qv_fail(err, QV_EINVAL, "put rows: entry or tokens is NULL");
-    qv_cache_writer *w = e->writer;
-    const qv_status wrong = check_rows(e, t, err);
+    QV_NEED(err, entry, tokens);
+    qv_cache_writer *w = entry->writer;
+    const qv_status wrong = check_rows(entry, tokens, err);
     if (wrong)
         return wrong;
     qv_status s = QV_OK;
     qv_error failed = { 0 };
     if (w->layout.packed)
-        s = put_packed(e, t, &failed);
+        s = put_packed(entry, tokens, &failed);
     for (int i = 0; i < qv_cache_n_tensors(&w->layout) && !w->layout.packed && !s; i++)
-        s = put_tensor(e, i, i ? t->deepstack[i - 1] : t->tokens, t->n, &failed);
+        s = put_tensor(entry, i, i ? tokens->deepstack[i - 1] : tokens->tokens, tokens->n, &failed);
     if (!s) {
-        e->block.rows += t->n;
+        entry->block.rows += tokens->n;
         return QV_OK;
     }
-    e->broken = true;
+    entry->broken = true;
     pthread_mutex_lock(&w->lock);
     s = note_failure(w, s, &failed, err);
     pthread_mutex_unlock(&w->lock);
@@ -591,9 +583,8 @@ static qv_status
 check_result(const qv_cache_entry *e, const qv_cache_result *r, qv_error *err)
 {
     char quoted[QV_QUOTE_SIZE];
-    if (!r || !QV_RESERVED_IS_ZERO(r))
-        return qv_fail(err, QV_EINVAL, "key %s: %s", qv_json_quote(e->key, quoted),
-                       r ? "reserved result fields must be 0" : "result is NULL");
+    if (!r)
+        return qv_fail(err, QV_EINVAL, "key %s: result is NULL", qv_json_quote(e->key, quoted));
     if (r->status)
         return QV_OK;
     if (!r->outcome)
@@ -632,9 +623,9 @@ make_record(const qv_cache_entry *e, const qv_cache_result *r, struct qv_text *r
 qv_status
 qv_cache_finish(qv_cache_entry **entry, const qv_cache_result *r, qv_error *err)
 {
-    qv_cache_entry *e = entry ? *entry : NULL;
-    if (!e)
-        return qv_fail(err, QV_EINVAL, "finish a key: entry is NULL");
+    QV_NEED(err, entry);
+    QV_NEED(err, *entry);
+    qv_cache_entry *e = *entry;
     qv_cache_writer *w = e->writer;
     struct qv_text record = { 0 };
     struct qv_index_row row;

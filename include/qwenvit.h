@@ -14,8 +14,10 @@
  *     gives grid_h * grid_w / merge^2 tokens.
  *   - A bucket is one of the sizes that capacities are rounded up to.
  *   - In options structs zero is a field's default, and NULL in place of the struct means all
- *     defaults; `reserved` must be zero. In structs that the library fills, `reserved` is zero
- *     until a later version gives it a meaning.
+ *     defaults.
+ *   - Any other pointer may be NULL only if its description says so. Otherwise a function returns
+ *     QV_EINVAL, naming the argument, or, if it returns no status, an empty answer ("", 0, false,
+ *     zeros), and leaves what it was given as it was.
  *   - Every call that can fail returns a qv_status and, if `err` is not NULL, writes a message
  *     there. A failed call leaves its out-parameters untouched.
  *   - A function that frees (X_free, X_close) sets the caller's pointer to NULL and accepts NULL.
@@ -52,8 +54,8 @@ extern "C" {
 #define QV_VERSION "0.4.0" /* the version of the release */
 /* The version of the public headers and the shared libraries. MAJOR is raised when programs must be
  * recompiled or changed; it is in the libraries' names (libqwenvit.so.MAJOR). MINOR is raised when
- * something is added, such as a use for a `reserved` field. */
-#define QV_API_VERSION_MAJOR 3
+ * something is added that older programs do not notice. Until 1.0 structs have no spare room. */
+#define QV_API_VERSION_MAJOR 4
 #define QV_API_VERSION_MINOR 0
 #define QV_MAX_DEEPSTACK 8
 #define QV_REASON_BYTES 192 /* size of a text that says why something was chosen */
@@ -131,7 +133,6 @@ typedef struct qv_context_options {
      * cuDNN's take 0.7 s to compile. It is created with the first file. NULL: none. A file that is
      * damaged or not qwenvit's is ignored (see qv_context_info.warning) and rewritten. */
     const char *kernel_folder;
-    uint64_t reserved[5];
 } qv_context_options;
 
 typedef struct qv_context_info {
@@ -215,7 +216,6 @@ typedef struct qv_model_options {
      * qv_preprocess.mean and std. NULL: the checkpoint's. Read only during the call. */
     const double *image_mean, *image_std;
     qv_weight_kind weights;
-    uint64_t reserved[5];
 } qv_model_options;
 
 typedef struct qv_model_info {
@@ -254,7 +254,6 @@ typedef struct qv_model_info {
      * numbers alone. */
     const char *identity;
     const char *config; /* those numbers of config.json, as a JSON object, under our names */
-    uint64_t reserved[1];
 } qv_model_info;
 
 /*
@@ -298,7 +297,6 @@ typedef struct qv_item {
     int64_t n_frames;
     /* there is one frame, which is both frames of every pair, normalised as an image */
     bool is_image;
-    uint64_t reserved[2];
 } qv_item;
 
 /* ---- capacity: what a chunk holds, and what an item takes of it ------------------------------ */
@@ -340,7 +338,6 @@ typedef struct qv_plan_options {
      * call ends with QV_ESTATE once the chunks under way are done. */
     bool (*stop)(void *user);
     void *stop_user;
-    uint64_t reserved[5];
 } qv_plan_options;
 
 typedef struct qv_plan_info {
@@ -354,7 +351,6 @@ typedef struct qv_plan_info {
     /* of a full chunk with as many segments as it may have. flops: a multiply-add counts as two;
      * bytes: the operands of each operation */
     double flops, bytes;
-    uint64_t reserved[8];
 } qv_plan_info;
 
 /* Where tokens go; the caller owns all memory. */
@@ -434,7 +430,6 @@ typedef struct qv_feeder_options {
     /* where plans are slow to make, make the plans of smaller chunks on opening too, so that no
      * later item waits for one */
     bool warm_up;
-    uint64_t reserved[8];
 } qv_feeder_options;
 
 /* An item on its way through a feeder, which owns this struct and writes it. */

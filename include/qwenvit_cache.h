@@ -47,7 +47,6 @@ typedef struct qv_cache_source {
     int64_t bytes;         /* size of the file */
     int64_t mtime_ns;      /* time of the file's last change, since 1970 */
     const char *options;   /* text of this clip's own options, or NULL */
-    uint64_t reserved[4];
 } qv_cache_source;
 
 struct qv_clip_options; /* qwenvit_clips.h */
@@ -99,7 +98,6 @@ typedef struct qv_cache_writer_options {
     /* the version of FFmpeg that decodes (qv_decoder_ffmpeg), of at most 63 bytes, which the parts
      * record; a run with another one goes on. NULL or "": unknown */
     const char *ffmpeg;
-    uint64_t reserved[7];
 } qv_cache_writer_options;
 
 /* Opens a folder for adding keys, and creates it if it does not exist. Removes unfinished files of
@@ -126,7 +124,6 @@ typedef struct qv_cache_result {
     const char *error;                /* the message, for a failed clip */
     const struct qv_outcome *outcome; /* of a clip that is ok; sampled_fps is 0 for an image */
     const double *timestamps_s;       /* [outcome->n_frames]; NULL: unknown */
-    uint64_t reserved[2];
 } qv_cache_result;
 
 /* Finishes a key with the rows that were put; it can be read once its part is sealed. Frees the
@@ -159,7 +156,6 @@ typedef struct qv_cache_info {
                                  * 1970 */
     size_t index_bytes;         /* memory of the index: about 150 bytes per key, and the keys */
     const char *made_by;        /* all of qwenvit-cache.json */
-    uint64_t reserved[4];
 } qv_cache_info;
 
 /* Returns whether a folder is a cache, or claims to be one: it has a qwenvit-cache.json. */
@@ -200,7 +196,6 @@ typedef struct qv_cache_item {
     const int64_t *grid_thw;                 /* [3] */
     const double *timestamps_s;              /* [n_timestamps] */
     uint64_t held_in;                        /* for the library only */
-    uint64_t reserved[4];
 } qv_cache_item;
 
 /* Finds the item of a key as caches spell it, without mapping a part; out->key is NULL if there is
@@ -273,7 +268,6 @@ typedef struct qv_cache_prune_options {
      * NULL: the call goes on. */
     bool (*go_on)(void *user, int64_t parts_done, int64_t n_parts);
     void *user; /* passed to both functions */
-    uint64_t reserved[8];
 } qv_cache_prune_options;
 
 typedef struct qv_cache_pruned {
@@ -287,7 +281,6 @@ typedef struct qv_cache_pruned {
     int64_t freed;     /* bytes of files that were freed */
     uint64_t beside;   /* the most bytes on disk of new parts while the old ones were still there */
     bool stopped;      /* go_on ended the call */
-    uint64_t reserved[4];
 } qv_cache_pruned;
 
 /* Removes records from a cache, part by part: a part's remaining records are copied, unchanged and

@@ -116,7 +116,7 @@ members() {
 # agree MEMBERS: whether these are the list's and those that belong to the caller
 agree() {
     listed=$(sed -n 's/^QV_CLIP_OPTION(\([a-z_]*\),.*/\1/p' clips/options.inc)
-    [ "$1" = "$(printf '%s\n' $listed bytes decoder go_on n_bytes reserved user | sort)" ]
+    [ "$1" = "$(printf '%s\n' $listed bytes decoder go_on n_bytes user | sort)" ]
 }
 
 bad=0

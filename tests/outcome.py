@@ -26,7 +26,7 @@ def read_header():
     body = re.search(r"typedef struct qv_outcome \{(.*?)\} qv_outcome;", (top / "include/qwenvit_clips.h").read_text(), re.S)
     body = re.sub(r"/\*.*?\*/", "", body[1], flags=re.S)
     declared = [name for line in body.split(";") for name in re.findall(r"(\w+)(?:\[\w+\])?(?=,|$)", line.strip())]
-    return [name for name in declared if name != "reserved"]
+    return declared
 
 
 def table(rows):

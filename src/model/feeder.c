@@ -8,7 +8,6 @@
 
 #include "error.h"
 #include "items.h"
-#include "options.h"
 
 /* ---- capacities ------------------------------------------------------------------------------ */
 
@@ -38,7 +37,8 @@ qv_chunk_capacity(const qv_model *model, const qv_capacity *chunk, const qv_capa
 qv_packing
 qv_model_packing(const qv_model *model, int64_t chunk_rows)
 {
-    if (!model || chunk_rows < 0 || chunk_rows > INT32_MAX)
+    QV_NEED_OR((qv_packing){ .rule = "" }, model);
+    if (chunk_rows < 0 || chunk_rows > INT32_MAX)
         return (qv_packing){ .rule = "" };
     const struct qv_caps *caps = &model->ctx->caps;
     const struct qv_config *c = &model->config;
@@ -143,26 +143,27 @@ qv_status
 qv_feeder_open(qv_model *const *models, size_t n_models, const qv_feeder_options *options,
                qv_feeder **out, qv_error *err)
 {
-    if (!models || !n_models || !options || !out)
-        return qv_fail(err, QV_EINVAL,
-                       "open feeder: models, options or out is NULL, or n_models 0");
+    QV_NEED(err, models, out);
+    static const qv_feeder_options defaults;
+    const qv_feeder_options *o = options ? options : &defaults;
+    if (!n_models)
+        return qv_fail(err, QV_EINVAL, "open feeder: there are no models");
     for (size_t i = 0; i < n_models; i++)
         if (!models[i])
-            return qv_fail(err, QV_EINVAL, "open feeder: model %zu is NULL", i);
-    if (!QV_RESERVED_IS_ZERO(options) || options->chunk_rows < 0 || options->chunk_rows > INT32_MAX)
-        return qv_fail(err, QV_EINVAL,
-                       "open feeder: chunk_rows is %lld; it must be 0 to %d, and reserved fields 0",
-                       (long long)options->chunk_rows, INT32_MAX);
-    const qv_plan_options plan = { .output = options->output };
+            return qv_fail(err, QV_EINVAL, "open feeder: models[%zu] is NULL", i);
+    if (o->chunk_rows < 0 || o->chunk_rows > INT32_MAX)
+        return qv_fail(err, QV_EINVAL, "open feeder: chunk_rows is %lld; it must be 0 to %d",
+                       (long long)o->chunk_rows, INT32_MAX);
+    const qv_plan_options plan = { .output = o->output };
     qv_feeder *f = NULL;
     qv_status status = allocate(models, n_models, &plan, &f, err);
     if (status)
         return status;
-    f->plan.capacity.patches = options->chunk_rows;
-    f->alone = f->fixed = options->alone;
-    if (!f->alone || options->chunk_rows) {
+    f->plan.capacity.patches = o->chunk_rows;
+    f->alone = f->fixed = o->alone;
+    if (!f->alone || o->chunk_rows) {
         const int64_t m = models[0]->config.merge, least[3] = { 1, m, m };
-        f->pack = qv_pack_capacity(models[0], options->chunk_rows, least);
+        f->pack = qv_pack_capacity(models[0], o->chunk_rows, least);
         const qv_capacity full = { .patches = f->pack.patches, .segments = 1 };
         f->usual = qv_chunk_capacity(models[0], &f->pack, &full, false, 0);
         qv_plan_options first = plan;
@@ -170,7 +171,7 @@ qv_feeder_open(qv_model *const *models, size_t n_models, const qv_feeder_options
         for (int i = 0; i < f->n_devices && !status; i++) {
             qv_feeder_take_turn(&f->devices[i]);
             status = qv_plan_create(models[i], &first, &f->devices[i].plans[QV_INPUT_FRAMES], err);
-            if (!status && options->warm_up)
+            if (!status && o->warm_up)
                 status = warm_up(f, models[i], err);
             qv_feeder_end_turn(&f->devices[i]);
         }
@@ -276,14 +277,13 @@ qv_feeder_take(const qv_feeder *f, struct qv_feeder_pack *pack, struct qv_waitin
 /* ---- items ----------------------------------------------------------------------------------- */
 
 qv_status
-qv_feeder_add(qv_feeder *f, qv_input input, const qv_item *item, const char *name, void *user,
+qv_feeder_add(qv_feeder *feeder, qv_input input, const qv_item *item, const char *name, void *user,
               qv_feed **out, qv_error *err)
 {
-    if (!f || !item || !name || !out)
-        return qv_fail(err, QV_EINVAL, "feeder, item, name or out is NULL");
+    QV_NEED(err, feeder, item, name, out);
     if ((unsigned)input >= QV_FEEDER_INPUTS)
         return qv_fail(err, QV_EINVAL, "%s: input is %d, not a qv_input", name, (int)input);
-    const qv_model *model = f->devices[0].model;
+    const qv_model *model = feeder->devices[0].model;
     const qv_status status = qv_item_check_shape(model, input, item, name, err);
     if (status)
         return status;
@@ -291,35 +291,35 @@ qv_feeder_add(qv_feeder *f, qv_input input, const qv_item *item, const char *nam
     if (!fed)
         return qv_fail(err, QV_ENOMEM, "%s: no memory for an item", name);
     const qv_capacity pair = pair_of(model, item->grid_thw);
-    const qv_capacity capacity = capacity_for(f, item->grid_thw, &pair);
-    int64_t step = f->is_call ? item->grid_thw[0] : qv_capacity_fits(&capacity, &pair);
-    if (!item->data && !f->alone) /* small, so that chunks can be filled while it is decoded */
+    const qv_capacity capacity = capacity_for(feeder, item->grid_thw, &pair);
+    int64_t step = feeder->is_call ? item->grid_thw[0] : qv_capacity_fits(&capacity, &pair);
+    if (!item->data && !feeder->alone) /* small, so that chunks can be filled while it is decoded */
         step = step > QV_CHUNK_PIECES ? step / QV_CHUNK_PIECES : 1;
     step = step < item->grid_thw[0] ? step : item->grid_thw[0];
     *fed = (struct qv_fed){ .shown = { .user = user, .step = step, .device = -1 },
-                            .next = f->feeds,
-                            .link = &f->feeds,
+                            .next = feeder->feeds,
+                            .link = &feeder->feeds,
                             .whole = *item,
                             .input = input,
                             .capacity = capacity,
                             .pair = pair };
-    if (f->feeds)
-        f->feeds->link = &fed->next;
-    f->feeds = fed;
+    if (feeder->feeds)
+        feeder->feeds->link = &fed->next;
+    feeder->feeds = fed;
     count(fed, 0);
     *out = &fed->shown;
     return QV_OK;
 }
 
 qv_status
-qv_feeder_put(qv_feeder *f, qv_feed *feed, const void *data, void *user, qv_error *err)
+qv_feeder_put(qv_feeder *feeder, qv_feed *feed, const void *data, void *user, qv_error *err)
 {
+    QV_NEED(err, feeder, feed);
     struct qv_fed *fed = (struct qv_fed *)feed;
-    if (!f || !fed || fed->put == fed->whole.grid_thw[0] || !(data || fed->whole.data))
-        return qv_fail(err, QV_EINVAL,
-                       "put: feeder, feed or data is NULL, or the item is complete");
-    struct qv_feeder_pack **link = find_pack(f, fed), *pack = *link;
-    if (pack && pack->n == QV_FEEDER_PIECES && !f->is_call)
+    if (fed->put == fed->whole.grid_thw[0] || !(data || fed->whole.data))
+        return qv_fail(err, QV_EINVAL, "put: the item is complete, or it needs data");
+    struct qv_feeder_pack **link = find_pack(feeder, fed), *pack = *link;
+    if (pack && pack->n == QV_FEEDER_PIECES && !feeder->is_call)
         return qv_fail(err, QV_EFULL, "put: %d puts already wait for such chunks",
                        QV_FEEDER_PIECES);
     struct qv_waiting *waits = malloc(sizeof *waits);
@@ -336,10 +336,10 @@ qv_feeder_put(qv_feeder *f, qv_feed *feed, const void *data, void *user, qv_erro
                                          .last = &pack->waiting };
         *link = pack;
     }
-    *waits = (struct qv_waiting){ .fed = fed, .number = f->n_puts++ };
+    *waits = (struct qv_waiting){ .fed = fed, .number = feeder->n_puts++ };
     waits->piece = (qv_feeder_piece){ .feed = feed, .user = user, .first = fed->put };
     waits->piece.item =
-        qv_item_piece(f->devices[0].model, fed->input, &fed->whole, fed->put, feed->step);
+        qv_item_piece(feeder->devices[0].model, fed->input, &fed->whole, fed->put, feed->step);
     if (data)
         waits->piece.item.data = data;
     *pack->last = waits;
@@ -351,12 +351,11 @@ qv_feeder_put(qv_feeder *f, qv_feed *feed, const void *data, void *user, qv_erro
 }
 
 bool
-qv_feeder_drop(qv_feeder *f, qv_feed *feed, qv_feeder_piece *piece)
+qv_feeder_drop(qv_feeder *feeder, qv_feed *feed, qv_feeder_piece *piece)
 {
+    QV_NEED_OR(false, feeder, feed, piece);
     struct qv_fed *fed = (struct qv_fed *)feed;
-    if (!f || !fed || !piece)
-        return false;
-    struct qv_feeder_pack *pack = *find_pack(f, fed);
+    struct qv_feeder_pack *pack = *find_pack(feeder, fed);
     struct qv_waiting **link = pack ? &pack->waiting : NULL;
     while (link && *link && (*link)->fed != fed)
         link = &(*link)->next;
@@ -364,7 +363,7 @@ qv_feeder_drop(qv_feeder *f, qv_feed *feed, qv_feeder_piece *piece)
         free_feed(fed);
         return false;
     }
-    *piece = qv_feeder_take(f, pack, link, (*link)->piece.item.grid_thw[0]);
-    qv_feeder_free_empty(f, pack);
+    *piece = qv_feeder_take(feeder, pack, link, (*link)->piece.item.grid_thw[0]);
+    qv_feeder_free_empty(feeder, pack);
     return true;
 }

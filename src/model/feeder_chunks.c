@@ -313,23 +313,26 @@ waits_on(const qv_feeder *f, struct qv_feeder_device *d, double now_s, double *w
 }
 
 const qv_feeder_chunk *
-qv_feeder_ready(qv_feeder *f, int device, double now_s, bool more, double *wait_s)
+qv_feeder_ready(qv_feeder *feeder, int device, double now_s, bool more, double *wait_s)
 {
-    if (!f || !wait_s || device < 0 || device >= f->n_devices)
+    QV_NEED_OR(NULL, feeder, wait_s);
+    if (device < 0 || device >= feeder->n_devices)
         return NULL;
-    struct qv_feeder_device *d = &f->devices[device];
+    struct qv_feeder_device *d = &feeder->devices[device];
     struct qv_filled *chunk = next_of(d);
     if (d->n_pushed - d->n_pulled >= d->model->ctx->caps.chunks)
         return NULL;
-    take_time(f, d, now_s, more);
+    take_time(feeder, d, now_s, more);
     if (d->has_turn && qv_turn_is_wanted(d->model->ctx)) /* it ends once all chunks are pulled */
         return NULL;
-    d->is_chosen = d->is_chosen || choose(f, device, chunk, more && waits_on(f, d, now_s, wait_s));
+    d->is_chosen =
+        d->is_chosen || choose(feeder, device, chunk, more && waits_on(feeder, d, now_s, wait_s));
     if (!d->is_chosen)
         return NULL;
     d->until_s = INFINITY;
-    const qv_plan_options options = options_of(f, chunk);
-    const qv_plan *one = f->is_call ? d->plans[0] : NULL; /* replaced once its chunks are pulled */
+    const qv_plan_options options = options_of(feeder, chunk);
+    const qv_plan *one =
+        feeder->is_call ? d->plans[0] : NULL; /* replaced once its chunks are pulled */
     return one && one->n_pending && !is_plan_of(one, &options) ? NULL : &chunk->shown;
 }
 
@@ -363,14 +366,15 @@ push(const qv_feeder *f, struct qv_feeder_device *d, qv_error *err)
 }
 
 qv_status
-qv_feeder_push(qv_feeder *f, int device, qv_error *err)
+qv_feeder_push(qv_feeder *feeder, int device, qv_error *err)
 {
-    if (!f || device < 0 || device >= f->n_devices || !f->devices[device].is_chosen)
+    QV_NEED(err, feeder);
+    if (device < 0 || device >= feeder->n_devices || !feeder->devices[device].is_chosen)
         return qv_fail(err, QV_ESTATE, "push: no chunk was chosen for device %d", device);
-    struct qv_feeder_device *d = &f->devices[device];
+    struct qv_feeder_device *d = &feeder->devices[device];
     qv_feeder_take_turn(d);
     const struct qv_filled *chunk = next_of(d);
-    const qv_status status = push(f, d, err);
+    const qv_status status = push(feeder, d, err);
     /* a device that is lost may never be pulled from */
     if (d->n_pushed == d->n_pulled || (status && !chunk->shown.refused))
         qv_feeder_end_turn(d);
@@ -381,7 +385,7 @@ qv_status
 qv_feeder_pull_pieces(qv_feeder *f, int device, qv_tokens *out, const int64_t *first_rows,
                       qv_error *err)
 {
-    if (!f || device < 0 || device >= f->n_devices || !qv_feeder_oldest(f, device))
+    if (device < 0 || device >= f->n_devices || !qv_feeder_oldest(f, device))
         return qv_fail(err, QV_ESTATE, "pull: device %d has no chunk under way", device);
     struct qv_feeder_device *d = &f->devices[device];
     qv_plan *plan = d->chunks[d->n_pulled % QV_MOST_CHUNKS].plan;
@@ -394,7 +398,8 @@ qv_feeder_pull_pieces(qv_feeder *f, int device, qv_tokens *out, const int64_t *f
 }
 
 qv_status
-qv_feeder_pull(qv_feeder *f, int device, qv_tokens *out, qv_error *err)
+qv_feeder_pull(qv_feeder *feeder, int device, qv_tokens *out, qv_error *err)
 {
-    return qv_feeder_pull_pieces(f, device, out, NULL, err);
+    QV_NEED(err, feeder, out);
+    return qv_feeder_pull_pieces(feeder, device, out, NULL, err);
 }
