@@ -4,8 +4,8 @@
  * processors make them. A job encodes many of them, and a fill does so into a cache. The program
  * qwenvit-decoder decodes; only it needs the FFmpeg libraries.
  *
- * The conventions and thread rules of qwenvit.h hold: different threads may use different clips. Here
- * a struct of options may be NULL only if its description says so.
+ * The conventions and thread rules of qwenvit.h hold: different threads may use different clips.
+ * Here a struct of options may be NULL only if its description says so.
  */
 #ifndef QWENVIT_CLIPS_H
 #define QWENVIT_CLIPS_H
