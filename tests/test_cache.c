@@ -580,9 +580,8 @@ TEST(test_made_by)
     assert_int_equal(qv_cache_made_by(&model, &packing, NULL, &by, &err), QV_EINVAL);
 }
 
-/* A cache that an earlier version filled is gone on with: these texts were written before options
- * that were added since, and must not change. */
-TEST(test_frozen)
+/* A list is compared with a cache of 0.4.0, whose records have these texts. */
+TEST(test_options_of_0_4_0)
 {
     static const char description[] =
         "\"options\":{\"like\":\"transformers\",\"fps\":0.0,\"num_frames\":0,\"min_frames\":0,"
