@@ -11,9 +11,9 @@
 #define QV_CACHE_DESCRIPTION "qwenvit-cache.json"
 #define QV_CACHE_FORMAT "qwenvit-cache"
 #define QV_CACHE_VERSION "2"
-/* What to do about a cache or part of version 1. */
-#define QV_CACHE_CONVERT                                                                           \
-    "`python -m qwenvit convert OLD NEW` makes a cache of version \"2\", which this build reads"
+/* What is wrong with a cache or part of another version. */
+#define QV_CACHE_OTHER                                                                             \
+    "made by another version, while this one reads \"" QV_CACHE_VERSION "\"; fill it again"
 #define QV_CACHE_ALIGN 64u                          /* alignment of tensors of tokens */
 #define QV_CACHE_PAGE 4096u                         /* alignment of a part's data */
 #define QV_CACHE_MAX_ROOM ((uint64_t)16 << 20)      /* limit for a part's header with its length */

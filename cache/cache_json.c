@@ -50,18 +50,6 @@ check_text(const struct qv_json_object *top, const char *key, const char *wanted
     return text && !strcmp(text, wanted) ? QV_OK : qv_json_wrong(top, key, found, why, err);
 }
 
-/* Checks the version. One that is older can be converted. */
-static qv_status
-check_version(const struct qv_json_object *top, qv_error *err)
-{
-    const char *version = json_string_value(qv_json_get(top, "version"));
-    return check_text(top, "version", QV_CACHE_VERSION,
-                      version && !strcmp(version, "1")
-                          ? QV_CACHE_CONVERT
-                          : "this build reads and writes version \"" QV_CACHE_VERSION "\"",
-                      err);
-}
-
 #define OLD_LAYOUT "versions up to 0.4.0 wrote such caches; fill the cache again"
 
 static qv_status
@@ -110,7 +98,7 @@ qv_cache_description(const char *dir, bool *there, json_t **root, qv_cache_layou
         const struct qv_json_object top = { .json = json, .file = path, .prefix = "" };
         s = check_text(&top, "format", QV_CACHE_FORMAT, "this is not a qwenvit cache", err);
         if (!s)
-            s = check_version(&top, err);
+            s = check_text(&top, "version", QV_CACHE_VERSION, QV_CACHE_OTHER, err);
         if (!s)
             s = read_layout(&top, l, err);
     }

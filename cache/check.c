@@ -92,26 +92,27 @@ check_part(const qv_cache *cache, size_t part, const char *path, qv_error *err)
 }
 
 qv_status
-qv_cache_verify(const qv_cache *c, int64_t i, qv_error *err)
+qv_cache_verify(const qv_cache *cache, int64_t i, qv_error *err)
 {
+    QV_NEED(err, cache);
     uint64_t size = 0;
     int fd = -1;
-    qv_status s = qv_cache_check_index(c, i, err);
+    qv_status s = qv_cache_check_index(cache, i, err);
     if (s)
         return s;
-    const struct qv_index_key *k = &c->index.keys[i];
-    const char *path = c->index.parts[k->part].path;
-    s = check_part(c, k->part, path, err);
+    const struct qv_index_key *k = &cache->index.keys[i];
+    const char *path = cache->index.parts[k->part].path;
+    s = check_part(cache, k->part, path, err);
     if (!s && !k->row.status)
         s = qv_file_open(path, &fd, &size, err);
     if (!s && !k->row.status)
-        s = compare_key(c, k, path, fd, err);
+        s = compare_key(cache, k, path, fd, err);
     if (fd >= 0)
         close(fd);
     const qv_cache *later = NULL;
     qv_cache_item item = { .key = NULL };
     if (s)
-        s = qv_cache_look_again(c, k, s, &later, &item, err);
+        s = qv_cache_look_again(cache, k, s, &later, &item, err);
     return later && item.key ? qv_cache_verify(later, item.index, err) : s;
 }
 
@@ -146,10 +147,11 @@ part_is_superseded(const qv_cache *c, int64_t i)
 }
 
 const char *
-qv_cache_damage(const qv_cache *c, int64_t i, bool *superseded)
+qv_cache_damage(const qv_cache *cache, int64_t i, bool *superseded)
 {
-    const bool is = c && i >= 0 && (uint64_t)i < c->n_damage;
+    QV_NEED_OR(NULL, cache);
+    const bool is = i >= 0 && (uint64_t)i < cache->n_damage;
     if (superseded)
-        *superseded = is && part_is_superseded(c, i);
-    return is ? c->damage[i].words : NULL;
+        *superseded = is && part_is_superseded(cache, i);
+    return is ? cache->damage[i].words : NULL;
 }

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "files/text.h"
-#include "options.h"
+#include "error.h"
 #include "reader.h"
 
 /* Returns whether a record has the same piece and options, which are UTF-8 texts. */
@@ -24,17 +24,18 @@ asks_the_same(const qv_cache *c, const struct qv_index_key *k, const qv_cache_so
 }
 
 qv_cache_state
-qv_cache_compare(const qv_cache *c, const char *key, const qv_cache_source *source,
+qv_cache_compare(const qv_cache *cache, const char *key, const qv_cache_source *source,
                  qv_cache_trust trust)
 {
-    const bool valid = c && key && source && source->path && QV_RESERVED_IS_ZERO(source);
-    const struct qv_index_key *k = valid ? qv_cache_find_key(c, key) : NULL;
+    QV_NEED_OR(QV_CACHE_MISSING, cache, key, source);
+    QV_NEED_OR(QV_CACHE_MISSING, source->path);
+    const struct qv_index_key *k = qv_cache_find_key(cache, key);
     if (!k)
         return QV_CACHE_MISSING;
     const bool is_gone = !source->bytes && !source->mtime_ns && !k->row.status;
     char *path = qv_utf8_text(source->path),
          *options = source->options ? qv_utf8_text(source->options) : NULL;
-    const bool asks = (options || !source->options) && asks_the_same(c, k, source, options);
+    const bool asks = (options || !source->options) && asks_the_same(cache, k, source, options);
     const bool same_path =
         trust >= QV_CACHE_TRUST_KEYS || (path && k->row.path == qv_cache_key_hash(path));
     free(path);

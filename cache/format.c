@@ -39,9 +39,8 @@ qv_cache_latest_ns(void)
 qv_status
 qv_cache_key(const char *bytes, char *out, qv_error *err)
 {
+    QV_NEED(err, bytes, out);
     char quoted[QV_QUOTE_SIZE];
-    if (!bytes || !out)
-        return qv_fail(err, QV_EINVAL, "key: bytes or out is NULL");
     if (!*bytes)
         return qv_fail(err, QV_EFORMAT, "the key is empty; it must have 1 byte or more");
     if (!strncmp(bytes, "__", 2))
@@ -63,7 +62,8 @@ qv_cache_key(const char *bytes, char *out, qv_error *err)
 uint64_t
 qv_cache_key_hash(const char *key)
 {
-    return key ? XXH3_64bits(key, strlen(key)) : 0;
+    QV_NEED_OR(0, key);
+    return XXH3_64bits(key, strlen(key));
 }
 
 uint64_t

@@ -29,30 +29,12 @@ const char *qv_cache_part(const qv_cache *cache, int64_t i);
 /* Returns the number of the part that qv_cache_damage(cache, i) describes. */
 int64_t qv_cache_damaged_part(const qv_cache *cache, int64_t i);
 
-/* An existing key: tensors of the cache's layout (NULL for a failed clip), and its compact JSON. */
-struct qv_cache_copied {
-    const char *key, *record;
-    const void *tensors[1 + QV_MAX_DEEPSTACK]; /* [n_rows, ..] */
-    int64_t n_rows, n_timestamps;
-    const int64_t *grid_thw;    /* [3] */
-    const double *timestamps_s; /* [n_timestamps] */
-};
-
-/* Writes a part of n keys into a folder that has a qwenvit-cache.json. A key whose name, record or
- * numbers are invalid is left out and reported to left_out; if no key remains there is no part.
- * With name NULL the keys are only checked. Returns QV_EIO if the name is taken. */
-qv_status qv_cache_write_part(const char *dir, const char *name, int64_t sealed_ns,
-                              const struct qv_cache_copied *keys, size_t n,
-                              void (*left_out)(void *user, size_t key, const char *words),
-                              void *user, qv_error *err);
-
 /* How fast a run filled a cache: the work in the parts that it sealed after its first one, and the
  * time between the first and the last. */
 typedef struct qv_cache_rate {
     int64_t clips, tokens; /* clips includes failed ones */
     int64_t parts;         /* includes the first one */
     double seconds;        /* above 0 */
-    uint64_t reserved[4];
 } qv_cache_rate;
 /* Measures the latest run (one process): of the runs that sealed at least two parts and were not
  * pruned, the one that sealed a part last. Returns false if there is none. */

@@ -483,14 +483,9 @@ qv_cache_part_seal(struct qv_cache_part *p, const qv_cache_layout *l,
         s = read_back(p, l, usual, err);
     for (bool taken = true; !s && taken;) {
         char text[300];
-        snprintf(text, sizeof text, "%s", name->begin);
-        if (name->digits)
-            snprintf(text, sizeof text, "%s%0*u.safetensors", name->begin, name->digits,
-                     (*name->count)++);
+        snprintf(text, sizeof text, "%s%0*u.safetensors", name->begin, name->digits,
+                 (*name->count)++);
         s = qv_cache_file_publish(&p->file, text, &taken, err);
-        if (!s && taken && !name->digits)
-            s = qv_fail(err, QV_EIO, "%s: part %.255s exists already",
-                        qv_path_tail(p->file.folder->path), text);
     }
     return s;
 }

@@ -70,7 +70,7 @@ qv_status qv_cache_part_add(struct qv_cache_part *p, const qv_cache_layout *l, c
 /* The name of a part: its beginning, a count of `digits` digits, and ".safetensors". */
 struct qv_cache_part_name {
     char begin[256];
-    int digits;      /* 0: `begin` is all of the name, and no other is tried */
+    int digits;
     unsigned *count; /* raised for each name that is tried */
 };
 /* Writes the rest of the part, checks it, and publishes the part under a free name. */

@@ -327,9 +327,8 @@ tell_other(struct qv_part_index *p, int fd, const char *path, qv_error *err)
     version[strcspn(version, "\"")] = 0;
     if (!strcmp(version, QV_CACHE_VERSION))
         return fail(p, path, QV_CACHE_BROKEN, "its index is missing or altered", err);
-    snprintf(words, sizeof words, "its version is %s; %s", qv_json_quote(version, shown),
-             !strcmp(version, "1") ? QV_CACHE_CONVERT
-                                   : "this build reads version \"" QV_CACHE_VERSION "\"");
+    snprintf(words, sizeof words, "its version is %s: " QV_CACHE_OTHER,
+             qv_json_quote(version, shown));
     return fail(p, path, QV_CACHE_FOREIGN, words, err);
 }
 

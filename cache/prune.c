@@ -13,7 +13,6 @@
 #include "files/json.h"
 #include "files/sync_file.h"
 #include "lock.h"
-#include "options.h"
 #include "part.h"
 #include "reader.h"
 
@@ -492,23 +491,20 @@ open_folder(struct pruning *p, const char *dir, qv_error *err)
 }
 
 qv_status
-qv_cache_prune(const char *dir, const qv_cache_prune_options *o, qv_cache_pruned *out,
+qv_cache_prune(const char *dir, const qv_cache_prune_options *options, qv_cache_pruned *out,
                qv_error *err)
 {
-    if (!dir || !o || !out)
-        return qv_fail(err, QV_EINVAL, "dir, options or out is NULL");
+    QV_NEED(err, dir, options, out);
     *out = (qv_cache_pruned){ .keys = 0 };
-    if (!QV_RESERVED_IS_ZERO(o) || (o->n_keep && !o->keep) || (o->n_drop && !o->drop))
-        return qv_fail(
-            err, QV_EINVAL,
-            "reserved prune options must be 0, and keep and drop not NULL if they have keys");
-    if (has_null(o->keep, o->n_keep) || has_null(o->drop, o->n_drop))
+    if ((options->n_keep && !options->keep) || (options->n_drop && !options->drop))
+        return qv_fail(err, QV_EINVAL, "keep or drop is NULL, but has keys");
+    if (has_null(options->keep, options->n_keep) || has_null(options->drop, options->n_drop))
         return qv_fail(err, QV_EINVAL, "%s: a key to keep or drop is NULL", qv_path_tail(dir));
-    if (o->keep && !o->n_keep)
+    if (options->keep && !options->n_keep)
         return qv_fail(err, QV_EINVAL,
                        "%s: no key would be kept; to remove all of a cache, remove its folder",
                        qv_path_tail(dir));
-    struct pruning p = { .o = o, .out = out, .lock = -1 };
+    struct pruning p = { .o = options, .out = out, .lock = -1 };
     qv_status s = open_folder(&p, dir, err);
     if (!s)
         s = prune(&p, dir, err);

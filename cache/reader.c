@@ -76,16 +76,14 @@ qv_cache_open_as(const char *dir, const struct qv_cache_reading *how, qv_cache *
 qv_status
 qv_cache_open(const char *dir, qv_cache **out, qv_error *err)
 {
-    if (!dir || !out)
-        return qv_fail(err, QV_EINVAL, "open cache: %s is NULL", dir ? "out" : "dir");
+    QV_NEED(err, dir, out);
     return qv_cache_open_as(dir, &(struct qv_cache_reading){ .parts = NULL }, out, err);
 }
 
 bool
 qv_cache_exists(const char *dir)
 {
-    if (!dir)
-        return false;
+    QV_NEED_OR(false, dir);
     char *path = qv_path_join(dir, QV_CACHE_DESCRIPTION);
     /* without memory, say yes: opening the cache says why */
     const bool there = !path || qv_path_exists(path);
@@ -129,36 +127,35 @@ qv_cache_part_ffmpeg(const qv_cache *c, int64_t i, char version[QV_CACHE_FFMPEG_
 }
 
 void
-qv_cache_get_info(const qv_cache *c, qv_cache_info *out)
+qv_cache_get_info(const qv_cache *cache, qv_cache_info *out)
 {
-    if (out)
-        *out = (qv_cache_info){ .n_ok = 0 };
-    if (!c || !out)
-        return;
-    *out = (qv_cache_info){ .layout = c->layout,
-                            .n_parts = (int64_t)c->index.n_parts,
-                            .n_damaged = (int64_t)c->n_damage,
-                            .part_bytes = c->part_bytes,
-                            .damaged_bytes = c->damaged_bytes,
-                            .superseded_bytes = c->index.bytes,
-                            .made_by = c->made_by };
-    const uint64_t row = qv_cache_row_bytes(&c->layout) * (uint64_t)qv_cache_n_tensors(&c->layout);
-    for (size_t i = 0; i < c->index.n_keys; i++) {
-        const struct qv_index_key *k = &c->index.keys[i];
+    QV_NEED_OR(, cache, out);
+    *out = (qv_cache_info){ .layout = cache->layout,
+                            .n_parts = (int64_t)cache->index.n_parts,
+                            .n_damaged = (int64_t)cache->n_damage,
+                            .part_bytes = cache->part_bytes,
+                            .damaged_bytes = cache->damaged_bytes,
+                            .superseded_bytes = cache->index.bytes,
+                            .made_by = cache->made_by };
+    const uint64_t row =
+        qv_cache_row_bytes(&cache->layout) * (uint64_t)qv_cache_n_tensors(&cache->layout);
+    for (size_t i = 0; i < cache->index.n_keys; i++) {
+        const struct qv_index_key *k = &cache->index.keys[i];
         out->n_ok += !k->row.status;
         out->n_failed += k->row.status != 0;
         out->bytes += k->row.n_rows * row + qv_index_small_bytes(&k->row);
     }
     out->superseded_bytes -= out->bytes;
-    out->n_superseded = -(int64_t)c->index.n_keys;
-    for (size_t i = 0; i < c->index.n_parts; i++) {
-        const struct qv_index_head *h = &c->index.parts[i].head;
+    out->n_superseded = -(int64_t)cache->index.n_keys;
+    for (size_t i = 0; i < cache->index.n_parts; i++) {
+        const struct qv_index_head *h = &cache->index.parts[i].head;
         out->sealed = h->sealed_ns > out->sealed ? h->sealed_ns : out->sealed;
         out->n_superseded += (int64_t)h->n_rows;
     }
-    out->index_bytes = c->index.keys_room * sizeof *c->index.keys +
-                       c->index.table_room * sizeof *c->index.table + c->index.names.room +
-                       c->index.n_parts * (sizeof *c->index.parts + sizeof *c->maps->at + 96);
+    out->index_bytes =
+        cache->index.keys_room * sizeof *cache->index.keys +
+        cache->index.table_room * sizeof *cache->index.table + cache->index.names.room +
+        cache->index.n_parts * (sizeof *cache->index.parts + sizeof *cache->maps->at + 96);
 }
 
 int64_t
@@ -203,20 +200,17 @@ qv_cache_find_key(const qv_cache *c, const char *key)
 }
 
 qv_status
-qv_cache_find(const qv_cache *c, const char *key, qv_cache_item *out, qv_error *err)
+qv_cache_find(const qv_cache *cache, const char *key, qv_cache_item *out, qv_error *err)
 {
-    if (!c || !key || !out)
-        return qv_fail(err, QV_EINVAL, "find: cache, key or out is NULL");
-    const struct qv_index_key *k = qv_cache_find_key(c, key);
-    *out = k ? item_of(c, k) : (qv_cache_item){ .key = NULL };
+    QV_NEED(err, cache, key, out);
+    const struct qv_index_key *k = qv_cache_find_key(cache, key);
+    *out = k ? item_of(cache, k) : (qv_cache_item){ .key = NULL };
     return QV_OK;
 }
 
 qv_status
 qv_cache_check_index(const qv_cache *c, int64_t i, qv_error *err)
 {
-    if (!c)
-        return qv_fail(err, QV_EINVAL, "item of a cache: cache is NULL");
     return i >= 0 && (uint64_t)i < c->index.n_keys
                ? QV_OK
                : qv_fail(err, QV_EINVAL, "%s: no key %lld; there are %zu keys",
@@ -224,12 +218,12 @@ qv_cache_check_index(const qv_cache *c, int64_t i, qv_error *err)
 }
 
 qv_status
-qv_cache_at(const qv_cache *c, int64_t i, qv_cache_item *out, qv_error *err)
+qv_cache_at(const qv_cache *cache, int64_t i, qv_cache_item *out, qv_error *err)
 {
-    const qv_status s = out ? qv_cache_check_index(c, i, err)
-                            : qv_fail(err, QV_EINVAL, "item of a cache: out is NULL");
+    QV_NEED(err, cache, out);
+    const qv_status s = qv_cache_check_index(cache, i, err);
     if (!s)
-        *out = item_of(c, &c->index.keys[i]);
+        *out = item_of(cache, &cache->index.keys[i]);
     return s;
 }
 
@@ -297,20 +291,20 @@ hold_later(const qv_cache *c, const struct qv_index_key *k, qv_status failed, qv
 }
 
 qv_status
-qv_cache_hold(const qv_cache *c, qv_cache_item *item, qv_error *err)
+qv_cache_hold(const qv_cache *cache, qv_cache_item *item, qv_error *err)
 {
+    QV_NEED(err, cache, item);
     const char *map = NULL;
-    qv_status s = item ? qv_cache_check_index(c, item->index, err)
-                       : qv_fail(err, QV_EINVAL, "hold: item is NULL");
-    if (s || c->index.keys[item->index].row.status)
+    qv_status s = qv_cache_check_index(cache, item->index, err);
+    if (s || cache->index.keys[item->index].row.status)
         return s;
-    const struct qv_index_key *k = &c->index.keys[item->index];
-    s = qv_part_maps_hold(c->maps, k->part, c->index.parts[k->part].path, &map, err);
+    const struct qv_index_key *k = &cache->index.keys[item->index];
+    s = qv_part_maps_hold(cache->maps, k->part, cache->index.parts[k->part].path, &map, err);
     if (s)
-        return hold_later(c, k, s, item, err);
+        return hold_later(cache, k, s, item, err);
     item->held_in = 0;
     item->tokens = map + k->row.tokens_at;
-    for (int i = 1; i < qv_cache_n_tensors(&c->layout); i++)
+    for (int i = 1; i < qv_cache_n_tensors(&cache->layout); i++)
         item->deepstack[i - 1] =
             map + k->row.tokens_at + (uint64_t)i * k->row.step * QV_CACHE_ALIGN;
     item->grid_thw = (const int64_t *)(const void *)(map + k->row.small_at);
@@ -321,8 +315,9 @@ qv_cache_hold(const qv_cache *c, qv_cache_item *item, qv_error *err)
 void
 qv_cache_release(const qv_cache *cache, qv_cache_item *item)
 {
+    QV_NEED_OR(, cache, item);
     const qv_cache *c = cache;
-    if (!c || !item || !item->tokens)
+    if (!item->tokens)
         return;
     const struct qv_index_key *k = &c->index.keys[item->index];
     for (uint64_t n = item->held_in; n && k; n--) {
@@ -361,9 +356,9 @@ load_records(qv_cache *c, size_t part, qv_error *err)
 qv_status
 qv_cache_record(const qv_cache *cache, int64_t i, char **out, qv_error *err)
 {
+    QV_NEED(err, cache, out);
     qv_cache *c = (qv_cache *)(uintptr_t)cache; /* its caches are guarded by the lock */
-    qv_status s = out ? qv_cache_check_index(c, i, err)
-                      : qv_fail(err, QV_EINVAL, "record of a key: out is NULL");
+    qv_status s = qv_cache_check_index(c, i, err);
     if (s)
         return s;
     const struct qv_index_key *k = &c->index.keys[i];

@@ -136,12 +136,12 @@ read_result(const json_t *j, const char *path, struct qv_index_row *r, qv_error 
     const json_t *picture = json_object_get(j, "picture"), *fps = json_object_get(j, "sampled_fps");
     if (!xxh3 || strlen(xxh3) != 16 || strspn(xxh3, "0123456789abcdef") != 16)
         return wrong_record(path, j, "xxh3 must be 16 hexadecimal digits", err);
-    if (picture && !json_is_boolean(picture))
+    if (!json_is_boolean(picture))
         return wrong_record(path, j, "picture must be true or false", err);
     if (fps && !(json_number_value(fps) > 0))
         return wrong_record(path, j, "sampled_fps must be a number above 0", err);
     r->xxh3 = strtoull(xxh3, NULL, 16);
-    r->is_image = (int8_t)(picture ? json_is_true(picture) : -1);
+    r->is_image = json_is_true(picture);
     r->sampled_fps = json_number_value(fps);
     return QV_OK;
 }

@@ -16,7 +16,6 @@
 #include "error.h"
 #include "files/json.h"
 #include "files/text.h"
-#include "options.h"
 
 enum {
     MOST_SEALING = 2 /* full parts that may wait to be sealed before qv_cache_begin waits */

@@ -313,9 +313,8 @@ qv_status
 qv_clip_open(const char *path, const qv_preprocess *image, const qv_preprocess *video,
              const qv_clip_options *options, qv_clip **out, qv_error *err)
 {
+    QV_NEED(err, path, out);
     static const qv_clip_options defaults;
-    if (!path || !out)
-        return qv_fail(err, QV_EINVAL, "open clip: %s is NULL", path ? "out" : "path");
     const qv_clip_options *o = options ? options : &defaults;
     qv_status status = qvm_check_options(path, o, err);
     if (status)
@@ -356,8 +355,8 @@ qv_clip_close(qv_clip **handle)
 void
 qv_clip_get_info(const qv_clip *clip, qv_outcome *out)
 {
-    if (out)
-        *out = clip ? clip->outcome : (qv_outcome){ .n_frames = 0 };
+    QV_NEED_OR(, clip, out);
+    *out = clip->outcome;
 }
 
 static const qvm_request slot_is_free = { .kind = QVM_FREE };
@@ -427,12 +426,9 @@ qv_status
 qv_clip_read(qv_clip *clip, uint8_t *dst, int64_t n_max, int64_t *n, double *timestamps_s,
              qv_error *err)
 {
-    if (!clip || !dst || !n || n_max < 1)
-        return qv_fail(err, QV_EINVAL, "read clip: %s",
-                       !clip  ? "clip is NULL"
-                       : !dst ? "dst is NULL"
-                       : !n   ? "n is NULL"
-                              : "n_max is below 1");
+    QV_NEED(err, clip, dst, n);
+    if (n_max < 1)
+        return qv_fail(err, QV_EINVAL, "read clip: n_max is below 1");
     const qv_outcome *o = &clip->outcome;
     int64_t count = 0;
     for (; count < n_max && wait_for_frame(clip); count++) {

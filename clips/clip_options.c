@@ -6,7 +6,6 @@
 
 #include "error.h"
 #include "option_list.h"
-#include "options.h"
 
 static const char *const wanted[QVM_KINDS] = {
     [QVM_A_FLAG] = "true or false",         [QVM_A_COUNT] = "an integer from 1 up",
@@ -66,12 +65,13 @@ qvm_option_take(const struct qvm_option *p, qv_clip_options *o, const qv_value *
 }
 
 const char *
-qv_clip_options_set(qv_clip_options *o, const char *name, bool row, const qv_value *value)
+qv_clip_options_set(qv_clip_options *options, const char *name, bool row, const qv_value *value)
 {
+    QV_NEED_OR("", options, name, value);
     QVM_EACH_OPTION (p) {
         const char *its_name = row ? p->row : p->name;
-        if (o && name && value && its_name && !strcmp(its_name, name))
-            return qvm_option_take(p, o, value, row);
+        if (its_name && !strcmp(its_name, name))
+            return qvm_option_take(p, options, value, row);
     }
     return "";
 }
@@ -125,7 +125,5 @@ qvm_check_options(const char *path, const qv_clip_options *o, qv_error *err)
     if (o->end_s > 0.0 && o->end_s <= o->start_s)
         return qv_fail(err, QV_EINVAL, "%s: end (%.15g) must be greater than start (%.15g)", path,
                        o->end_s, o->start_s);
-    if (!QV_RESERVED_IS_ZERO(o))
-        return qv_fail(err, QV_EINVAL, "%s: clip options: reserved fields must be zero", path);
     return QV_OK;
 }

@@ -170,8 +170,7 @@ read_version(const char *program, char *const *environment, char text[256], qv_e
 qv_status
 qv_decoder_version(const char *program, char text[256], qv_error *err)
 {
-    return text ? read_version(program, environ, text, err)
-                : qv_fail(err, QV_EINVAL, "version of the decoder: text is NULL");
+    return read_version(program, environ, text, err);
 }
 
 qv_status
@@ -179,8 +178,6 @@ qv_decoder_ffmpeg(const qv_decoder *decoder, char version[QV_FFMPEG_BYTES], qv_e
 {
     static const char field[] = "\n" QVM_FFMPEG_FIELD;
     char text[256];
-    if (!version)
-        return qv_fail(err, QV_EINVAL, "FFmpeg of the decoder: version is NULL");
     const qv_status status = read_version(decoder ? decoder->program : NULL,
                                           decoder ? decoder->environment : environ, text, err);
     const char *at = status ? NULL : strstr(text, field);
@@ -210,10 +207,9 @@ qvm_clip_make(const char *program, const char *path, const struct qvm_clip_shape
 qv_status
 qv_decoder_start(const char *program, qv_decoder **out, qv_error *err)
 {
+    QV_NEED(err, out);
     char found[PATH_MAX];
     const char *path;
-    if (!out)
-        return qv_fail(err, QV_EINVAL, "start decoder: out is NULL");
     qv_status status = find_program(program, &path, found, err);
     if (status)
         return status;

@@ -45,8 +45,6 @@ static qv_status
 check_resize(int64_t num_frames, int64_t height, int64_t width, const qv_preprocess *p,
              qv_error *err)
 {
-    if (!p)
-        return qv_fail(err, QV_EINVAL, "smart_resize: preprocess is NULL");
     if (height < 1 || width < 1 || height > QVM_MAX_SAMPLED || width > QVM_MAX_SAMPLED)
         return qv_fail(err, QV_EINVAL, "size %lldx%lld; each side must be 1 to %d",
                        (long long)width, (long long)height, QVM_MAX_SAMPLED);
@@ -79,8 +77,7 @@ qv_status
 qv_smart_resize(int64_t num_frames, int64_t height, int64_t width, const qv_preprocess *p,
                 int64_t *out_height, int64_t *out_width, qv_error *err)
 {
-    if (!out_height || !out_width)
-        return qv_fail(err, QV_EINVAL, "smart_resize: out_height or out_width is NULL");
+    QV_NEED(err, p, out_height, out_width);
     qv_status status = check_resize(num_frames, height, width, p, err);
     if (status)
         return status;

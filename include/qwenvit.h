@@ -14,8 +14,10 @@
  *     gives grid_h * grid_w / merge^2 tokens.
  *   - A bucket is one of the sizes that capacities are rounded up to.
  *   - In options structs zero is a field's default, and NULL in place of the struct means all
- *     defaults; `reserved` must be zero. In structs that the library fills, `reserved` is zero
- *     until a later version gives it a meaning.
+ *     defaults.
+ *   - Any other pointer may be NULL only if its description says so. Otherwise a function returns
+ *     QV_EINVAL, naming the argument, or, if it returns no status, an empty answer ("", 0, false,
+ *     zeros), and leaves what it was given as it was.
  *   - Every call that can fail returns a qv_status and, if `err` is not NULL, writes a message
  *     there. A failed call leaves its out-parameters untouched.
  *   - A function that frees (X_free, X_close) sets the caller's pointer to NULL and accepts NULL.
@@ -26,9 +28,9 @@
  *
  * Threads. Different threads may use different contexts at the same time, and call qv_status_name()
  * and qv_version(). A context and everything made from it (its models, their plans) may be used by
- * one thread at a time; which thread may change. The exceptions are qv_encode(), feeders and jobs:
+ * one thread at a time; which thread may change. The exceptions are qv_encode() and jobs:
  * any threads may use these on one context at once, and they take turns at its device, a chunk at a
- * time. A model must be freed after its plans, feeders and jobs, a context after its models. Any
+ * time. A model must be freed after its plans and jobs, a context after its models. Any
  * thread may call qv_host_alloc() and qv_host_free(), even while another one uses the context. A
  * call leaves the thread's current CUDA device and context as they were.
  */
@@ -52,8 +54,8 @@ extern "C" {
 #define QV_VERSION "0.4.0" /* the version of the release */
 /* The version of the public headers and the shared libraries. MAJOR is raised when programs must be
  * recompiled or changed; it is in the libraries' names (libqwenvit.so.MAJOR). MINOR is raised when
- * something is added, such as a use for a `reserved` field. */
-#define QV_API_VERSION_MAJOR 3
+ * something is added that older programs do not notice. Until 1.0 structs have no spare room. */
+#define QV_API_VERSION_MAJOR 4
 #define QV_API_VERSION_MINOR 0
 #define QV_MAX_DEEPSTACK 8
 #define QV_REASON_BYTES 192 /* size of a text that says why something was chosen */
@@ -131,7 +133,6 @@ typedef struct qv_context_options {
      * cuDNN's take 0.7 s to compile. It is created with the first file. NULL: none. A file that is
      * damaged or not qwenvit's is ignored (see qv_context_info.warning) and rewritten. */
     const char *kernel_folder;
-    uint64_t reserved[5];
 } qv_context_options;
 
 typedef struct qv_context_info {
@@ -202,7 +203,6 @@ typedef struct qv_model_options {
     /* [3] each: red, green and blue in 0..1, for images and clips, instead of the checkpoint's
      * qv_preprocess.mean and std. NULL: the checkpoint's. Read only during the call. */
     const double *image_mean, *image_std;
-    uint64_t reserved[6];
 } qv_model_options;
 
 typedef struct qv_model_info {
@@ -240,7 +240,6 @@ typedef struct qv_model_info {
      * numbers alone. */
     const char *identity;
     const char *config; /* those numbers of config.json, as a JSON object, under our names */
-    uint64_t reserved[2];
 } qv_model_info;
 
 /*
@@ -283,7 +282,6 @@ typedef struct qv_item {
     int64_t n_frames;
     /* there is one frame, which is both frames of every pair, normalised as an image */
     bool is_image;
-    uint64_t reserved[2];
 } qv_item;
 
 /* ---- capacity: what a chunk holds, and what an item takes of it ------------------------------ */
@@ -325,7 +323,6 @@ typedef struct qv_plan_options {
      * call ends with QV_ESTATE once the chunks under way are done. */
     bool (*stop)(void *user);
     void *stop_user;
-    uint64_t reserved[5];
 } qv_plan_options;
 
 typedef struct qv_plan_info {
@@ -339,7 +336,6 @@ typedef struct qv_plan_info {
     /* of a full chunk with as many segments as it may have. flops: a multiply-add counts as two;
      * bytes: the operands of each operation */
     double flops, bytes;
-    uint64_t reserved[8];
 } qv_plan_info;
 
 /* Where tokens go; the caller owns all memory. */
@@ -385,8 +381,6 @@ QV_API qv_status qv_plan_pull(qv_plan *plan, qv_tokens *out, qv_error *err);
  */
 QV_API qv_status qv_encode(qv_model *model, qv_input input, const qv_item *items, size_t n_items,
                            const qv_plan_options *options, qv_tokens *out, qv_error *err);
-
-/* ---- feeder: frame pairs in, full chunks out ------------------------------------------------- */
 
 #ifdef __cplusplus
 }

@@ -59,7 +59,6 @@ typedef struct qv_cache_info {
                                  * 1970 */
     size_t index_bytes;         /* memory of the index: about 150 bytes per key, and the keys */
     const char *made_by;        /* all of qwenvit-cache.json */
-    uint64_t reserved[4];
 } qv_cache_info;
 
 /* Returns whether a folder is a cache, or claims to be one: it has a qwenvit-cache.json. */
@@ -90,7 +89,7 @@ typedef struct qv_cache_item {
     int64_t bytes, mtime_ns; /* size and time of the source's file */
     uint64_t xxh3;           /* checksum, as docs/cache.md defines it */
     double sampled_fps;      /* of a clip; 0: the item is an image, or its record does not say */
-    int is_image;            /* 1: an image; 0: a clip; -1: its record does not say */
+    int is_image;            /* 1: an image; 0: a clip; -1: the clip failed */
     /* offsets in the part's file, in bytes: of the tokens; from them to the first DeepStack output
      * and from each to the next; of grid_thw, which the timestamps follow */
     uint64_t tokens_at, deepstack_step, grid_at;
@@ -100,7 +99,6 @@ typedef struct qv_cache_item {
     const int64_t *grid_thw;                 /* [3] */
     const double *timestamps_s;              /* [n_timestamps] */
     uint64_t held_in;                        /* for the library only */
-    uint64_t reserved[4];
 } qv_cache_item;
 
 /* Finds the item of a key as caches spell it, without mapping a part; out->key is NULL if there is
@@ -132,7 +130,6 @@ typedef struct qv_cache_source {
     int64_t bytes;         /* size of the file */
     int64_t mtime_ns;      /* time of the file's last change, since 1970 */
     const char *options;   /* text of this clip's own options, or NULL */
-    uint64_t reserved[4];
 } qv_cache_source;
 
 /* Reads item i's tensors and compares their checksum. Also checks header and records of its part,
@@ -184,7 +181,6 @@ typedef struct qv_cache_prune_options {
      * NULL: the call goes on. */
     bool (*go_on)(void *user, int64_t parts_done, int64_t n_parts);
     void *user; /* passed to both functions */
-    uint64_t reserved[8];
 } qv_cache_prune_options;
 
 typedef struct qv_cache_pruned {
@@ -198,7 +194,6 @@ typedef struct qv_cache_pruned {
     int64_t freed;     /* bytes of files that were freed */
     uint64_t beside;   /* the most bytes on disk of new parts while the old ones were still there */
     bool stopped;      /* go_on ended the call */
-    uint64_t reserved[4];
 } qv_cache_pruned;
 
 /* Removes records from a cache, part by part: a part's remaining records are copied, unchanged and

@@ -4,9 +4,8 @@
  * processors make them. A job encodes many of them, and a fill does so into a cache. The program
  * qwenvit-decoder decodes; only it needs the FFmpeg libraries.
  *
- * The conventions and thread rules of qwenvit.h hold: different threads may use different clips. A
- * pointer may be NULL only if its description says so: otherwise a function returns QV_EINVAL, or,
- * if it returns no status, an empty answer: "", 0, false, zeros, or no change.
+ * The conventions and thread rules of qwenvit.h hold: different threads may use different clips.
+ * Here a struct of options may be NULL only if its description says so.
  */
 #ifndef QWENVIT_CLIPS_H
 #define QWENVIT_CLIPS_H
@@ -96,7 +95,6 @@ typedef struct qv_clip_options {
     bool (*go_on)(void *user);
     void *user;
     int64_t max_source_pixels; /* an image or clip with larger frames fails; 0: no limit */
-    uint64_t reserved[3];
 } qv_clip_options;
 
 typedef enum qv_value_type {
@@ -190,7 +188,6 @@ typedef struct qv_outcome {
     qv_decode decoded_by;
     qv_remark remark;
     double header_fps; /* the average rate that the container's header gives; 0: none */
-    uint64_t reserved[3];
 } qv_outcome;
 
 /* Returns the values of Qwen3-VL's published preprocessor files, for use without a checkpoint. */
@@ -289,7 +286,7 @@ QV_API qv_status qv_resize_bicubic(const uint8_t *src, int64_t src_h, int64_t sr
  *
  * Threads. Any threads may call qv_job_add, qv_job_drop, qv_job_give_back, qv_job_cancel,
  * qv_job_get_progress and the functions of clients at once; one thread calls qv_job_end and
- * qv_job_close. Until it is closed, only jobs, feeders and calls of qv_encode may use the models'
+ * qv_job_close. Until it is closed, only jobs and calls of qv_encode may use the models'
  * contexts.
  */
 typedef struct qv_job qv_job;
@@ -318,7 +315,6 @@ typedef struct qv_job_result {
     double seconds, wait_decode_s, wait_device_s, wait_sink_s;
     int64_t ahead_bytes; /* in the end call, with options.ahead: give these bytes back once the
                           * result is released (qv_job_give_back) */
-    uint64_t reserved[8];
 } qv_job_result;
 
 /* Rows [first, first + tokens.n) of a source's tokens. They belong to the job: read only. */
@@ -387,7 +383,8 @@ typedef struct qv_job_options {
     /* sources are not packed: each is encoded in the capacity for it by itself, like a single item
      * of qv_encode */
     bool alone;
-    bool warm_up;     /* as in qv_feeder_options: for a job that must answer soon */
+    bool
+        warm_up; /* plans of small chunks are made on opening too, so that no source waits for one */
     bool keep_frames; /* frames are kept until the sink gets their tokens: qv_job_rows.frames */
     /* for sources of paths and bytes. threads 0: every core if few sources wait, otherwise 1. If
      * decoder is NULL, the job starts one. With QV_DECODE_GPU the job ends with QV_EBACKEND if the
@@ -398,7 +395,6 @@ typedef struct qv_job_options {
      * once. If anything is missing or lost, the CPU decodes (qv_outcome.not_gpu). A GPU does not
      * notice all damage: with QV_DECODE_CPU tokens of damaged clips are the same each time, too. */
     qv_clip_options clip;
-    uint64_t reserved[8];
 } qv_job_options;
 
 typedef enum qv_source_kind {
@@ -427,7 +423,6 @@ typedef struct qv_job_source {
     const char *error;
     uint64_t ticket;       /* a number for qv_job_drop; sources may share it; 0: none */
     qv_job_client *client; /* whose bounds the source counts in; NULL: the job's own bounds */
-    uint64_t reserved[6];
 } qv_job_source;
 
 /* Counts and seconds since the job was opened. A stage's seconds are summed over its threads:
@@ -458,7 +453,6 @@ typedef struct qv_job_progress {
     int64_t gpu_clips;    /* done clips whose frames came from a GPU's decoders */
     int64_t gpu_decoders; /* how many of `decoders` use a GPU */
     char no_gpu[200];     /* why a GPU that was to decode does not; "" if none was missing */
-    uint64_t reserved[4];
 } qv_job_progress;
 
 /*
@@ -564,7 +558,6 @@ typedef struct qv_cache_fill_options {
      * progress: false ends the run. NULL: the run goes on. */
     bool (*go_on)(void *user, qv_job *job);
     void *user; /* passed to both functions */
-    uint64_t reserved[8];
 } qv_cache_fill_options;
 
 /* Counts since the fill was opened. */
@@ -577,7 +570,6 @@ typedef struct qv_cache_fill_counts {
     double seconds;  /* of all runs, from the first clip until everything was sealed */
     int64_t frames;  /* sampled frames of the clips in `done` */
     int64_t damaged; /* clips in `done` with damaged frames */
-    uint64_t reserved[2];
 } qv_cache_fill_counts;
 
 /* Opens a fill and reads the folder, without changing it; a folder that is not a cache yet counts

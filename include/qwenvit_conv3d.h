@@ -107,7 +107,6 @@ typedef struct qv_conv3d_options {
                     * memory. It gives the same bits for any d: all chunks have the same shape */
     bool stream;   /* calls are consecutive pieces of one depth axis: each keeps its last frames for
                     * the next. causal must not be NONE */
-    uint64_t reserved[8];
 } qv_conv3d_options;
 
 typedef struct qv_conv3d_info {

@@ -19,7 +19,6 @@
 #include "cache/writer.h"
 #include "model/feeder.h"
 #include "more.h"
-#include "options.h"
 
 enum { SINKS = 4 };
 
@@ -166,10 +165,7 @@ qv_status
 qv_cache_fill_open(const char *dir, const qv_cache_fill_options *options, qv_cache_fill **out,
                    qv_error *err)
 {
-    if (!dir || !options || !out)
-        return qv_fail(err, QV_EINVAL, "dir, options or out is NULL");
-    if (!QV_RESERVED_IS_ZERO(options))
-        return qv_fail(err, QV_EINVAL, "reserved fill options must be 0");
+    QV_NEED(err, dir, options, out);
     qv_cache_fill *f = calloc(1, sizeof *f);
     if (!f)
         return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(dir));
@@ -210,13 +206,13 @@ qv_cache_fill_there(const qv_cache_fill *f)
 }
 
 void
-qv_cache_fill_get_counts(const qv_cache_fill *f, qv_cache_fill_counts *out)
+qv_cache_fill_get_counts(const qv_cache_fill *fill, qv_cache_fill_counts *out)
 {
-    if (!f || !out)
-        return;
-    pthread_mutex_t *lock = (pthread_mutex_t *)&f->lock; /* a callback may ask while sinks count */
+    QV_NEED_OR(, fill, out);
+    pthread_mutex_t *lock =
+        (pthread_mutex_t *)&fill->lock; /* a callback may ask while sinks count */
     pthread_mutex_lock(lock);
-    *out = f->counts;
+    *out = fill->counts;
     pthread_mutex_unlock(lock);
 }
 
@@ -250,17 +246,16 @@ take_clip(qv_cache_fill *f, const struct clip *clip, const struct identity *id, 
 }
 
 qv_status
-qv_cache_fill_add(qv_cache_fill *f, const char *key, const char *path, const qv_clip_options *own,
-                  bool *wanted, qv_error *err)
+qv_cache_fill_add(qv_cache_fill *fill, const char *key, const char *path,
+                  const qv_clip_options *own, bool *wanted, qv_error *err)
 {
-    if (!f || !key || !path)
-        return qv_fail(err, QV_EINVAL, "add a clip: fill, key or path is NULL");
+    QV_NEED(err, fill, key, path);
     struct clip clip = { .key = key, .path = path, .own = own };
     struct identity id;
     look_at(&clip, &id);
     clip.bytes = id.source.bytes;
     clip.mtime_ns = id.source.mtime_ns;
-    return take_clip(f, &clip, &id, wanted, err);
+    return take_clip(fill, &clip, &id, wanted, err);
 }
 
 /* Hashes all that a clip in memory is made of. Bytes alone do not tell frames of 64x32 pixels from
@@ -284,10 +279,9 @@ qv_status
 qv_cache_fill_add_memory(qv_cache_fill *f, const char *key, const qv_cache_fill_memory *m,
                          const qv_clip_options *own, bool *wanted, qv_error *err)
 {
-    if (!f || !key || !m || !m->data || !m->n_bytes || !QV_RESERVED_IS_ZERO(m) ||
-        (m->kind != QV_SOURCE_BYTES && m->kind != QV_SOURCE_FRAMES))
+    if (!m->data || !m->n_bytes || (m->kind != QV_SOURCE_BYTES && m->kind != QV_SOURCE_FRAMES))
         return qv_fail(err, QV_EINVAL, "%s: neither the bytes of a file nor frames were given",
-                       key ? key : "no key");
+                       key);
     if (m->kind == QV_SOURCE_FRAMES && m->item.n_frames < 1)
         return qv_fail(err, QV_EINVAL, "%s: n_frames is %lld; it must be at least 1", key,
                        (long long)m->item.n_frames);
@@ -453,7 +447,7 @@ compute(qv_cache_fill *f, qv_error *err)
 static qv_status
 run(qv_cache_fill *f, qv_model *const *models, size_t n_models, bool is_last, qv_error *err)
 {
-    if (!f || !models || !n_models || !models[0] || f->is_over)
+    if (!n_models || !models[0] || f->is_over)
         return qv_fail(err, QV_EINVAL,
                        "a fill runs on at least one model, and only before it has ended");
     f->stopped = false;
@@ -483,13 +477,15 @@ run(qv_cache_fill *f, qv_model *const *models, size_t n_models, bool is_last, qv
 }
 
 qv_status
-qv_cache_fill_run(qv_cache_fill *f, qv_model *const *models, size_t n_models, qv_error *err)
+qv_cache_fill_run(qv_cache_fill *fill, qv_model *const *models, size_t n_models, qv_error *err)
 {
-    return run(f, models, n_models, false, err);
+    QV_NEED(err, fill, models);
+    return run(fill, models, n_models, false, err);
 }
 
 qv_status
-qv_cache_fill_end(qv_cache_fill *f, qv_model *const *models, size_t n_models, qv_error *err)
+qv_cache_fill_end(qv_cache_fill *fill, qv_model *const *models, size_t n_models, qv_error *err)
 {
-    return run(f, models, n_models, true, err);
+    QV_NEED(err, fill, models);
+    return run(fill, models, n_models, true, err);
 }

@@ -5,7 +5,6 @@
 
 #include "job.h"
 #include "clips/decoders.h"
-#include "options.h"
 
 #define MOST_BYTES ((int64_t)1 << 42) /* of a source, so that sums of them do not overflow */
 
@@ -185,7 +184,8 @@ drop_items(qv_job *job, const struct qv_job_client *client, uint64_t ticket)
 size_t
 qv_job_drop(qv_job *job, const qv_job_client *client, uint64_t ticket)
 {
-    if (!job || !ticket)
+    QV_NEED_OR(0, job);
+    if (!ticket)
         return 0;
     pthread_mutex_lock(&job->lock);
     const size_t n = drop_items(job, client ? client : &job->own, ticket);
@@ -209,8 +209,8 @@ close_client(qv_job_client *client, bool is_last)
 void
 qv_job_client_cancel(qv_job_client *client)
 {
-    if (client)
-        close_client(client, false);
+    QV_NEED_OR(, client);
+    close_client(client, false);
 }
 
 void
@@ -253,11 +253,9 @@ qv_job_feed(qv_job *job, struct qv_job_item *item, const char *name, qv_error *e
 static qv_status
 check_source(const qv_job_source *s, qv_error *err)
 {
-    if (!s || !(s->key || (s->kind == QV_SOURCE_PATH && s->path)))
-        return qv_fail(err, QV_EINVAL, "add source: %s", s ? "it has no key" : "source is NULL");
+    if (!s->key && (s->kind != QV_SOURCE_PATH || !s->path))
+        return qv_fail(err, QV_EINVAL, "add source: it has no key");
     const char *name = s->key ? s->key : s->path;
-    if (!QV_RESERVED_IS_ZERO(s))
-        return qv_fail(err, QV_EINVAL, "%s: reserved source fields must be 0", name);
     if (s->status)
         return qv_ends_all(s->status)
                    ? qv_fail(err, QV_EINVAL, "%s: status is %s; must be a failure of one source",
@@ -433,8 +431,7 @@ wait_for_place(qv_job *job, const struct qv_job_item *item, qv_error *err)
 qv_status
 qv_job_add(qv_job *job, const qv_job_source *source, qv_error *err)
 {
-    if (!job)
-        return qv_fail(err, QV_EINVAL, "add source: job is NULL");
+    QV_NEED(err, job, source);
     struct qv_job_item *item = NULL;
     qv_status status = check_source(source, err);
     if (!status)
@@ -467,7 +464,8 @@ qv_job_add(qv_job *job, const qv_job_source *source, qv_error *err)
 void
 qv_job_give_back(qv_job *job, qv_job_client *client, int64_t bytes)
 {
-    if (!job || bytes <= 0)
+    QV_NEED_OR(, job);
+    if (bytes <= 0)
         return;
     pthread_mutex_lock(&job->lock);
     qv_job_count(client ? client : &job->own, -bytes, -bytes);

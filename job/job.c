@@ -8,7 +8,6 @@
 #include "cores.h"
 #include "job.h"
 #include "numbers.h"
-#include "options.h"
 
 enum { MOST_THREADS = 1024, MOST_MODELS = 64, DEFAULT_QUEUE = 512, MOST_QUEUE = 1 << 20 };
 #define DEFAULT_MEMORY ((int64_t)512 << 20)
@@ -95,8 +94,6 @@ check_options(const qv_job_options *o, qv_error *err)
                     { "chunk_rows", o->chunk_rows, INT32_MAX }, /* a plan may take fewer */
                     { "memory", o->memory, INT64_MAX / 2 },
                     { "ahead", o->ahead, INT64_MAX / 2 } };
-    if (!QV_RESERVED_IS_ZERO(o))
-        return qv_fail(err, QV_EINVAL, "reserved job options must be 0");
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (numbers[i].value < 0 || numbers[i].value > numbers[i].most)
             return qv_fail(err, QV_EINVAL, "job options: %s is %lld; must be 0 to %lld",
@@ -151,9 +148,10 @@ say_difference(const qv_model_info *a, const qv_model_info *b)
 static qv_status
 check_models(qv_job *job, qv_model *const *models, size_t n, qv_error *err)
 {
-    if (!models || !n || n > MOST_MODELS || !models[0])
-        return qv_fail(err, QV_EINVAL, "open job: %zu models; must be 1 to %d", models ? n : 0,
-                       MOST_MODELS);
+    if (!n || n > MOST_MODELS)
+        return qv_fail(err, QV_EINVAL, "open job: %zu models; must be 1 to %d", n, MOST_MODELS);
+    if (!models[0])
+        return qv_fail(err, QV_EINVAL, "open job: models[0] is NULL");
     qv_model_get_info(models[0], &job->model);
     for (size_t i = 1; i < n; i++) {
         qv_model_info m = { 0 };
@@ -162,7 +160,7 @@ check_models(qv_job *job, qv_model *const *models, size_t n, qv_error *err)
                 return qv_fail(err, QV_EINVAL, "open job: models %zu and %zu are the same object",
                                j, i);
         if (!models[i])
-            return qv_fail(err, QV_EINVAL, "open job: model %zu is NULL", i);
+            return qv_fail(err, QV_EINVAL, "open job: models[%zu] is NULL", i);
         qv_model_get_info(models[i], &m);
         if (strcmp(m.identity, job->model.identity) || m.dtype != job->model.dtype)
             return qv_fail(err, QV_EINVAL,
@@ -277,8 +275,7 @@ qv_status
 qv_job_open(qv_model *const *models, size_t n_models, const qv_job_options *options, qv_job **out,
             qv_error *err)
 {
-    if (!options || !out)
-        return qv_fail(err, QV_EINVAL, "open job: options or out is NULL");
+    QV_NEED(err, models, options, out);
     qv_status status = check_options(options, err);
     if (status)
         return status;
@@ -311,9 +308,8 @@ qv_status
 qv_job_client_open(qv_job *job, int64_t queue, bool refuse_when_full, int64_t ahead,
                    qv_job_client **out, qv_error *err)
 {
+    QV_NEED(err, job, out);
     const qv_job_options o = { .queue = queue, .ahead = ahead };
-    if (!job || !out)
-        return qv_fail(err, QV_EINVAL, "open client: job or out is NULL");
     const qv_status status = check_options(&o, err);
     if (status)
         return status;
@@ -368,8 +364,7 @@ finish(qv_job *job)
 qv_status
 qv_job_end(qv_job *job, qv_error *err)
 {
-    if (!job)
-        return qv_fail(err, QV_EINVAL, "end job: job is NULL");
+    QV_NEED(err, job);
     pthread_mutex_lock(&job->lock);
     job->ended = true;
     qv_job_wake(job, QV_JOB_ADDERS);
@@ -384,8 +379,7 @@ qv_job_end(qv_job *job, qv_error *err)
 void
 qv_job_cancel(qv_job *job)
 {
-    if (!job)
-        return;
+    QV_NEED_OR(, job);
     pthread_mutex_lock(&job->lock);
     stop(job);
     pthread_mutex_unlock(&job->lock);
@@ -422,8 +416,7 @@ qv_status
 qv_job_memory(qv_model *const *models, size_t n_models, const qv_job_options *options,
               int64_t *bytes, qv_error *err)
 {
-    if (!options || !bytes)
-        return qv_fail(err, QV_EINVAL, "job memory: options or bytes is NULL");
+    QV_NEED(err, models, options, bytes);
     qv_job job = { 0 };
     qv_status status = check_options(options, err);
     if (!status) {

@@ -20,7 +20,6 @@ typedef struct qv_cache_fill_memory {
     qv_item item; /* shape of the frames, with n_frames of 1 or more; item.data is ignored */
     const double *timestamps_s; /* times of the frames, [item.n_frames]; NULL: unknown */
     double sampled_fps;         /* rate of the frames; 0: unknown */
-    uint64_t reserved[4];
 } qv_cache_fill_memory;
 
 /* Adds a clip in memory, by the rules of qv_cache_fill_add. The path in its record is "xxh3:" and a

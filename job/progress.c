@@ -71,8 +71,7 @@ read_clocks(const qv_job *job, double now_s, qv_job_progress *out)
 void
 qv_job_get_progress(qv_job *job, qv_job_progress *out)
 {
-    if (!job || !out)
-        return;
+    QV_NEED_OR(, job, out);
     pthread_mutex_lock(&job->lock);
     const double now_s = qv_seconds();
     *out = job->progress;

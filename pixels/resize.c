@@ -227,8 +227,7 @@ qv_status
 qv_resize_bicubic(const uint8_t *src, int64_t src_h, int64_t src_w, int64_t src_stride,
                   uint8_t *dst, int64_t dst_h, int64_t dst_w, qv_error *err)
 {
-    if (!src || !dst)
-        return qv_fail(err, QV_EINVAL, "resize: %s is NULL", src ? "dst" : "src");
+    QV_NEED(err, src, dst);
     if (src_h < 1 || src_w < 1 || dst_h < 1 || dst_w < 1 || src_h > QVM_MAX_SIDE ||
         src_w > QVM_MAX_SIDE || dst_h > QVM_MAX_SIDE || dst_w > QVM_MAX_SIDE)
         return qv_fail(err, QV_EINVAL, "resize: %lldx%lld to %lldx%lld; every side must be 1 to %d",

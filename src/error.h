@@ -77,6 +77,37 @@ qv_fail(qv_error *err, qv_status status, const char *format, ...)
     return status;
 }
 
+/* Returns QV_EINVAL, naming the first of n arguments that is NULL; `names` has their texts. */
+static inline qv_status
+qv_find_null(qv_error *err, const char *function, const char *names, const void *const *arguments,
+             size_t n)
+{
+    for (; n && *arguments; n--, arguments++) {
+        names += strcspn(names, ",");
+        names += strspn(names, ", ");
+    }
+    return n ? qv_fail(err, QV_EINVAL, "%s: %.*s is NULL", function, (int)strcspn(names, ","),
+                       names)
+             : QV_OK;
+}
+
+/* Begins a public function, which ends here if one of its arguments is NULL: with QV_EINVAL, or, if
+ * it returns no status, with its empty answer. Nothing behind the public functions checks again. */
+#define QV_NEED(err, ...)                                                                          \
+    do {                                                                                           \
+        const void *const need_[] = { __VA_ARGS__ };                                               \
+        const qv_status null_ =                                                                    \
+            qv_find_null(err, __func__, #__VA_ARGS__, need_, sizeof need_ / sizeof *need_);        \
+        if (null_)                                                                                 \
+            return null_;                                                                          \
+    } while (0)
+#define QV_NEED_OR(answer, ...)                                                                    \
+    do {                                                                                           \
+        const void *const need_[] = { __VA_ARGS__ };                                               \
+        if (qv_find_null(NULL, "", #__VA_ARGS__, need_, sizeof need_ / sizeof *need_))             \
+            return answer;                                                                         \
+    } while (0)
+
 /* Returns whether a call failed because this process or machine ran out of something, so that the
  * next file would fail too. */
 static inline bool

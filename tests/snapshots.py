@@ -278,13 +278,6 @@ class Snapshots:
             self.run(f"bench {arguments} --repeats 1 --threads 1 --backend cpu --json", "bench " + arguments, shape=True)
         self.run("profile --model qwen3_vl --grid 1,4,4 --repeats 1 --backend ref --json", "profile", shape=True)
 
-    def quick(self):
-        """A little of each, for the test that the script itself works."""
-        self.encode("few", "--list few.txt --model qwen3_vl --backend ref")
-        self.run("cache fill --model qwen3_vl --backend ref --list few.txt -o few.cache --json", ordered=False)
-        self.write("cache", "few", self.cache_text("few.cache"))
-        self.run("info qwen3_vl --backend ref")
-
     def chunks(self):
         for name in "snapshot_chunks", "test_packs":
             done = subprocess.run([self.programs / name], env=self.env | {"QV_CHUNK_TRACE": "trace", "QV_GOLDEN": str(GOLDEN)}, capture_output=True)
@@ -303,13 +296,12 @@ def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     snapshots = Snapshots(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "build/release")
-    parts = {"encode": snapshots.encodes, "cache": snapshots.caches, "json": snapshots.prints, "chunks": snapshots.chunks,
-             "quick": snapshots.quick}
+    parts = {"encode": snapshots.encodes, "cache": snapshots.caches, "json": snapshots.prints, "chunks": snapshots.chunks}
     if snapshots.out.exists():
         sys.exit(f"{snapshots.out} exists; give the name of a new folder")
     with tempfile.TemporaryDirectory() as work:
         snapshots.enter(work)
-        for part in sys.argv[3:] or [p for p in parts if p != "quick"]:
+        for part in sys.argv[3:] or parts:
             parts[part]()
         os.chdir("/")
 

@@ -66,22 +66,6 @@ def test_what_is_there():
     assert 'the run\'s "qwen3_vl_moe"' in ran.err
 
 
-def test_a_cache_of_0_2_0():
-    """It does not name its model, and can be continued."""
-    os.mkdir("old")
-    for part in glob.glob("c/part-*"):
-        shutil.copy(part, "old")
-    with open("c/qwenvit-cache.json", encoding="utf-8") as f:
-        description = json.load(f)
-    del description["model"]
-    with open("old/qwenvit-cache.json", "w", encoding="utf-8") as f:
-        json.dump(description, f)
-    fill("old", "7 were there")
-    run("cache status old", "  model      qwen3_vl")
-    run("cache delete old p1.ppm --quiet", "among them all of 1 key;")
-    fill("old", "1 done")
-
-
 def test_options_that_ask_for_what_the_model_does_anyway():
     fill("c", "7 were there", options="--fps 2")
     fill("c", "preprocessing.options.fps", code=3, options="--fps 3")

@@ -784,14 +784,13 @@ TEST(sources_are_checked_when_they_are_added)
     uint8_t *frames = tiny_frames(&usual, 2, 4, 4, 1);
     const qv_job_source good = small_source("good", frames);
     qv_job_source odd = good, grid = good, count = good, data = good, kind = good, none = good,
-                  spare = good, bytes = good, path = good, large = good;
+                  bytes = good, path = good, large = good;
     odd.item.grid_thw[1] = 3;
     grid.item.grid_thw[0] = 0;
     count.item.n_frames = 3;
     data.item.data = NULL;
     kind.kind = (qv_source_kind)7;
     none.key = NULL;
-    spare.reserved[0] = 1;
     bytes.kind = QV_SOURCE_BYTES;
     path.kind = QV_SOURCE_PATH;
     large.kind = QV_SOURCE_BYTES;
@@ -800,13 +799,15 @@ TEST(sources_are_checked_when_they_are_added)
     const struct {
         const qv_job_source *source;
         const char *words;
-    } wrong[] = {
-        { &odd, "good|1,3,4" },      { &grid, "good|0,4,4" },
-        { &count, "n_frames is 3" }, { &data, "data is NULL" },
-        { &kind, "kind is 7" },      { &none, "no key" },
-        { &spare, "reserved" },      { &bytes, "bytes" },
-        { &path, "path is NULL" },   { &large, "good: n_bytes is 18446744073709551615" }
-    };
+    } wrong[] = { { &odd, "good|1,3,4" },
+                  { &grid, "good|0,4,4" },
+                  { &count, "n_frames is 3" },
+                  { &data, "data is NULL" },
+                  { &kind, "kind is 7" },
+                  { &none, "no key" },
+                  { &bytes, "bytes" },
+                  { &path, "path is NULL" },
+                  { &large, "good: n_bytes is 18446744073709551615" } };
     EACH (one, wrong) {
         qv_error err = { 0 };
         qv_status status = qv_job_add(job, one->source, &err);
@@ -842,7 +843,6 @@ TEST(options_are_checked)
         const char *words;
     } wrong[] = {
         { one, 0, { 0 }, "0 models" },
-        { NULL, 1, { 0 }, "0 models" },
         { one, 2, { 0 }, "0 and 1 are the same object" },
         { odd, 2, { 0 }, "model 1 is qwen3_vl_moe" },
         { weights, 2, { 0 }, "with weights of others; the first" },
@@ -855,7 +855,6 @@ TEST(options_are_checked)
         { one, 1, { .output = QV_U8 }, "output is u8" },
         { one, 1, { .chunk_rows = -1 }, "chunk_rows is -1; must be 0 to" },
         { one, 1, { .chunk_rows = INT32_MAX }, "patches is 2147483648; must be" },
-        { one, 1, { .reserved = { 1 } }, "reserved" },
     };
     EACH (c, wrong) {
         qv_job *job = NULL;

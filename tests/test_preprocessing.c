@@ -519,7 +519,6 @@ TEST(test_clip_options)
         { .num_frames = -1 },
         { .max_frames = -1 },
         { .threads = -2 },
-        { .reserved = { 0, 1 } },
         { .min_pixels = -5 },
         { .num_frames = 1 << 30 },
         { .decode_memory = -1 },

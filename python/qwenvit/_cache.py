@@ -22,7 +22,7 @@ class Item(NamedTuple):
     part: int
     rows: int
     frames: int
-    is_image: bool | None  # None: the record does not say
+    is_image: bool | None  # None: the clip failed
     sampled_fps: float | None
     key: str
     code: str
@@ -64,8 +64,7 @@ class Entry(Adapters):
     deepstack: a list of arrays of the same shape.
     grid_thw: int64 [1, 3]: frame pairs, patch rows, patch columns.
     timestamps: float64 [frames], in seconds.
-    is_image, sampled_fps, second_per_grid_ts: as in Tokens. Records of older caches lack them: then
-        a key with one frame is an image, and the others are None.
+    is_image, sampled_fps, second_per_grid_ts: as in Tokens.
     damaged_frames: how many frames could not be decoded and were replaced by the frame before.
     record: all that the cache knows of the key (docs/cache.md): path, bytes, mtime, frames and so
         on.
@@ -130,8 +129,7 @@ class Entry(Adapters):
 
     @property
     def is_image(self) -> bool:
-        item = self._item
-        return int(self.grid_thw[0, 0]) == 1 and item.frames < 2 if item.is_image is None else item.is_image
+        return bool(self._item.is_image)
 
     @property
     def second_per_grid_ts(self) -> float | None:

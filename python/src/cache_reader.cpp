@@ -3,7 +3,6 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -230,49 +229,9 @@ view(nb::handle self, int64_t index, int i, bool writable)
     return nb::cast(nb::ndarray<nb::numpy, nb::ro>(data, dims, shape, owner, nullptr, dtype));
 }
 
-/* Writes a part of what exists already: for each key its record and its tensors' bytes; without a
- * name it only checks them. Returns (number, words) of each key that is left out. */
-static nb::list
-write_part(nb::bytes folder, std::optional<nb::bytes> name_, int64_t sealed,
-           const std::vector<std::tuple<std::string, std::string, std::vector<nb::bytes>, int64_t,
-                                        nb::bytes, nb::bytes>> &keys)
-{
-    const std::string dir = text_of(folder, "folder"), name = name_ ? text_of(*name_, "name") : "";
-    std::vector<std::pair<size_t, std::string>> left_out;
-    std::vector<qv_cache_copied> copied;
-    for (const auto &[key, record, tensors, n_rows, grid, times] : keys) {
-        qv_cache_copied k = {};
-        k.key = key.c_str();
-        k.record = record.c_str();
-        k.n_rows = n_rows;
-        k.n_timestamps = (int64_t)(times.size() / sizeof(double));
-        k.grid_thw = (const int64_t *)(const void *)grid.c_str();
-        k.timestamps_s = (const double *)(const void *)times.c_str();
-        for (size_t i = 0; i < tensors.size() && i < 1 + QV_MAX_DEEPSTACK; i++)
-            k.tensors[i] = tensors[i].c_str();
-        copied.push_back(k);
-    }
-    {
-        const Released released;
-        checked(
-            qv_cache_write_part, dir.c_str(), name_ ? name.c_str() : nullptr, sealed, copied.data(),
-            copied.size(),
-            [](void *user, size_t i, const char *words) {
-                static_cast<decltype(left_out) *>(user)->emplace_back(i, words);
-            },
-            &left_out);
-    }
-    nb::list list;
-    for (const auto &[i, words] : left_out)
-        list.append(nb::make_tuple(i, as_text(words.c_str())));
-    return list;
-}
-
 void
 bind_cache_reader(nb::module_ &m)
 {
-    m.def("write_part", &write_part, nb::arg("folder"), nb::arg("name").none(), nb::arg("sealed"),
-          nb::arg("keys"));
     nb::class_<CacheReader>(m, "CacheReader")
         .def(nb::init<nb::bytes, std::optional<Names>, size_t, size_t, const CacheReader *>(),
              nb::arg("folder"), nb::arg("parts") = nb::none(), nb::arg("most_maps") = 0,

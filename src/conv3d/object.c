@@ -8,7 +8,6 @@
 #include "dtype.h"
 #include "error.h"
 #include "numbers.h"
-#include "options.h"
 
 /* ---- creating -------------------------------------------------------------------------------- */
 
@@ -185,13 +184,10 @@ qv_status
 qv_conv3d_create(qv_context *ctx, const qv_conv3d_desc *desc, const qv_conv3d_weights *weights,
                  const qv_conv3d_options *options, qv_conv3d **out, qv_error *err)
 {
+    QV_NEED(err, ctx, desc, out);
     static const qv_conv3d_options defaults;
     static const qv_conv3d_weights none;
     const qv_conv3d_options *o = options ? options : &defaults;
-    if (!ctx || !desc || !out)
-        return qv_fail(err, QV_EINVAL, "ctx, desc or out is NULL");
-    if (!QV_RESERVED_IS_ZERO(o))
-        return qv_fail(err, QV_EINVAL, "reserved conv3d options must be 0");
     if (o->lowering && qv_lowering_find(o->lowering) < 0)
         return qv_fail(err, QV_EINVAL, "conv3d: no lowering is called \"%.40s\"", o->lowering);
     struct qv_conv3d *conv = calloc(1, sizeof *conv);
@@ -228,6 +224,7 @@ qv_conv3d_free(qv_conv3d **conv)
 void
 qv_conv3d_get_info(const qv_conv3d *conv, qv_conv3d_info *out)
 {
+    QV_NEED_OR(, conv, out);
     const qv_conv3d_desc *d = &conv->desc;
     *out = (qv_conv3d_info){
         .desc = *d,
@@ -257,8 +254,7 @@ add_cost(const struct qv_conv3d *conv, const struct qv_conv3d_ready *w, qv_conv3
 qv_status
 qv_conv3d_get_ways(const qv_conv3d *conv, qv_conv3d_way ways[QV_LOWERING_COUNT], qv_error *err)
 {
-    if (!conv || !ways)
-        return qv_fail(err, QV_EINVAL, "conv or ways is NULL");
+    QV_NEED(err, conv, ways);
     for (int i = 0; i < QV_LOWERING_COUNT; i++) {
         qv_conv3d_way *out = &ways[i];
         struct qv_conv3d_ready w;

@@ -181,8 +181,7 @@ run_chunks(struct qv_conv3d *conv, const void *x, void *y, const bool there[2],
 qv_status
 qv_conv3d_run(qv_conv3d *conv, const void *x, void *y, qv_error *err)
 {
-    if (!conv || !x || !y)
-        return qv_fail(err, QV_EINVAL, "conv, x or y is NULL");
+    QV_NEED(err, conv, x, y);
     if (!conv->weighted)
         return qv_fail(err, QV_ESTATE,
                        "this conv3d has no weights: none were given when it was made");
@@ -200,5 +199,6 @@ qv_conv3d_run(qv_conv3d *conv, const void *x, void *y, qv_error *err)
 void
 qv_conv3d_reset(qv_conv3d *conv)
 {
+    QV_NEED_OR(, conv);
     conv->begun = false;
 }

@@ -7,7 +7,6 @@
 
 #include "cores.h"
 #include "error.h"
-#include "options.h"
 
 static qv_status
 no_backend(const char *name, const char *folder, qv_error *err)
@@ -60,12 +59,9 @@ pass_over(qv_context *ctx, const char *name, const char *why)
 qv_status
 qv_context_open(const qv_context_options *options, qv_context **out, qv_error *err)
 {
+    QV_NEED(err, out);
     static const qv_context_options defaults;
-    if (!out)
-        return qv_fail(err, QV_EINVAL, "out is NULL");
     const qv_context_options *o = options ? options : &defaults;
-    if (!QV_RESERVED_IS_ZERO(o))
-        return qv_fail(err, QV_EINVAL, "reserved context options must be 0");
     char name[16];
     int index = o->device;
     qv_status status = take_index(o->backend ? o->backend : "auto", name, &index, err);
@@ -143,6 +139,7 @@ qv_context_close(qv_context **ctx)
 void
 qv_context_get_info(const qv_context *ctx, qv_context_info *out)
 {
+    QV_NEED_OR(, ctx, out);
     *out = (qv_context_info){ .backend = ctx->backend->name,
                               .threads = ctx->caps.threads,
                               .dtype = ctx->caps.dtype };
@@ -198,8 +195,7 @@ qv_turn_is_wanted(qv_context *ctx)
 qv_status
 qv_host_alloc(qv_context *ctx, size_t bytes, void **out, qv_error *err)
 {
-    if (!ctx || !out)
-        return qv_fail(err, QV_EINVAL, "%s is NULL", ctx ? "out" : "context");
+    QV_NEED(err, ctx, out);
     if (!bytes)
         return qv_fail(err, QV_EINVAL, "0 bytes were asked for; at least 1 is needed");
     return ctx->backend->lock_pages
@@ -210,8 +206,7 @@ qv_host_alloc(qv_context *ctx, size_t bytes, void **out, qv_error *err)
 void
 qv_host_free(qv_context *ctx, void *p)
 {
-    if (!ctx || !p)
-        return;
+    QV_NEED_OR(, ctx, p);
     if (ctx->backend->unlock_pages)
         qv_locked_pages_give(&ctx->locked_pages, ctx->dev, p);
     else

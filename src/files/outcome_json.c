@@ -36,7 +36,6 @@ enum { N_ROWS = sizeof rows / sizeof *rows };
 struct listed {
 #define QV_OUTCOME(member, ...) __typeof__(((qv_outcome *)NULL)->member) member;
 #include "outcome.inc"
-    uint64_t reserved[3];
 };
 #define QV_OUTCOME(member, ...)                                                                    \
     _Static_assert(offsetof(struct listed, member) == offsetof(qv_outcome, member),                \

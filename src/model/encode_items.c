@@ -74,8 +74,9 @@ qv_status
 qv_encode(qv_model *model, qv_input input, const qv_item *items, size_t n_items,
           const qv_plan_options *options, qv_tokens *out, qv_error *err)
 {
-    if (!model || !items || !n_items || !out)
-        return qv_fail(err, QV_EINVAL, "model, items or out is NULL, or n_items is 0");
+    QV_NEED(err, model, items, out);
+    if (!n_items)
+        return qv_fail(err, QV_EINVAL, "n_items is 0; there must be at least one item");
     qv_plan_options o = { 0 };
     qv_feeder *feeder = NULL;
     int64_t n, *rows = calloc(n_items, sizeof *rows);

@@ -8,7 +8,6 @@
 
 #include "error.h"
 #include "items.h"
-#include "options.h"
 
 /* ---- capacities ------------------------------------------------------------------------------ */
 

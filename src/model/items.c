@@ -51,8 +51,6 @@ qv_item_check_shape(const qv_model *model, qv_input input, const qv_item *item, 
     qv_status status = qv_item_check_grid(c, g, name, err);
     if (status)
         return status;
-    if (item->reserved[0] || item->reserved[1])
-        return qv_fail(err, QV_EINVAL, "%s: reserved must be 0", name);
     if (input != QV_INPUT_FRAMES)
         return item->n_frames
                    ? qv_fail(err, QV_EINVAL, "%s: n_frames is %lld; it must be 0 for rows", name,
@@ -99,8 +97,8 @@ qv_items_check(const qv_model *model, qv_input input, const qv_capacity *capacit
                const qv_item *items, size_t n, int64_t *rows, qv_error *err)
 {
     struct qv_capacity all = { 0 };
-    if (!items || !n)
-        return qv_fail(err, QV_EINVAL, "items is NULL, or there are none");
+    if (!n)
+        return qv_fail(err, QV_EINVAL, "there are no items");
     for (size_t i = 0; i < n; i++) {
         const int64_t *g = items[i].grid_thw;
         qv_status status = qv_item_check_nth(model, input, &items[i], i, err);

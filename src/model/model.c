@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "error.h"
-#include "options.h"
 #include "plan.h"
 
 /* Lets the backend load what every plan of this model needs, whatever its capacity: libraries'
@@ -63,12 +62,9 @@ qv_status
 qv_model_load(qv_context *ctx, const char *dir, const qv_model_options *options, qv_model **out,
               qv_error *err)
 {
+    QV_NEED(err, ctx, dir, out);
     static const qv_model_options defaults;
     const qv_model_options *o = options ? options : &defaults;
-    if (!ctx || !dir || !out)
-        return qv_fail(err, QV_EINVAL, "ctx, dir or out is NULL");
-    if (!QV_RESERVED_IS_ZERO(o))
-        return qv_fail(err, QV_EINVAL, "reserved model options must be 0");
     if (o->dtype != QV_DTYPE_AUTO && o->dtype != QV_F32 && o->dtype != QV_BF16)
         return qv_fail(err, QV_EINVAL, "dtype is %s; must be auto, f32 or bf16",
                        qv_dtype_name(o->dtype));
@@ -130,12 +126,14 @@ qv_model_free(qv_model **model)
 qv_context *
 qv_model_context(const qv_model *model)
 {
+    QV_NEED_OR(NULL, model);
     return model->ctx;
 }
 
 void
 qv_model_get_info(const qv_model *model, qv_model_info *out)
 {
+    QV_NEED_OR(, model, out);
     const struct qv_config *c = &model->config;
     *out = (qv_model_info){ .dtype = model->dtype,
                             .depth = c->depth,

@@ -11,7 +11,6 @@
 #include "dtype.h"
 #include "error.h"
 #include "items.h"
-#include "options.h"
 
 /* ---- capacity -------------------------------------------------------------------------------- */
 
@@ -33,8 +32,6 @@ qv_plan_options_check(const qv_model *model, const qv_plan_options *o, qv_error 
     } chosen[] = { { "patches", c->patches },
                    { "segments", c->segments },
                    { "windows", c->windows } };
-    if (!QV_RESERVED_IS_ZERO(o))
-        return qv_fail(err, QV_EINVAL, "reserved plan options must be 0");
     for (size_t i = 0; i < sizeof chosen / sizeof *chosen; i++)
         if (chosen[i].value < 0 || chosen[i].value > QV_MOST_ROWS)
             return qv_fail(err, QV_EINVAL, "%s is %lld; must be 0 (chosen) to %d", chosen[i].name,
@@ -368,10 +365,9 @@ choose_capacity(const qv_model *model, const qv_plan_options *o, qv_capacity *ou
 qv_status
 qv_plan_create(qv_model *model, const qv_plan_options *options, qv_plan **out, qv_error *err)
 {
+    QV_NEED(err, model, out);
     static const qv_plan_options defaults;
     const qv_plan_options *o = options ? options : &defaults;
-    if (!model || !out)
-        return qv_fail(err, QV_EINVAL, "model or out is NULL");
     qv_capacity asked;
     qv_status status = qv_plan_options_check(model, o, err);
     if (!status)
@@ -424,6 +420,7 @@ qv_plan_free(qv_plan **plan)
 void
 qv_plan_get_info(const qv_plan *plan, qv_plan_info *out)
 {
+    QV_NEED_OR(, plan, out);
     const struct qv_config *c = &plan->model->config;
     int chunks = plan->model->ctx->caps.chunks;
     *out = (qv_plan_info){ .capacity = plan->capacity,

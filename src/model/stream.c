@@ -170,8 +170,7 @@ free_chunk(const struct qv_arena *arena)
 qv_status
 qv_plan_push(qv_plan *plan, const qv_item *items, size_t n, qv_error *err)
 {
-    if (!plan)
-        return qv_fail(err, QV_EINVAL, "plan is NULL");
+    QV_NEED(err, plan, items);
     if (plan->model->describe)
         return qv_fail(err, QV_ESTATE, "the model has no weights: it was loaded with describe");
     int64_t rows;
@@ -288,8 +287,7 @@ qv_plan_pull_items(qv_plan *plan, const qv_tokens *out, const int64_t *first_row
 qv_status
 qv_plan_pull(qv_plan *plan, qv_tokens *out, qv_error *err)
 {
-    if (!plan || !out)
-        return qv_fail(err, QV_EINVAL, "plan or out is NULL");
+    QV_NEED(err, plan, out);
     if (!plan->n_pending)
         return qv_fail(err, QV_ESTATE, "nothing to pull: no chunk was pushed");
     int64_t area = plan->model->config.merge * plan->model->config.merge;

@@ -151,15 +151,6 @@ fuzz_flag(struct fuzz_bytes *b)
     return fuzz_byte(b) & 1;
 }
 
-/* Fills a `reserved` field, nearly always with 0. */
-static inline void
-fuzz_reserved(struct fuzz_bytes *b, uint64_t *reserved, size_t n)
-{
-    const uint8_t v = fuzz_byte(b);
-    if (v > 250)
-        reserved[v % n] = v;
-}
-
 /* Memory with values for x, weights and frames. */
 static inline void *
 fuzz_fill(size_t bytes)

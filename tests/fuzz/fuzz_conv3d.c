@@ -55,7 +55,6 @@ read_options(struct fuzz_bytes *b)
                                 : others[name % 4];
     o.chunk = fuzz_int(b);
     o.stream = fuzz_flag(b);
-    fuzz_reserved(b, o.reserved, sizeof o.reserved / sizeof *o.reserved);
     return o;
 }
 

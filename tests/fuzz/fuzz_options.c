@@ -49,7 +49,6 @@ try_context(struct fuzz_bytes *b)
         return;
     const uint8_t which = fuzz_byte(b) % 8;
     o.naive = which < 6 ? plain[which] : read_text(b, kinds);
-    fuzz_reserved(b, o.reserved, sizeof o.reserved / sizeof *o.reserved);
     if (fuzz_failed(qv_context_open(&o, &made, &err), &err)) {
         FUZZ_CHECK(!made);
         return;
@@ -68,7 +67,6 @@ try_model(struct fuzz_bytes *b)
     qv_model *made = NULL;
     const bool whole = fuzz_byte(b) == 7; /* Reading all weights takes long. */
     qv_model_options o = { .dtype = (qv_dtype)fuzz_enum(b, QV_F16 + 1), .describe = !whole };
-    fuzz_reserved(b, o.reserved, sizeof o.reserved / sizeof *o.reserved);
     if (fuzz_failed(qv_model_load(ctx, model_folder, &o, &made, &err), &err)) {
         FUZZ_CHECK(!made);
         return;
@@ -104,7 +102,6 @@ read_plan(struct fuzz_bytes *b)
         o.hook = see_layer;
         o.hook_user = &sum;
     }
-    fuzz_reserved(b, o.reserved, sizeof o.reserved / sizeof *o.reserved);
     return o;
 }
 
@@ -145,7 +142,6 @@ read_items(struct fuzz_bytes *b, qv_input input)
                                   ? frames * g[1] * g[2] * PATCH
                                   : g[0] * g[1] * g[2] * ROW * (int64_t)sizeof(float);
         item->data = fuzz_byte(b) > 250 ? NULL : fuzz_fill((size_t)bytes);
-        fuzz_reserved(b, item->reserved, 2);
         all.patches = small && all.patches >= 0 ? all.patches + g[0] * g[1] * g[2] : -1;
     }
     return all;

@@ -30,39 +30,10 @@ template <class V, class... A> V make_vector(A... parts);
 template <class T, class F> T as_type(F from);
 
 /* Whatever is not declared here is built into OpenCL. */
-#define SAME_MATH(name) float name(float x);
-#define ALL_MATH                                                                                   \
-    SAME_MATH(exp)                                                                                 \
-    SAME_MATH(exp2)                                                                                \
-    SAME_MATH(log)                                                                                 \
-    SAME_MATH(log2)                                                                                \
-    SAME_MATH(sin)                                                                                 \
-    SAME_MATH(cos)                                                                                 \
-    SAME_MATH(tanh)                                                                                \
-    SAME_MATH(sqrt)                                                                                \
-    SAME_MATH(rsqrt)                                                                               \
-    float divide(float a, float b);                                                                \
-    float pow(float a, float b);
 namespace precise
 {
-ALL_MATH
+float tanh(float x);
 }
-namespace fast
-{
-ALL_MATH
-}
-#undef ALL_MATH
-#undef SAME_MATH
-template <class T> T select(T a, T b, bool c);
-uint mulhi(uint a, uint b);
-
-template <class T> struct numeric_limits {
-    static T max();
-    static T lowest();
-    static T min();
-    static T infinity();
-    static T quiet_NaN();
-};
 
 enum class mem_flags { mem_none = 0, mem_device = 1, mem_threadgroup = 2, mem_texture = 4 };
 mem_flags operator|(mem_flags a, mem_flags b);
@@ -70,14 +41,8 @@ void threadgroup_barrier(mem_flags flags);
 void simdgroup_barrier(mem_flags flags);
 
 template <class T> T simd_sum(T x);
-template <class T> T simd_max(T x);
-template <class T> T simd_min(T x);
 template <class T> T simd_shuffle(T x, ushort lane);
-template <class T> T simd_broadcast(T x, ushort lane);
-template <class T> T simd_broadcast_first(T x);
 template <class T> T simd_shuffle_xor(T x, ushort mask);
-template <class T> T simd_shuffle_down(T x, ushort delta);
-template <class T> T simd_shuffle_up(T x, ushort delta);
 
 template <class T, int Rows, int Cols> struct simdgroup_matrix {
     vec<T, 2> elements;
@@ -88,24 +53,13 @@ template <class T, int Rows, int Cols> struct simdgroup_matrix {
 typedef simdgroup_matrix<float, 8, 8> simdgroup_float8x8;
 typedef simdgroup_matrix<bfloat, 8, 8> simdgroup_bfloat8x8;
 
-template <class T, int Rows, int Cols>
-simdgroup_matrix<T, Rows, Cols> make_filled_simdgroup_matrix(T value);
 template <class T>
 void simdgroup_load(thread simdgroup_matrix<T, 8, 8> &d, const device T *p, ulong per_row = 8,
                     ulong2 origin = (ulong2)(0), bool transpose = false);
 template <class T>
 void simdgroup_load(thread simdgroup_matrix<T, 8, 8> &d, const threadgroup T *p, ulong per_row = 8,
                     ulong2 origin = (ulong2)(0), bool transpose = false);
-template <class T>
-void simdgroup_store(simdgroup_matrix<T, 8, 8> a, device T *p, ulong per_row = 8,
-                     ulong2 origin = (ulong2)(0), bool transpose = false);
-template <class T>
-void simdgroup_store(simdgroup_matrix<T, 8, 8> a, threadgroup T *p, ulong per_row = 8,
-                     ulong2 origin = (ulong2)(0), bool transpose = false);
 template <class A, class B>
 void simdgroup_multiply_accumulate(thread simdgroup_float8x8 &d, simdgroup_matrix<A, 8, 8> a,
                                    simdgroup_matrix<B, 8, 8> b, simdgroup_float8x8 c);
-template <class A, class B>
-void simdgroup_multiply(thread simdgroup_float8x8 &d, simdgroup_matrix<A, 8, 8> a,
-                        simdgroup_matrix<B, 8, 8> b);
 } // namespace metal
