@@ -382,7 +382,7 @@ bind_model(nb::module_ &m)
     m.def("look_at_device", &look_at_device);
     nb::class_<Model>(m, "Model")
         .def(nb::init<nb::bytes, const std::string &, int, const std::string &, int, uintptr_t,
-                      nb::bytes, const std::vector<double> &, const std::vector<double> &, bool>())
+                      nb::bytes, const std::vector<double> &, const std::vector<double> &>())
         .def("info", &Model::info)
         .def("close", &Model::close)
         .def("forward", &Model::forward, nb::arg("rows").none(), nb::arg("u16_is_bf16"),

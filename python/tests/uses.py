@@ -69,6 +69,7 @@ def wrong() -> None:
     qwenvit.load("m", threads="2")
     qwenvit.load("m", 3, "cpu", 0, 1)
     qwenvit.load("m", devices=[0])
+    qwenvit.load("m", kernel_folder=3)
     m.encode("a.mp4", fp=2)
     m.encode("a.mp4", fps="2")
     m.encode("a.mp4", num_frames=1.5)
