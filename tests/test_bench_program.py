@@ -125,7 +125,7 @@ def test_usage():
          (f"bench gemm --model {MODEL} --device 0,1", "it runs on one device"),
          (f"profile --model {MODEL} a.mp4 b.mp4", "one clip at most"),
          (f"bench patch-embed --model {MODEL} --rows 10", "--rows is 10; must be a multiple of 4"),
-         ("bench gemm --weights q5", "must be bf16, q4g64, q8g64"),
+         ("bench gemm --weights q5", "must be bf16, q4g64 or q8g64"),
          (f"bench gemm --shape 40,65 --weights q4g64 --dtype f32 {QUICK}", "which groups of 64 do not divide"),
          ("bench conv3d --lowering sideways", '--lowering is "sideways", no such lowering'))
 
