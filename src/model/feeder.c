@@ -153,7 +153,7 @@ qv_feeder_open(qv_model *const *models, size_t n_models, const qv_feeder_options
         return qv_fail(err, QV_EINVAL,
                        "open feeder: chunk_rows is %lld; it must be 0 to %d, and reserved fields 0",
                        (long long)options->chunk_rows, INT32_MAX);
-    const qv_plan_options plan = { .output = options->output };
+    const qv_plan_options plan = { .output = options->output, .hidden = options->hidden };
     qv_feeder *f = NULL;
     qv_status status = allocate(models, n_models, &plan, &f, err);
     if (status)
