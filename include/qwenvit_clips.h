@@ -280,7 +280,7 @@ QV_API qv_status qv_resize_bicubic(const uint8_t *src, int64_t src_h, int64_t sr
  *
  * However much is added, host memory is at most the sum of
  *     options.memory                      waiting frames, or what is read at once if that is more
- *     3 chunks of tokens per model        with DeepStack's outputs (qv_job_memory)
+ *     3 chunks of tokens per model        with DeepStack's outputs, hidden rows (qv_job_memory)
  *     64 MiB, or 2 frames, per decoder    shared with its process, which may use clip.decode_memory
  *     timestamps and names of the sources that wait or are under way.
  *
@@ -317,7 +317,8 @@ typedef struct qv_job_result {
                           * result is released (qv_job_give_back) */
 } qv_job_result;
 
-/* Rows [first, first + tokens.n) of a source's tokens. They belong to the job: read only. */
+/* Rows [first, first + tokens.n) of a source's tokens; with options.hidden also merge_size^2 times as
+ * many of its hidden rows, from first * merge_size^2 on. They belong to the job: read only. */
 typedef struct qv_job_rows {
     int64_t first;
     qv_tokens tokens;      /* of result->dtype; deepstack as many as the model has */
@@ -386,6 +387,7 @@ typedef struct qv_job_options {
     bool
         warm_up; /* plans of small chunks are made on opening too, so that no source waits for one */
     bool keep_frames; /* frames are kept until the sink gets their tokens: qv_job_rows.frames */
+    bool hidden;      /* as in qv_plan_options: rows have qv_tokens.hidden */
     /* for sources of paths and bytes. threads 0: every core if few sources wait, otherwise 1. If
      * decoder is NULL, the job starts one. With QV_DECODE_GPU the job ends with QV_EBACKEND if the
      * GPU decodes nothing; the GPU decodes all of `decoders` clips at once, or with 0 the CPU those

@@ -12,7 +12,7 @@
 int64_t
 qv_job_token_bytes(const qv_job *job, int64_t tokens)
 {
-    return tokens * (1 + job->model.n_deepstack) * job->model.out_hidden *
+    return tokens * ((1 + job->model.n_deepstack) * job->model.out_hidden + qv_job_hidden(job)) *
            (int64_t)qv_dtype_bytes(job->o.output);
 }
 
@@ -31,9 +31,11 @@ size_buffer(const struct qv_job_device *d, struct qv_job_buffer *buffer, int64_t
         qv_host_alloc(buffer->ctx, (size_t)qv_job_token_bytes(job, n), &t->tokens, err);
     if (status)
         return status;
-    const size_t one = (size_t)qv_job_token_bytes(job, n) / (size_t)(1 + job->model.n_deepstack);
+    const size_t one = (size_t)(n * job->model.out_hidden) * qv_dtype_bytes(job->o.output);
+    char *at = t->tokens;
     for (int i = 0; i < job->model.n_deepstack; i++)
-        t->deepstack[i] = (char *)t->tokens + (size_t)(1 + i) * one;
+        t->deepstack[i] = at += one;
+    t->hidden = job->o.hidden ? at + one : NULL;
     return QV_OK;
 }
 

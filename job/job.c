@@ -192,6 +192,7 @@ static qv_status
 open_devices(qv_job *job, qv_model *const *models, qv_error *err)
 {
     const qv_feeder_options options = { .output = job->o.output,
+                                        .hidden = job->o.hidden,
                                         .chunk_rows = job->o.chunk_rows,
                                         .alone = job->o.alone,
                                         .warm_up = job->o.warm_up };

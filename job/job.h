@@ -296,7 +296,14 @@ qv_status qv_job_feed(qv_job *job, struct qv_job_item *item, const char *name, q
 
 /* device_thread.c */
 void qv_job_device_close(struct qv_job_device *d);
-/* Returns the bytes of so many tokens, DeepStack's outputs included. */
+/* Returns how many values of the last block's rows belong to a token: 0 if they are not wanted. */
+static inline int64_t
+qv_job_hidden(const qv_job *job)
+{
+    const qv_model_info *m = &job->model;
+    return job->o.hidden ? m->merge_size * m->merge_size * m->hidden : 0;
+}
+/* Returns the bytes of so many tokens, DeepStack's outputs and those rows included. */
 int64_t qv_job_token_bytes(const qv_job *job, int64_t tokens);
 
 /* sink.c. Makes the end call for an item that was not done when the job ended, without the lock. */

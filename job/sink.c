@@ -27,8 +27,8 @@ static qv_job_rows
 rows_of(const qv_job *job, const struct qv_job_piece *piece)
 {
     const qv_tokens *t = &piece->buffer->tokens;
-    const size_t row = (size_t)job->model.out_hidden * qv_dtype_bytes(job->o.output);
-    const size_t at = (size_t)piece->buffer_row * row;
+    const size_t before = (size_t)piece->buffer_row * qv_dtype_bytes(job->o.output);
+    const size_t at = before * (size_t)job->model.out_hidden;
     qv_job_rows rows = {
         .first = piece->first_row,
         .tokens = { .tokens = (char *)t->tokens + at, .capacity = piece->n, .n = piece->n },
@@ -37,6 +37,8 @@ rows_of(const qv_job *job, const struct qv_job_piece *piece)
     };
     for (int i = 0; i < job->model.n_deepstack; i++)
         rows.tokens.deepstack[i] = (char *)t->deepstack[i] + at;
+    if (t->hidden)
+        rows.tokens.hidden = (char *)t->hidden + before * (size_t)qv_job_hidden(job);
     return rows;
 }
 

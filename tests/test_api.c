@@ -492,6 +492,9 @@ TEST(wrong_calls_are_refused_with_words)
     };
     EACH (c, plans)
         expect_error(QV_EINVAL, c->words, qv_plan_create(t.model, &c->options, &plan, ERR));
+    struct tiny glm = tiny_open_family(QV_GOLDEN "/glm4v", "ref", QV_F32, 1);
+    expect_error(QV_EUNSUPPORTED, "hidden: not supported for glm4v",
+                 qv_plan_create(glm.model, &(qv_plan_options){ .hidden = true }, &plan, ERR));
     assert_null(plan);
 }
 
@@ -592,8 +595,11 @@ TEST(push_and_pull_take_turns)
     assert_ok(qv_plan_push(plan, &item, 1, ERR));
     expect_error(QV_ESTATE, "not been pulled", qv_plan_push(plan, &item, 1, ERR));
     expect_error(QV_EINVAL, "capacity is 0", qv_plan_pull(plan, &out, ERR));
-    assert_int_equal(out.n, -7); /* untouched, and nothing is lost */
     out.capacity = 1;
+    out.hidden = tokens;
+    expect_error(QV_EINVAL, "hidden is wanted", qv_plan_pull(plan, &out, ERR));
+    out.hidden = NULL;
+    assert_int_equal(out.n, -7); /* untouched, and nothing is lost */
     assert_ok(qv_plan_pull(plan, &out, ERR));
     assert_int_equal(out.n, 1);
     expect_error(QV_ESTATE, "nothing to pull", qv_plan_pull(plan, &out, ERR));

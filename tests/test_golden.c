@@ -63,15 +63,69 @@ see_layer(void *user, const char *name, const float *rows, int64_t n_rows, int64
     l->cols = n_cols;
 }
 
-static void
-see_outputs(struct capture *c, const qv_model_info *info, const qv_tokens *out)
+/* Puts the merged rows of clips, [.., cols], into the order in which transformers has a layer's rows:
+ * that of the windows of a frame pair, which have `side` x `side` of them, and their rows. */
+static float *
+in_windows(const float *rows, int64_t cols, int64_t side, const int64_t *thw, size_t n_clips)
 {
-    see_layer(c, "pulled merger", out->tokens, out->n, info->out_hidden);
-    for (int i = 0; i < info->n_deepstack; i++) {
-        char name[48];
-        snprintf(name, sizeof name, "pulled deepstack_merger_list.%d", i);
-        see_layer(c, name, out->deepstack[i], out->n, info->out_hidden);
+    int64_t first = 0;
+    float *to = NULL;
+    for (size_t i = 0; i < n_clips; i++, thw += 3) {
+        const int64_t down = thw[1] / 2, across = thw[2] / 2;
+        to = realloc(to, (size_t)((first + thw[0] * down * across) * cols) * sizeof *to);
+        assert_non_null(to);
+        for (int64_t pair = 0; pair < thw[0]; pair++, first += down * across)
+            for (int64_t at = 0; at < down * across; at++) {
+                const int64_t y = at / across, x = at % across;
+                int64_t place = 0; /* how many come before it */
+                for (int64_t other = 0; other < down * across; other++) {
+                    const int64_t v = other / across, u = other % across;
+                    const int64_t by[4] = { v / side - y / side, u / side - x / side, v - y,
+                                            u - x };
+                    int j = 0;
+                    while (j < 3 && !by[j])
+                        j++;
+                    place += by[j] < 0;
+                }
+                memcpy(to + (first + place) * cols, rows + (first + at) * cols,
+                       (size_t)cols * sizeof *to);
+            }
     }
+    return to;
+}
+
+/* Returns n values as f32. */
+static float *
+widened(const void *values, qv_dtype dtype, int64_t n)
+{
+    float *to = test_alloc((size_t)n * sizeof *to);
+    for (int64_t i = 0; i < n; i++)
+        to[i] = (float)qv_load(values, dtype, i);
+    return to;
+}
+
+/* The clips' grids are thw. */
+static void
+see_outputs(struct capture *c, const qv_model *model, const qv_tokens *out, qv_dtype dtype,
+            const int64_t *thw, size_t n_clips)
+{
+    char name[48];
+    qv_model_info info;
+    qv_model_get_info(model, &info);
+    const int64_t n = out->n * info.out_hidden, cols = MERGE_AREA * info.hidden;
+    see_layer(c, "pulled merger", widened(out->tokens, dtype, n), out->n, info.out_hidden);
+    for (int i = 0; i < info.n_deepstack; i++) {
+        snprintf(name, sizeof name, "pulled deepstack_merger_list.%d", i);
+        see_layer(c, name, widened(out->deepstack[i], dtype, n), out->n, info.out_hidden);
+    }
+    if (!out->hidden)
+        return;
+    float *rows = widened(out->hidden, dtype, out->n * cols), *ordered = NULL;
+    if (model->config.window)
+        ordered = in_windows(rows, cols, qv_config_window_cells(&model->config), thw, n_clips);
+    snprintf(name, sizeof name, "pulled blocks.%lld", (long long)info.depth - 1);
+    see_layer(c, name, ordered ? ordered : rows, MERGE_AREA * out->n, info.hidden);
+    free(ordered);
 }
 
 static void
@@ -140,7 +194,8 @@ static void
 check_all(const struct qv_safetensors *expected, const struct capture *seen,
           const qv_model_info *info, int64_t patches, qv_dtype dtype, const char *what)
 {
-    const int more = strcmp(info->model_type, "glm4v") ? 0 : 2; /* its embeddings and downsample */
+    /* the last block's rows; GLM's embeddings and downsample */
+    const int more = strcmp(info->model_type, "glm4v") ? 1 : 2;
     assert_int_equal(seen->n, 2 + info->depth + info->n_deepstack + 1 + info->n_deepstack + more);
     for (int i = 0; i < seen->n; i++)
         check_layer(expected, &seen->layers[i], patches, dtype, what);
@@ -153,6 +208,8 @@ room_for(const qv_model_info *info, int64_t tokens)
     qv_tokens out = { .tokens = test_alloc(bytes), .capacity = tokens };
     for (int i = 0; i < info->n_deepstack; i++)
         out.deepstack[i] = test_alloc(bytes);
+    if (strcmp(info->model_type, "glm4v"))
+        out.hidden = test_alloc((size_t)(tokens * MERGE_AREA * info->hidden) * sizeof(float));
     return out;
 }
 
@@ -203,19 +260,27 @@ check_family(const char *family, const char *backend, qv_dtype dtype)
     qv_tokens out = room_for(&info, patches / MERGE_AREA);
     /* in one chunk, so that layers are seen in the order of the clips */
     const qv_plan_options options = { .capacity = one_chunk(model, items, n),
+                                      .hidden = out.hidden,
                                       .hook = see_layer,
                                       .hook_user = &seen };
     assert_ok(qv_encode(model, QV_INPUT_PATCHES, items, n, &options, &out, ERR));
-    see_outputs(&seen, &info, &out);
+    see_outputs(&seen, model, &out, QV_F32, thw, n);
     check_all(expected, &seen, &info, patches, dtype, what);
     drop(&seen);
 
     /* packed into chunks of the device's own size, then into small ones, so that clips lie in
      * several */
     for (int64_t rows = 0; rows <= 64; rows += 64) {
-        const qv_plan_options packed = { .capacity.patches = rows };
+        qv_tokens plain = room_for(&info, patches / MERGE_AREA);
+        qv_plan_options packed = { .capacity.patches = rows, .output = rows ? dtype : QV_F32 };
+        plain.hidden = NULL;
+        out = room_for(&info, patches / MERGE_AREA);
+        assert_ok(qv_encode(model, QV_INPUT_PATCHES, items, n, &packed, &plain, ERR));
+        packed.hidden = out.hidden;
         assert_ok(qv_encode(model, QV_INPUT_PATCHES, items, n, &packed, &out, ERR));
-        see_outputs(&seen, &info, &out);
+        assert_memory_equal(plain.tokens, out.tokens,
+                            (size_t)(out.n * info.out_hidden) * qv_dtype_bytes(packed.output));
+        see_outputs(&seen, model, &out, packed.output, thw, n);
         for (int i = 0; i < seen.n; i++)
             check_layer(expected, &seen.layers[i], patches, dtype, what);
         drop(&seen);
@@ -224,7 +289,7 @@ check_family(const char *family, const char *backend, qv_dtype dtype)
     items[0].data = frames;
     items[0].n_frames = f->shape[0];
     assert_ok(qv_encode(model, QV_INPUT_FRAMES, items, 1, &options, &out, ERR));
-    see_outputs(&seen, &info, &out);
+    see_outputs(&seen, model, &out, QV_F32, thw, 1);
     check_all(expected, &seen, &info, thw[0] * thw[1] * thw[2], dtype, what);
     drop(&seen);
 

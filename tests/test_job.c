@@ -280,6 +280,59 @@ TEST(any_order_gives_the_same_bits)
     }
 }
 
+struct hidden {
+    float *rows; /* what the item gives by itself */
+    int64_t values, seen;
+};
+
+static qv_status
+compare_hidden(void *user, void *entry, const qv_job_result *r, const qv_job_rows *rows,
+               qv_error *err)
+{
+    struct hidden *h = r->user;
+    const int64_t each = h->values / r->n_tokens, n = rows->tokens.n * each;
+    (void)user;
+    (void)entry;
+    (void)err;
+    assert_int_equal(rows->first * each, h->seen);
+    assert_memory_equal(rows->tokens.hidden, h->rows + h->seen, (size_t)n * sizeof *h->rows);
+    h->seen += n;
+    return QV_OK;
+}
+
+/* The last block's rows are those of the item by itself, in chunks with others and over several
+ * chunks. */
+TEST(hidden_rows_come_with_their_tokens)
+{
+    const char *const families[] = { QV_GOLDEN "/qwen3_vl_moe", QV_GOLDEN "/qwen2_5_vl" };
+    EACH (family, families) {
+        struct tiny t = tiny_open_family(*family, "ref", QV_F32, 1);
+        struct mixed *m = mixed_make(&t, QV_F32);
+        struct hidden hidden[N];
+        const qv_plan_options alone = { .capacity.patches = ROWS, .hidden = true };
+        for (int i = 0; i < N; i++) {
+            const qv_job_source *s = &m->sources[i];
+            const int64_t n = rows_of(&s->item);
+            hidden[i] = (struct hidden){ .values = n * t.info.hidden };
+            hidden[i].rows = test_alloc((size_t)hidden[i].values * sizeof(float));
+            qv_tokens out = { .hidden = hidden[i].rows, .capacity = n };
+            assert_ok(qv_encode(t.model, (qv_input)(s->kind - QV_SOURCE_FRAMES), &s->item, 1,
+                                &alone, &out, ERR));
+            m->sources[i].user = &hidden[i];
+        }
+        const qv_job_options o = { .chunk_rows = ROWS,
+                                   .hidden = true,
+                                   .sink.rows = compare_hidden };
+        qv_job *job = NULL;
+        assert_ok(qv_job_open(&t.model, 1, &o, &job, ERR));
+        for (int i = 0; i < N; i++)
+            job_add(job, &m->sources[i]);
+        assert_int_equal(job_end(&job).failed, 0);
+        for (int i = 0; i < N; i++)
+            assert_int_equal(hidden[i].seen, hidden[i].values);
+    }
+}
+
 /* Each item on one of two devices: here one that is slow and one that is quick. */
 TEST(several_devices_share_the_work)
 {

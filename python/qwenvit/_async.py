@@ -95,6 +95,7 @@ class AsyncEncoder:
     queue: how many requests may wait to be taken up.
     queue_bytes: the most bytes of sources in memory and of results that were not delivered.
     decoders: how many clips are decoded at once; 0: one for each core.
+    hidden_states: whether Tokens have the last block's rows too.
     options: of all requests, as in Model.encode.
 
     When a device is lost, its requests fail with a message, and the others go on. When none is left
@@ -103,13 +104,14 @@ class AsyncEncoder:
 
     def __init__(
         self, model: Model | Sequence[Model] | _check.Path, *, devices: Any = None, dtype: Dtype | None = "f32", queue: int = 512,
-        queue_bytes: int = MOST_AHEAD, decoders: int = 0, **options: Any,
+        queue_bytes: int = MOST_AHEAD, decoders: int = 0, hidden_states: bool = False, **options: Any,
     ) -> None:
         if dtype is not None:
             dtype = _check.one_of(_model._name(dtype), "dtype", ("f32", "bf16"))
         queue = _check.whole(queue, "queue", 1, 1 << 20)
         queue_bytes = _check.whole(queue_bytes, "queue_bytes", 1, (1 << 62) - 1)
         decoders = _check.whole(decoders, "decoders", 0, _model.MOST_THREADS)
+        hidden = _check.flag(hidden_states, "hidden_states")
         self._options = options_of(options)
         is_path = isinstance(model, (str, bytes, os.PathLike))
         if not is_path and devices is not None:
@@ -122,7 +124,7 @@ class AsyncEncoder:
         self.info: dict[str, Any] = given[0].info
         self._owns = is_path
         jobs = given[0]._jobs if len(given) == 1 else Jobs(*[m._core for m in given])
-        self._client = jobs.client(dtype or self.info["dtype"], self._options, queue_bytes, decoders, queue=queue)
+        self._client = jobs.client(dtype or self.info["dtype"], self._options, queue_bytes, decoders, queue=queue, hidden=hidden)
         self._places = itertools.count()
         self._counts = self._client.progress()
         self._collector = _Collector(self._client, self.info["model_type"])

@@ -193,19 +193,25 @@ def _name(dtype: Dtype) -> str:
 
 
 class Outputs(Protocol):
-    """What forward() returns: tokens [n, out_hidden], and a list of DeepStack's outputs, each of the same
-    shape. `tokens, deepstack = ..` takes it apart."""
+    """What forward() returns: tokens [n, out_hidden], a list of DeepStack's outputs, each of the same
+    shape, and hidden_states. `tokens, deepstack = ..` takes it apart."""
 
     @property
     def tokens(self) -> Any: ...
     @property
     def deepstack(self) -> list[Any]: ...
+    @property
+    def hidden_states(self) -> Any | None: ...
     def __iter__(self) -> Iterator[Any]: ...
 
 
-class _Tensors(NamedTuple):
+class _Two(NamedTuple):
     tokens: Any
     deepstack: list[Any]
+
+
+class _Tensors(_Two):
+    hidden_states: Any | None = None
 
 
 class Tokens(Adapters):
@@ -213,6 +219,8 @@ class Tokens(Adapters):
 
     tokens: [n, out_hidden].
     deepstack: a list of DeepStack's outputs, each [n, out_hidden]; empty if the family has none.
+    hidden_states: [n * merge_size^2, hidden], the last block's rows, one per patch, in the order of
+        pixel_values: merge_size^2 consecutive rows become one token. None unless they were asked for.
     grid_thw: int64 [items, 3]: frame pairs, patch rows, patch columns.
     timestamps: float64 [frames], the seconds of the sampled frames, or None.
     key, index: the source's key, and its place among the sources of encode().
@@ -267,6 +275,10 @@ class Tokens(Adapters):
         return [self._matrix(1 + i) for i in range(self._core.n_deepstack)]
 
     @property
+    def hidden_states(self) -> Any | None:
+        return self._matrix(1 + self._core.n_deepstack) if self._core.hidden else None
+
+    @property
     def grid_thw(self) -> Any:
         return to_numpy(self._core.grid_thw())
 
@@ -313,9 +325,9 @@ class Tokens(Adapters):
         return needed_numpy("packed()").concatenate([self.tokens, *self.deepstack], axis=1)
 
     def save(self, path: Path, metadata: dict[str, Any] | None = None, *, dtype: Dtype = None) -> None:
-        """Writes a safetensors file, whole or not at all: tokens, deepstack.0.., grid_thw and
-        timestamps. Of a clip or image that was given by its path, it is byte for byte the file that
-        `qwenvit encode` writes with the same options.
+        """Writes a safetensors file, whole or not at all: tokens, deepstack.0.., hidden (if there are
+        hidden_states), grid_thw and timestamps. Of a clip or image that was given by its path, it is
+        byte for byte the file that `qwenvit encode` writes with the same options.
 
         metadata: a dict of texts to be added.
         dtype: of the tokens in the file, "f32" or "bf16"; None: what the model computes in. The f32
@@ -367,7 +379,7 @@ class Model:
 
     # ---- patches -----------------------------------------------------------------------------------
 
-    def forward(self, pixel_values: Any, grid_thw: Any, dtype: Dtype = "f32") -> Outputs:
+    def forward(self, pixel_values: Any, grid_thw: Any, dtype: Dtype = "f32", *, hidden_states: bool = False) -> Outputs:
         """Computes tokens from patches.
 
         pixel_values: [patches, row_dim], contiguous, as transformers' processors make them: float32
@@ -375,55 +387,62 @@ class Model:
             or anything with DLPack. On a CUDA model they may be in the device's memory.
         grid_thw: [items, 3].
         dtype: of the tokens, "f32" or "bf16".
+        hidden_states: whether the result has the last block's rows too (see Tokens).
 
-        The result has `tokens` and `deepstack`: of a torch tensor as tensors on the same device; of all
-        else as arrays on the host, in an object of Tokens. Ctrl-C ends it after the chunk that is being computed.
+        The result has `tokens`, `deepstack` and `hidden_states` (or None): of a torch tensor as tensors on
+        the same device; of all else as arrays on the host, in an object of Tokens. Ctrl-C ends it after
+        the chunk that is being computed.
         """
+        hidden = _check.flag(hidden_states, "hidden_states")
         if is_torch(pixel_values):
-            return self._forward_torch(pixel_values, grid_thw, _name(dtype))
+            return self._forward_torch(pixel_values, grid_thw, _name(dtype), hidden)
         rows, is_bf16 = shareable(pixel_values, "pixel_values")
         grid = [v for row in integers(grid_thw, "grid_thw") for v in row]
-        core = self._core.forward(rows, is_bf16, grid, _name(dtype))
+        core = self._core.forward(rows, is_bf16, grid, _name(dtype), hidden)
         return Tokens(core, self.info["model_type"])
 
-    def _forward_torch(self, x: Any, grid_thw: Any, dtype: str) -> Outputs:
+    def _forward_torch(self, x: Any, grid_thw: Any, dtype: str, hidden: bool) -> Outputs:
         import torch
 
         _check.one_of(dtype, "dtype", ("f32", "bf16"))
         no_gradient(x, "pixel_values")  # to_dlpack() does not check this
         try:
-            outs = self._encode_torch(x, grid_thw, dtype, torch)
+            outs, rows = self._encode_torch(x, grid_thw, dtype, hidden, torch)
         except Exception:
             self._must_be_rows(x, torch)  # gives a better error text
             raise
         tokens, *deepstack = outs.unbind()
-        return _Tensors(tokens, deepstack)
+        result = _Tensors(tokens, deepstack)
+        result.hidden_states = rows
+        return result
 
-    def _encode_torch(self, x: Any, grid_thw: Any, dtype: str, torch: Any) -> Any:
-        """Returns [1 + deepstack, n, out_hidden]. Any function of torch takes as long as a kernel
-        while its code is in no cache. So few are called before the core is, and memory is allocated
-        while the device works."""
+    def _encode_torch(self, x: Any, grid_thw: Any, dtype: str, hidden: bool, torch: Any) -> tuple[Any, Any | None]:
+        """Returns [1 + deepstack, n, out_hidden], and the hidden states or None. Any function of torch
+        takes as long as a kernel while its code is in no cache. So few are called before the core
+        is, and memory is allocated while the device works."""
         index = x.get_device()  # -1: the host
-        outs: Any = None
+        outs: list[Any] = []
         between = self._between(x, index, torch)
         if between:
             self._follow(x, *between)
 
-        def allocate(n: int) -> int:
-            nonlocal outs
-            shape = 1 + self.info["n_deepstack"], n, self.info["out_hidden"]
-            outs = x.new_empty(shape, dtype=torch.bfloat16 if dtype == "bf16" else torch.float32)
-            if between:  # another thread's work on the caller's stream may have used this memory until now
-                self._follow(outs, *between)
-            return outs.data_ptr()
+        def allocate(n: int) -> tuple[int, int]:
+            shapes: list[tuple[int, ...]] = [(1 + self.info["n_deepstack"], n, self.info["out_hidden"])]
+            if hidden:
+                shapes.append((x.shape[0], self.info["hidden"]))
+            for shape in shapes:
+                outs.append(x.new_empty(shape, dtype=torch.bfloat16 if dtype == "bf16" else torch.float32))
+                if between:  # another thread's work on the caller's stream may have used this memory until now
+                    self._follow(outs[-1], *between)
+            return outs[0].data_ptr(), outs[1].data_ptr() if hidden else 0
 
         grid = [v for row in integers(grid_thw, "grid_thw") for v in row]
         try:
-            self._core.forward_at(torch.utils.dlpack.to_dlpack(x), grid, allocate, dtype)
+            self._core.forward_at(torch.utils.dlpack.to_dlpack(x), grid, allocate, dtype, hidden)
         finally:
             if between and between[0]:
                 between[1].wait_stream(between[0])
-        return outs
+        return outs[0], outs[1] if hidden else None
 
     def _between(self, x: Any, index: int, torch: Any) -> tuple[Any, Any] | None:
         """Returns (the model's stream, the caller's, which holds the work that makes x), if those
@@ -467,21 +486,25 @@ class Model:
     @overload
     def encode(
         self, source: One | None = None, *, frames: Clip | None = None, dtype: Dtype = "f32", progress: Progress = None,
-        errors: Literal["raise", "yield"] = "raise", ordered: bool = True, decoders: int = 0, **options: Unpack[ClipOptions],
+        errors: Literal["raise", "yield"] = "raise", ordered: bool = True, decoders: int = 0,
+        hidden_states: bool = False, **options: Unpack[ClipOptions],
     ) -> Tokens: ...
     @overload
     def encode(
         self, source: Iterable[Any], *, frames: None = None, dtype: Dtype = "f32", progress: Progress = None,
-        errors: Literal["raise"] = "raise", ordered: bool = True, decoders: int = 0, **options: Unpack[ClipOptions],
+        errors: Literal["raise"] = "raise", ordered: bool = True, decoders: int = 0,
+        hidden_states: bool = False, **options: Unpack[ClipOptions],
     ) -> Iterator[Tokens]: ...
     @overload
     def encode(
         self, source: Iterable[Any], *, frames: None = None, dtype: Dtype = "f32", progress: Progress = None,
-        errors: Literal["yield"], ordered: bool = True, decoders: int = 0, **options: Unpack[ClipOptions],
+        errors: Literal["yield"], ordered: bool = True, decoders: int = 0,
+        hidden_states: bool = False, **options: Unpack[ClipOptions],
     ) -> Iterator[Tokens | Error]: ...
     def encode(
         self, source: Any = None, *, frames: Clip | None = None, dtype: Dtype = "f32", progress: Progress = None,
-        errors: str = "raise", ordered: bool = True, decoders: int = 0, **options: Unpack[ClipOptions],
+        errors: str = "raise", ordered: bool = True, decoders: int = 0,
+        hidden_states: bool = False, **options: Unpack[ClipOptions],
     ) -> Any:
         """Returns the Tokens of one clip or image, or a generator of the Tokens of many.
 
@@ -510,6 +533,7 @@ class Model:
         ordered: whether many come in the order of the sources; if False, they come as they are
             done.
         decoders: how many clips are decoded at once; 0: one for each core.
+        hidden_states: whether results have the last block's rows too (see Tokens).
         options: start and end, in seconds, to cut a clip; fps, num_frames, min_frames, max_frames,
             min_pixels, max_pixels, total_pixels; like ("transformers" or "qwen-vl-utils");
             first_frame (True: the first frame of an animation or clip, as an image); decode ("cpu",
@@ -530,6 +554,7 @@ class Model:
             _check.one_of(_name(dtype), "dtype", ("f32", "bf16")), progress,
             _check.one_of(errors, "errors", ("raise", "yield")), _check.flag(ordered, "ordered"),
             _check.whole(decoders, "decoders", 0, MOST_THREADS), 1 if one else _length(source),
+            _check.flag(hidden_states, "hidden_states"),
         )
         asked = _sources.options_of({**options})
         if not one and (odd := [k for k in _sources.TIMES_OF_FRAMES if k in asked]):

@@ -10,7 +10,7 @@ import tempfile
 import warnings
 from typing import Any, Literal, TypeVar
 
-from ._arrays import no_gradient
+from ._arrays import needed_numpy, no_gradient
 from ._check import Path, kind_of, optional_path
 from ._error import Error, error
 from ._files import header
@@ -39,8 +39,8 @@ def patch(
     of the model itself (copy.deepcopy, pickle, torch.save) raise Error.
 
     A bf16 tower computes in float32 on a CPU that does not multiply bf16, with a warning.
-    Outputs have the tower's dtype and transformers' own classes, without last_hidden_state, which
-    this tower does not keep.
+    Outputs have the tower's dtype and transformers' own classes, with last_hidden_state too, except
+    GLM's.
 
     Raises Error, before anything is changed, if weights are quantised, offloaded, sharded, of
     another dtype than float32 and bfloat16, or have adapters or hooks, and if the model is in
@@ -99,18 +99,22 @@ def _find_tower(model: Any) -> Any:
     return towers[0]
 
 
-def output_of(tower: Any, tokens: Any, deepstack: list[Any]) -> Any:
+def _returns_objects() -> bool:
+    return int(sys.modules["transformers"].__version__.split(".")[0]) >= 5
+
+
+def output_of(tower: Any, tokens: Any, deepstack: list[Any], hidden: Any = None) -> Any:
     """Returns what transformers returns: objects from version 5 on, before that the tokens, with
     DeepStack's outputs if the family has them."""
-    transformers = sys.modules["transformers"]
-    if int(transformers.__version__.split(".")[0]) < 5:
+    if not _returns_objects():
         return (tokens, deepstack) if deepstack else tokens
     if deepstack:
         classes = sys.modules[type(tower).__module__]
         return classes.BaseModelOutputWithDeepstackFeatures(
-            pooler_output=tokens, deepstack_features=deepstack
+            last_hidden_state=hidden, pooler_output=tokens, deepstack_features=deepstack
         )
-    return transformers.modeling_outputs.BaseModelOutputWithPooling(pooler_output=tokens)
+    classes = sys.modules["transformers"].modeling_outputs
+    return classes.BaseModelOutputWithPooling(last_hidden_state=hidden, pooler_output=tokens)
 
 
 class _Patch:
@@ -295,5 +299,23 @@ class _Patch:
         self._refuse_call(hidden_states, kwargs)
         dtype = FILE_DTYPES[str(self.dtype)][1]
         x = hidden_states.contiguous()
-        tokens, deepstack = self.model.forward(x, grid_thw, dtype)
-        return output_of(self.tower, tokens, deepstack)
+        keeps = _returns_objects() and not any(n.startswith("downsample.") for n in self.parameters)
+        out = self.model.forward(x, grid_thw, dtype, hidden_states=keeps)
+        return output_of(self.tower, out.tokens, out.deepstack, self._ordered(out.hidden_states, grid_thw))
+
+    def _ordered(self, rows: Any, grid_thw: Any) -> Any:
+        """Returns the last block's rows in transformers' order: Qwen2.5's towers leave them in that of
+        windows, from left to right and down."""
+        config = self.tower.config
+        if rows is None or not hasattr(config, "fullatt_block_indexes"):
+            return rows
+        import torch
+
+        np, cell, order, n = needed_numpy("last_hidden_state"), config.spatial_merge_size, list[Any](), 0
+        side = config.window_size // cell // config.patch_size
+        for t, h, w in grid_thw.tolist():
+            y, x = np.divmod(np.arange(h * w // cell**2), w // cell)
+            order += [np.lexsort((x // side, y // side)) + n + pair * len(x) for pair in range(t)]
+            n += t * len(x)
+        at = torch.from_numpy(np.concatenate(order)).to(rows.device)
+        return rows.reshape(n, -1)[at].reshape(rows.shape)

@@ -35,6 +35,7 @@ class How(NamedTuple):
     ordered: bool
     decoders: int
     total: int | None  # how many there are, if that is known
+    hidden: bool  # whether results have the last block's rows
 
 
 class Jobs:
@@ -47,15 +48,16 @@ class Jobs:
         self._open: dict[Any, tuple[_core.Job, bool]] = {}  # and whether it was warmed up
 
     def client(
-        self, dtype: str, options: Options, most: int, decoders: int, alone: bool = False, ordered: bool = False, queue: int = 0
+        self, dtype: str, options: Options, most: int, decoders: int, alone: bool = False, ordered: bool = False, queue: int = 0,
+        hidden: bool = False,
     ) -> _core.Client:
         """Returns a client of an open job, which opens now if need be. No lock: of threads that open one at once the
         first one's is kept, and a thread that close() overtakes has a job to itself."""
-        open_, key = self._open, (dtype, decoders, alone, options.get("decode", "auto"), options.get("gpu", 0))
+        open_, key = self._open, (dtype, decoders, alone, options.get("decode", "auto"), options.get("gpu", 0), hidden)
         found = open_.get(key)
         if not found or found[0].lost or queue and not found[1]:
             where = {k: options[k] for k in ("decode", "gpu") if k in options}
-            made = _core.Job(self._models, dtype, decoders, alone, queue > 0, where), queue > 0
+            made = _core.Job(self._models, dtype, decoders, alone, queue > 0, where, hidden), queue > 0
             if open_.get(key) is found:
                 open_.pop(key, None)
             found = open_.setdefault(key, made)
@@ -155,7 +157,7 @@ def results(model: Model, sources: Iterable[Any], how: How, options: Options, al
     A thread reads the caller's iterator, which may block for ever. So nobody waits for the thread, and it keeps no
     client open."""
     progress, failures = _Progress(how), list[BaseException]()
-    client = model._jobs.client(how.dtype, options, _room(how.decoders), how.decoders, alone, how.ordered)
+    client = model._jobs.client(how.dtype, options, _room(how.decoders), how.decoders, alone, how.ordered, hidden=how.hidden)
     try:
         if alone:
             _feed(client, model._core, sources, options, {}, failures)

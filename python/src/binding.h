@@ -13,6 +13,7 @@
 #include <mutex>
 #include <string>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
 #include "qwenvit_clips.h"
@@ -127,9 +128,11 @@ struct Origin {
     qv_dtype precision = QV_F32;
 };
 
-/* Tokens of one source, or of several items: [1 + n_deepstack][n, width] in one block of memory. */
+/* Tokens of one source, or of several items: [1 + n_deepstack][n, width] in one block of memory, with
+ * the last block's rows behind them, [n * patches, hidden], unless hidden is 0. */
 struct Tokens {
     int64_t n = 0, width = 0;
+    int64_t hidden = 0, patches = 0; /* patches of a token */
     int n_deepstack = 0;
     qv_dtype dtype = QV_F32;
     std::unique_ptr<char[]> data;
@@ -153,7 +156,12 @@ struct Tokens {
     {
         return data.get() + (size_t)i * matrix_bytes();
     }
-    void allocate(const qv_model_info &info, int64_t rows, qv_dtype type);
+    size_t
+    n_values() const
+    {
+        return (size_t)n * (size_t)((1 + n_deepstack) * width + patches * hidden);
+    }
+    void allocate(const qv_model_info &info, int64_t rows, qv_dtype type, bool with_hidden);
 };
 
 /* RGB bytes [n_frames, height, width, 3] of a size that a tower takes. */
@@ -211,13 +219,14 @@ class Model
     void close();
     nb::dict info();
 
-    /* Turns rows of patches into tokens. */
+    /* Turns rows of patches into tokens, and the last block's rows if they are wanted. */
     Tokens *forward(nb::object rows, bool u16_is_bf16, const std::vector<int64_t> &grid_thw,
-                    const std::string &dtype);
-    /* Writes tokens to the address that allocate(n) returns, and each DeepStack output behind them,
-     * all [n, out_hidden] of dtype. */
+                    const std::string &dtype, bool hidden);
+    /* allocate(n) returns two addresses. Writes tokens to the first and each DeepStack output behind
+     * them, all [n, out_hidden] of dtype, and the last block's rows to the second, unless it is
+     * 0. */
     void forward_at(nb::object rows, const std::vector<int64_t> &grid_thw, nb::callable allocate,
-                    const std::string &dtype);
+                    const std::string &dtype, bool hidden);
     /* Returns the device and the weights, for a call or a job. Throws after a fork, if the model
      * was closed, and within a forward() of this thread. */
     std::shared_ptr<const Tower> tower() const;
@@ -228,10 +237,12 @@ class Model
     std::string note, warning, identity; /* of the model; facts' own are gone with it */
 
   private:
+    /* Where tokens go, with DeepStack's outputs behind them, and the last block's rows. */
+    using Places = std::pair<char *, char *>;
     std::shared_ptr<const Tower> held;
     qv_context_info device_facts;
-    void encode(const Patches &x, const std::string &dtype,
-                const std::function<char *(int64_t, qv_dtype)> &allocate) const;
+    void encode(const Patches &x, const std::string &dtype, bool hidden,
+                const std::function<Places(int64_t, qv_dtype)> &allocate) const;
 };
 
 /* Within a forward() of this thread, from a signal's handler or the destructor of an object, nobody

@@ -25,7 +25,7 @@ class OpenJob
   public:
     /* how: options of clips that say where most of them are decoded. */
     OpenJob(nb::list models, const std::string &dtype, int decoders, bool alone, bool warm_up,
-            nb::dict how)
+            nb::dict how, bool hidden)
     {
         const auto made = std::make_shared<Job>();
         qv_job_options o = {};
@@ -39,6 +39,7 @@ class OpenJob
         o.decoders = decoders;
         o.alone = alone;
         o.warm_up = warm_up;
+        o.hidden = hidden;
         o.clip.decode = clip.decode;
         o.clip.gpu = clip.gpu;
         const Released released;
@@ -295,7 +296,7 @@ void
 bind_job(nb::module_ &m)
 {
     nb::class_<OpenJob>(m, "Job")
-        .def(nb::init<nb::list, const std::string &, int, bool, bool, nb::dict>())
+        .def(nb::init<nb::list, const std::string &, int, bool, bool, nb::dict, bool>())
         .def_prop_ro("lost", [](const OpenJob &j) {
             must_be_ours(j.job->owner);
             const std::lock_guard<std::mutex> hold(j.job->lock);

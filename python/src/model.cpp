@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* A model on a device: loads it, and turns patches into tokens. */
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -284,11 +285,11 @@ struct Listener {
     }
 };
 
-/* Encodes patches. allocate(n, output) returns memory for the tokens, with room for each DeepStack
- * output behind them, and is called while the device is at work if possible. */
+/* Encodes patches. allocate(n, output) returns memory for the outputs, and is called while the device
+ * is at work if possible. */
 void
-Model::encode(const Patches &x, const std::string &dtype,
-              const std::function<char *(int64_t, qv_dtype)> &allocate) const
+Model::encode(const Patches &x, const std::string &dtype, bool hidden,
+              const std::function<Places(int64_t, qv_dtype)> &allocate) const
 {
     const std::shared_ptr<const Tower> on = tower();
     Listener listener;
@@ -296,17 +297,19 @@ Model::encode(const Patches &x, const std::string &dtype,
     qv_error err = {};
     options.input = bucket.input = x.input;
     options.output = bucket.output = parse_dtype(dtype, false);
+    options.hidden = bucket.hidden = hidden;
     options.stop = Listener::hear;
     options.stop_user = &listener;
     const auto room = [&] {
         qv_tokens to = {};
         to.capacity = (int64_t)x.rows.shape(0) / (facts.merge_size * facts.merge_size);
-        char *first = allocate(to.capacity, options.output);
+        const Places places = allocate(to.capacity, options.output);
         const size_t bytes =
             (size_t)(to.capacity * facts.out_hidden) * qv_dtype_bytes(options.output);
-        to.tokens = first;
+        to.tokens = places.first;
+        to.hidden = hidden ? places.second : nullptr;
         for (int i = 0; i < facts.n_deepstack; i++)
-            to.deepstack[i] = first + (size_t)(1 + i) * bytes;
+            to.deepstack[i] = places.first + (size_t)(1 + i) * bytes;
         return to;
     };
     const struct Computing {
@@ -351,28 +354,28 @@ Model::encode(const Patches &x, const std::string &dtype,
 
 Tokens *
 Model::forward(nb::object rows, bool u16_is_bf16, const std::vector<int64_t> &grid_thw,
-               const std::string &dtype)
+               const std::string &dtype, bool hidden)
 {
     const Patches x = take_patches(facts, device_facts.backend, rows, u16_is_bf16, grid_thw);
     auto tokens = std::make_unique<Tokens>();
     tokens->grid_thw = grid_thw;
     tokens->origin = origin;
-    encode(x, dtype, [&](int64_t n, qv_dtype output) {
-        tokens->allocate(facts, n, output);
-        return tokens->data.get();
+    encode(x, dtype, hidden, [&](int64_t n, qv_dtype output) {
+        tokens->allocate(facts, n, output, hidden);
+        return Places(tokens->matrix(0), tokens->matrix(1 + tokens->n_deepstack));
     });
     return tokens.release();
 }
 
 void
 Model::forward_at(nb::object rows, const std::vector<int64_t> &grid_thw, nb::callable allocate,
-                  const std::string &dtype)
+                  const std::string &dtype, bool hidden)
 {
     const Patches x = take_patches(facts, device_facts.backend, rows, false, grid_thw);
-    encode(x, dtype, [&](int64_t n, qv_dtype) {
-        uintptr_t first = 0;
-        with_interpreter([&] { first = nb::cast<uintptr_t>(allocate(n)); });
-        return reinterpret_cast<char *>(first);
+    encode(x, dtype, hidden, [&](int64_t n, qv_dtype) {
+        std::pair<uintptr_t, uintptr_t> at;
+        with_interpreter([&] { at = nb::cast<decltype(at)>(allocate(n)); });
+        return Places(reinterpret_cast<char *>(at.first), reinterpret_cast<char *>(at.second));
     });
 }
 
@@ -386,7 +389,8 @@ bind_model(nb::module_ &m)
         .def("info", &Model::info)
         .def("close", &Model::close)
         .def("forward", &Model::forward, nb::arg("rows").none(), nb::arg("u16_is_bf16"),
-             nb::arg("grid_thw"), nb::arg("dtype"), nb::rv_policy::take_ownership)
+             nb::arg("grid_thw"), nb::arg("dtype"), nb::arg("hidden"),
+             nb::rv_policy::take_ownership)
         .def("forward_at", &Model::forward_at);
 }
 

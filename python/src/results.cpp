@@ -16,7 +16,8 @@ begin(void *user, const qv_job_result *r, void **entry, qv_error *err)
     Tokens *t = static_cast<Source *>(r->user)->result.begin()->second.get();
     *entry = t;
     try {
-        t->allocate(static_cast<Job *>(user)->facts, r->n_tokens, r->dtype);
+        const Job &job = *static_cast<const Job *>(user);
+        t->allocate(job.facts, r->n_tokens, r->dtype, job.hidden);
         return QV_OK;
     } catch (const std::bad_alloc &) {
         return qv_fail(err, QV_ENOMEM, "%s: no memory for %lld tokens", r->key,
@@ -33,6 +34,10 @@ put_rows(void *, void *entry, const qv_job_result *r, const qv_job_rows *rows, q
     for (int i = 0; i < 1 + t.n_deepstack; i++)
         memcpy(t.matrix(i) + (size_t)rows->first * row, i ? from.deepstack[i - 1] : from.tokens,
                (size_t)from.n * row);
+    const size_t patches = (size_t)(t.patches * t.hidden) * qv_dtype_bytes(t.dtype);
+    if (t.hidden)
+        memcpy(t.matrix(1 + t.n_deepstack) + (size_t)rows->first * patches, from.hidden,
+               (size_t)from.n * patches);
     static_cast<Source *>(r->user)->to->tokens += from.n;
     return QV_OK;
 }
@@ -77,6 +82,7 @@ Job::open(qv_job_options o)
     for (const auto &tower : towers)
         models.push_back(tower->model);
     o.sink = { begin, put_rows, end, this };
+    hidden = o.hidden;
     o.lost = [](void *self, qv_status status, const char *words) {
         static_cast<Job *>(self)->lose(status, words);
     };

@@ -22,6 +22,7 @@ struct Job {
     const pid_t owner = getpid();
     std::vector<std::shared_ptr<const Tower>> towers;
     qv_model_info facts = {};
+    bool hidden = false; /* results have the last block's rows */
     std::shared_ptr<const Origin> origin;
     std::mutex lock;        /* guards what follows */
     qv_status lost = QV_OK; /* the failure that has ended the job */

@@ -17,26 +17,29 @@ namespace qvpy
 {
 
 void
-Tokens::allocate(const qv_model_info &info, int64_t rows, qv_dtype type)
+Tokens::allocate(const qv_model_info &info, int64_t rows, qv_dtype type, bool with_hidden)
 {
     n = rows;
     width = info.out_hidden;
     n_deepstack = info.n_deepstack;
+    hidden = with_hidden ? info.hidden : 0;
+    patches = info.merge_size * info.merge_size;
     dtype = type;
-    data.reset(new char[(size_t)(1 + n_deepstack) * matrix_bytes()]); /* not zeroed */
+    data.reset(new char[n_values() * qv_dtype_bytes(dtype)]); /* not zeroed */
 }
 
-/* Returns matrix i as an array. bits: bf16 as 16-bit integers, for libraries without bf16. */
+/* Returns matrix i as an array: the tokens, DeepStack's outputs, the last block's rows. bits: bf16 as 16-bit integers, for libraries without bf16. */
 static nb::object
 matrix(nb::handle self, int i, bool bits)
 {
     const Tokens &t = nb::cast<const Tokens &>(self);
     if (t.status || !t.data)
         fail(QV_ESTATE, "%s: there are no tokens: %s", t.key.c_str(), t.error.c_str());
-    if (i < 0 || i > t.n_deepstack)
+    const bool is_hidden = t.hidden && i == 1 + t.n_deepstack;
+    if (i < 0 || (i > t.n_deepstack && !is_hidden))
         fail(QV_EINVAL, "matrix %d; there are %d", i, 1 + t.n_deepstack);
-    return array_of(t.matrix(i), { (size_t)t.n, (size_t)t.width }, array_dtype(t.dtype, bits),
-                    self);
+    const int64_t rows = is_hidden ? t.n * t.patches : t.n, cols = is_hidden ? t.hidden : t.width;
+    return array_of(t.matrix(i), { (size_t)rows, (size_t)cols }, array_dtype(t.dtype, bits), self);
 }
 
 static nb::object
@@ -76,7 +79,7 @@ converted(const Tokens &t, qv_dtype dtype, std::unique_ptr<char[]> &room)
 {
     if (dtype == t.dtype)
         return t.data.get();
-    const size_t n = (size_t)(1 + t.n_deepstack) * (size_t)t.n * (size_t)t.width;
+    const size_t n = t.n_values();
     room.reset(new char[n * qv_dtype_bytes(dtype)]);
     for (size_t i = 0; i < n; i++)
         if (dtype == QV_BF16)
@@ -159,6 +162,8 @@ save(const Tokens &t, nb::bytes path_, const Pairs &more, const std::string &dty
     options.n_grids = (int64_t)t.grid_thw.size() / 3;
     options.n_timestamps = (int64_t)t.timestamps.size();
     options.n_deepstack = t.n_deepstack;
+    options.hidden = t.hidden;
+    options.patches = t.patches;
     const Released released;
     std::unique_ptr<char[]> room;
     const char *first = converted(t, options.dtype, room);
@@ -166,7 +171,11 @@ save(const Tokens &t, nb::bytes path_, const Pairs &more, const std::string &dty
     const void *deepstack[QV_MAX_DEEPSTACK] = {};
     for (int i = 0; i < t.n_deepstack; i++)
         deepstack[i] = first + (size_t)(1 + i) * bytes;
-    const qv_token_file_data data = { first, deepstack, t.grid_thw.data(), t.timestamps.data(),
+    const qv_token_file_data data = { first,
+                                      deepstack,
+                                      first + (size_t)(1 + t.n_deepstack) * bytes,
+                                      t.grid_thw.data(),
+                                      t.timestamps.data(),
                                       is_amended ? preprocessing.get() : nullptr };
     std::vector<const char *> texts;
     for (const auto &pair : metadata)
@@ -204,6 +213,8 @@ each_member(T &t, F see)
     see("n", t.n);
     see("width", t.width);
     see("n_deepstack", t.n_deepstack);
+    see("hidden", t.hidden);
+    see("patches", t.patches);
     see("grid_thw", t.grid_thw);
     see("timestamps", t.timestamps);
     see("index", t.index);
@@ -258,7 +269,7 @@ get_state(const Tokens &t)
         fail(QV_ESTATE, "%s: there are no tokens to copy: %s", t.key.c_str(), t.error.c_str());
     each_member(t, [&](const char *name, const auto &value) { d[name] = pickled(value); });
     d["dtype"] = qv_dtype_name(t.dtype);
-    d["data"] = nb::bytes(t.data.get(), (size_t)(1 + t.n_deepstack) * t.matrix_bytes());
+    d["data"] = nb::bytes(t.data.get(), t.n_values() * qv_dtype_bytes(t.dtype));
     d["origin"] = nb::none();
     if (t.origin)
         d["origin"] =
@@ -271,20 +282,23 @@ get_state(const Tokens &t)
 static int64_t
 bytes_of_matrices(const Tokens &t)
 {
-    int64_t bytes;
+    int64_t values, more;
     if (t.n < 0 || t.width < 0 || t.n_deepstack < 0 || t.n_deepstack > QV_MAX_DEEPSTACK ||
-        t.grid_thw.size() % 3 || __builtin_mul_overflow(t.n, t.width, &bytes) ||
-        __builtin_mul_overflow(bytes, (1 + t.n_deepstack) * (int64_t)qv_dtype_bytes(t.dtype),
-                               &bytes))
+        t.hidden < 0 || t.patches < 0 || t.grid_thw.size() % 3 ||
+        __builtin_mul_overflow(t.width, 1 + t.n_deepstack, &values) ||
+        __builtin_mul_overflow(t.hidden, t.patches, &more) ||
+        __builtin_add_overflow(values, more, &values) ||
+        __builtin_mul_overflow(values, (int64_t)qv_dtype_bytes(t.dtype), &values) ||
+        __builtin_mul_overflow(values, t.n, &values))
         return -1;
-    return bytes;
+    return values;
 }
 
 static void
 set_state(Tokens &at, nb::dict d)
 {
     Tokens t;
-    if (!d.contains("outcome.is_image"))
+    if (!d.contains("hidden") || !d.contains("outcome.is_image"))
         fail(QV_EFORMAT, "a pickle of tokens that another version of qwenvit made");
     each_member(t, [&](const char *name, auto &value) { unpickle(d[name], value); });
     t.dtype = parse_dtype(nb::cast<std::string>(d["dtype"]), false);
@@ -321,6 +335,7 @@ bind_tokens(nb::module_ &m)
         .def_ro("n", &Tokens::n)
         .def_ro("width", &Tokens::width)
         .def_ro("n_deepstack", &Tokens::n_deepstack)
+        .def_ro("hidden", &Tokens::hidden)
         .def_prop_ro("error", [](const Tokens &t) { return as_text(t.error.c_str()); })
         .def_prop_ro("status", [](const Tokens &t) { return qv_status_name(t.status); })
         .def_prop_ro("dtype", [](const Tokens &t) { return qv_dtype_name(t.dtype); })

@@ -101,7 +101,7 @@ class Tensor:
         return [Tensor(a) for a in np.split(self.array, self.array.shape[dim] // size, dim)]
 
     def __getitem__(self, rows):
-        return Tensor(self.array[rows])
+        return Tensor(self.array[getattr(rows, "array", rows)])
 
     def __int__(self):
         return int(self.array)

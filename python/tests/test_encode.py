@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import qwenvit
-from conftest import ON_CPU, command, python, read_safetensors, refused
+from conftest import ON_CPU, command, distances, python, read_safetensors, refused
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
@@ -20,9 +20,9 @@ def test_a_saved_clip_is_the_commands_file(golden, native, clip, frames, tmp_pat
     model = qwenvit.load(golden, backend=native, dtype=dtype, threads=2)
     ours, theirs = tmp_path / "ours.safetensors", tmp_path / "theirs.safetensors"
     for path in (clip, image, os.fsdecode(odd)):
-        asked = ["--dtype", dtype, "--max-frames", 4, *(["--output-dtype", given] if given else [])]
+        asked = ["--dtype", dtype, "--max-frames", 4, *(["--output-dtype", given, "--hidden-states"] if given else [])]
         command("encode", "--model", golden, "--backend", native, "--threads", 2, *asked, path, "-o", theirs)
-        tokens = model.encode(path, max_frames=4)
+        tokens = model.encode(path, max_frames=4, hidden_states=given is not None)
         tokens.save(ours, dtype=given)
         assert ours.read_bytes() == theirs.read_bytes()
         if not given:
@@ -31,6 +31,22 @@ def test_a_saved_clip_is_the_commands_file(golden, native, clip, frames, tmp_pat
         tokens.save(ours, {"source": "mine", "note": "é"}, dtype=given)
         meta = read_safetensors(ours)[1]
         assert (meta["source"], meta["note"], meta["precision"]) == ("mine", "é", dtype)
+
+
+def test_hidden_states_are_the_last_blocks_rows(golden, model, clip, frames, tmp_path):
+    """One per patch, in the order of pixel_values, whatever shares a chunk, and in however many chunks a clip is."""
+    sources, path = [frames, frames[0], clip], tmp_path / "t.safetensors"
+    alone = [model.encode(s, hidden_states=True).hidden_states for s in sources]
+    for source, rows, tokens in zip(sources, alone, model.encode(sources, hidden_states=True), strict=True):
+        assert rows.shape == (4 * len(tokens), model.info["hidden"]) and np.array_equal(rows, tokens.hidden_states)
+        of_patches = model.forward(*model.preprocess(source), hidden_states=True)
+        assert distances(rows, of_patches.hidden_states).max() < 2e-5
+    command("encode", "--model", golden, "--backend", "cpu", "--dtype", "f32", "--hidden-states", "--chunk-rows", 64, clip, "-o", path)
+    assert distances(read_safetensors(path)[0]["hidden"], alone[2]).max() < 2e-5
+    with qwenvit.AsyncEncoder(model, hidden_states=True) as encoder:
+        assert np.array_equal(encoder.submit(frames).result(60).hidden_states, alone[0])
+    assert model.encode(frames).hidden_states is None and model.forward(*model.preprocess(frames)).hidden_states is None
+    refused(lambda: model.encode(frames, hidden_states="yes"), "hidden_states is 'yes'")
 
 
 def test_what_is_no_file_is_saved_with_its_model(golden, native, frames, expected, tmp_path):

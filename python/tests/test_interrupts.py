@@ -232,9 +232,9 @@ def test_a_generator_and_its_model_may_be_closed_within_a_forward(own, one_item,
         time.sleep(0.1)  # the thread that adds sources lets go, so that own.close() is last
         own.close()
         calls.append(n)
-        return out.ctypes.data
+        return out.ctypes.data, 0
 
-    thread = threading.Thread(target=own._core.forward_at, args=(rows, grid, allocate, "f32"), daemon=True)
+    thread = threading.Thread(target=own._core.forward_at, args=(rows, grid, allocate, "f32", False), daemon=True)
     thread.start()
     thread.join(30)
     assert calls == [len(rows) // 4] and not thread.is_alive()

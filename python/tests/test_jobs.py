@@ -40,9 +40,9 @@ def test_lists_of_two_threads_share_chunks(own, one_item):
         for thread in both:
             thread.start()
         time.sleep(0.5)  # until all of them have been added
-        return out.ctypes.data
+        return out.ctypes.data, 0
 
-    own._core.forward_at(rows, grid, allocate, "f32")
+    own._core.forward_at(rows, grid, allocate, "f32", False)
     for thread in both:
         thread.join(30)
     assert got["a"] + got["b"] == alone

@@ -12,7 +12,7 @@ import qwenvit
 from conftest import SITE, python, refused
 
 SAID = ("key", "is_image", "timestamps", "sampled_fps", "second_per_grid_ts", "damaged_frames", "damage", "remark")
-OF_TOKENS = (*SAID, "index", "dtype", "model_type", "decoded_by", "not_gpu", "tokens", "grid_thw")
+OF_TOKENS = (*SAID, "index", "dtype", "model_type", "decoded_by", "not_gpu", "tokens", "hidden_states", "grid_thw")
 WAYS = {
     "pickle": lambda x: pickle.loads(pickle.dumps(x)), "protocol 2": lambda x: pickle.loads(pickle.dumps(x, 2)),
     "copy": copy.copy, "deepcopy": copy.deepcopy,
@@ -32,7 +32,7 @@ def test_tokens_are_copied_with_all_that_they_say(golden, native, clip, torn, fr
     model = qwenvit.load(golden, backend=native, dtype="bf16", threads=1)
     results = [model.encode(clip, fps=5), model.encode(frames[0]), model.encode({"frames": frames, "fps": 2, "key": "é"}),
                model.encode(clip, fps=5, dtype="bf16"), model.forward(expected["pixel_values"], expected["grid_thw"]),
-               model.encode(torn[1])]
+               model.encode(clip, fps=5, hidden_states=True), model.encode(torn[1])]
     assert results[-1].damaged_frames > 0  # its file has the preprocessing as it was at the end of the clip
     for i, tokens in enumerate(results):
         other = WAYS[way](tokens)
@@ -79,11 +79,12 @@ def test_results_leave_a_worker(model, golden, clip):
 def test_a_pickle_that_was_changed_is_refused(model, frames):
     core = model.encode(frames)._core
     state = core.__getstate__()
-    for change in ({"n": state["n"] + 1}, {"n": -1}, {"n_deepstack": 99}, {"width": 1 << 62}, {"data": b""},
+    for change in ({"n": state["n"] + 1}, {"n": -1}, {"n_deepstack": 99}, {"hidden": 1}, {"width": 1 << 62}, {"data": b""},
                    {"grid_thw": [1, 2]}, {"dtype": "f64"}):
         refused(lambda: type(core).__new__(type(core)).__setstate__({**state, **change}))
-    old = {k: v for k, v in state.items() if not k.startswith("outcome.")}
-    refused(lambda: type(core).__new__(type(core)).__setstate__(old), "another version")
+    for added in ("outcome.", "hidden"):
+        old = {k: v for k, v in state.items() if not k.startswith(added)}
+        refused(lambda: type(core).__new__(type(core)).__setstate__(old), "another version")
 
 
 def test_without_numpy_results_are_shown_and_pickled(golden, tmp_path):

@@ -10,7 +10,7 @@
 #include "outcome_json.h"
 #include "safetensors.h"
 
-enum { MOST_TENSORS = 3 + QV_MAX_DEEPSTACK };
+enum { MOST_TENSORS = 4 + QV_MAX_DEEPSTACK };
 
 struct qv_token_file {
     struct qv_token_file_options o; /* copied; the texts in it may be gone after opening */
@@ -45,6 +45,9 @@ list_tensors(const struct qv_token_file *f, struct list *l)
     const struct qv_token_file_options *o = &f->o;
     for (int i = 0; i < f->n_matrices; i++)
         qv_token_file_name(i, add(l, qv_dtype_file_name(o->dtype), o->rows, o->width));
+    if (o->hidden)
+        snprintf(add(l, qv_dtype_file_name(o->dtype), o->rows * o->patches, o->hidden), 24,
+                 "hidden");
     snprintf(add(l, "I64", o->n_grids, 3), 24, "grid_thw");
     snprintf(add(l, "F64", o->n_timestamps, 0), 24, "timestamps");
 }
@@ -123,13 +126,17 @@ qv_token_file_close(struct qv_token_file **file)
 
 qv_status
 qv_token_file_put(struct qv_token_file *f, const void *tokens, const void *const *deepstack,
-                  int64_t first, int64_t n, qv_error *err)
+                  const void *hidden, int64_t first, int64_t n, qv_error *err)
 {
+    const uint64_t row = (uint64_t)(f->o.patches * f->o.hidden) * qv_dtype_bytes(f->o.dtype);
     const uint64_t at = (uint64_t)first * f->row_bytes, bytes = (uint64_t)n * f->row_bytes;
     qv_status s = QV_OK;
     for (int i = 0; i < f->n_matrices && !s; i++)
         s = qv_safetensors_writer_put(f->writer, (size_t)i, at, i ? deepstack[i - 1] : tokens,
                                       bytes, err);
+    if (f->o.hidden && !s)
+        s = qv_safetensors_writer_put(f->writer, (size_t)f->n_matrices, (uint64_t)first * row,
+                                      hidden, (uint64_t)n * row, err);
     return s;
 }
 
@@ -137,7 +144,7 @@ qv_status
 qv_token_file_fill_in(struct qv_token_file *f, const int64_t *grid_thw, const double *timestamps_s,
                       const char *preprocessing, qv_error *err)
 {
-    const size_t grid = (size_t)f->n_matrices;
+    const size_t grid = (size_t)f->n_matrices + (f->o.hidden ? 1 : 0);
     qv_status s = qv_safetensors_writer_put(f->writer, grid, 0, grid_thw,
                                             (uint64_t)f->o.n_grids * 3 * sizeof *grid_thw, err);
     if (!s)
@@ -162,7 +169,8 @@ qv_token_file_save(const struct qv_token_file_options *options,
     struct qv_token_file *f = NULL;
     qv_status s = qv_token_file_open(options, metadata, n_metadata, &f, err);
     if (!s)
-        s = qv_token_file_put(f, data->tokens, data->deepstack, 0, options->rows, err);
+        s = qv_token_file_put(f, data->tokens, data->deepstack, data->hidden, 0, options->rows,
+                              err);
     if (!s)
         s = qv_token_file_fill_in(f, data->grid_thw, data->timestamps_s, data->preprocessing, err);
     if (!s)

@@ -9,7 +9,8 @@
 #include "qwenvit.h"
 #include "qwenvit_clips.h"
 
-/* The file holds tokens [rows, width] and DeepStack's outputs of the same shape; grid_thw [n_grids, 3]; and timestamps
+/* The file holds tokens [rows, width] and DeepStack's outputs of the same shape; the last block's
+ * rows, hidden [rows * patches, hidden], unless hidden is 0; grid_thw [n_grids, 3]; and timestamps
  * [n_timestamps]. */
 struct qv_token_file_options {
     const char *path;   /* of the file to write */
@@ -17,6 +18,7 @@ struct qv_token_file_options {
     qv_dtype dtype;     /* dtype of the tokens: f32 or bf16 */
     int64_t rows, width, n_grids, n_timestamps;
     int n_deepstack;
+    int64_t hidden, patches; /* patches of a token */
 };
 
 /* Writes the name of matrix i: "tokens", "deepstack.0", ... */
@@ -59,9 +61,11 @@ qv_status qv_token_file_open(const struct qv_token_file_options *options,
 /* Closes a file, which is removed unless it was committed. NULL is accepted. */
 void qv_token_file_close(struct qv_token_file **file);
 
-/* Writes rows [first, first + n) of tokens and of each of DeepStack's outputs. */
+/* Writes rows [first, first + n) of tokens and of each of DeepStack's outputs, and the hidden rows of
+ * these tokens. */
 qv_status qv_token_file_put(struct qv_token_file *file, const void *tokens,
-                            const void *const *deepstack, int64_t first, int64_t n, qv_error *err);
+                            const void *const *deepstack, const void *hidden, int64_t first,
+                            int64_t n, qv_error *err);
 /* Writes what is known only at the end: grid_thw [n_grids, 3], the timestamps, and `preprocessing`,
  * which replaces the metadata's; NULL: that stays. */
 qv_status qv_token_file_fill_in(struct qv_token_file *file, const int64_t *grid_thw,
@@ -72,7 +76,7 @@ qv_status qv_token_file_commit(struct qv_token_file *file, qv_error *err);
 
 /* Writes a whole file of tokens that are in memory. */
 struct qv_token_file_data {
-    const void *tokens, *const *deepstack;
+    const void *tokens, *const *deepstack, *hidden;
     const int64_t *grid_thw;
     const double *timestamps_s;
     const char *preprocessing; /* replaces the metadata's, as at a clip's end; NULL: that stays */

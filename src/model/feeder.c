@@ -140,7 +140,7 @@ qv_status
 qv_feeder_open(qv_model *const *models, size_t n_models, const qv_feeder_options *options,
                qv_feeder **out, qv_error *err)
 {
-    const qv_plan_options plan = { .output = options->output };
+    const qv_plan_options plan = { .output = options->output, .hidden = options->hidden };
     qv_feeder *f = NULL;
     qv_status status = allocate(models, n_models, &plan, &f, err);
     if (status)

@@ -34,6 +34,7 @@ typedef struct qv_feeder_options {
     qv_dtype output;    /* dtype of the tokens: QV_F32 (default) or QV_BF16 */
     int64_t chunk_rows; /* patches in a chunk; 0: the first device's own size */
     bool alone;         /* items share no chunk: each gets the capacity for it by itself */
+    bool hidden;        /* as in qv_plan_options */
     /* where plans are slow to make, make the plans of smaller chunks on opening too, so that no
      * later item waits for one */
     bool warm_up;

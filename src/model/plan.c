@@ -50,6 +50,10 @@ qv_plan_options_check(const qv_model *model, const qv_plan_options *o, qv_error 
         return qv_fail(err, QV_EINVAL, "input is %d, not a qv_input", (int)o->input);
     if (o->output != QV_DTYPE_AUTO && o->output != QV_F32 && o->output != QV_BF16)
         return qv_fail(err, QV_EINVAL, "output is %d; must be QV_F32 or QV_BF16", (int)o->output);
+    if (o->hidden && model->config.family->names->downsample)
+        return qv_fail(err, QV_EUNSUPPORTED,
+                       "hidden: not supported for %s, whose merger begins with a Conv2d",
+                       model->config.model_type);
     return QV_OK;
 }
 
@@ -82,6 +86,7 @@ shape_of(const struct qv_plan *plan)
                                     .gated_rows = caps->gated_rows,
                                     .residual_apart = caps->residual_apart,
                                     .side = caps->side,
+                                    .hidden = o->hidden,
                                     .dtype = plan->model->dtype,
                                     .output = o->output ? o->output : QV_F32 };
 }
@@ -116,7 +121,7 @@ prepare(struct qv_plan *plan, size_t scratch[2], qv_error *err)
 static bool
 is_own(int slot)
 {
-    return slot <= SLOT_LAST_INPUT || slot >= SLOT_TOKENS;
+    return slot <= SLOT_LAST_INPUT || slot >= SLOT_HIDDEN;
 }
 
 /* Gives each slot the bytes of its largest use, and an offset. Scratch comes last. */
@@ -332,7 +337,7 @@ take_idle(qv_model *model, const struct qv_tower_shape *shape)
     for (int i = 0; i < model->n_idle; i++) {
         const struct qv_tower_shape *s = &model->idle[i]->shape;
         if (qv_capacity_equal(&s->capacity, &shape->capacity) && s->input == shape->input &&
-            s->output == shape->output)
+            s->output == shape->output && s->hidden == shape->hidden)
             return remove_idle(model, i);
     }
     return NULL;

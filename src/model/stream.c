@@ -208,33 +208,51 @@ qv_plan_push(qv_plan *plan, const qv_item *items, size_t n, qv_error *err)
 
 /* ---- output ---------------------------------------------------------------------------------- */
 
-/* Rows `from` to `from` + n of a chunk's tokens go to rows of the output from `to` on. */
+/* Tokens `from` to `from` + n of a chunk go to the output's tokens from `to` on. */
 struct run {
     int64_t from, n, to;
 };
 
-static void *
-row_of(const struct qv_plan *plan, void *rows, int64_t row)
+/* An output of a chunk: its slot, where it goes (NULL: not wanted), and the bytes per token. */
+struct output {
+    int slot;
+    void *to;
+    size_t bytes;
+};
+
+enum { MOST_OUTPUTS = 2 + QV_MAX_DEEPSTACK };
+
+/* Lists the outputs of the plan's chunks. Returns how many there are. */
+static int
+list_outputs(const struct qv_plan *plan, const qv_tokens *out, struct output list[MOST_OUTPUTS])
 {
-    size_t bytes =
-        (size_t)(row * plan->model->config.out_hidden) * qv_dtype_bytes(plan->shape.output);
-    return rows ? (char *)rows + bytes : NULL;
+    const struct qv_config *c = &plan->model->config;
+    const size_t element = qv_dtype_bytes(plan->shape.output);
+    const size_t row = (size_t)c->out_hidden * element;
+    int n = 0;
+    list[n++] = (struct output){ SLOT_TOKENS, out->tokens, row };
+    for (int i = 0; i < c->n_deepstack; i++)
+        list[n++] = (struct output){ SLOT_TOKENS + 1 + i, out->deepstack[i], row };
+    if (plan->shape.hidden)
+        list[n++] = (struct output){ SLOT_HIDDEN, out->hidden,
+                                     (size_t)(c->merge * c->merge * c->hidden) * element };
+    return n;
 }
 
 /* Returns whether every wanted output is in the device's memory, and work is in the order of the
  * caller's stream. */
 static bool
-stays_on_device(const struct qv_plan *plan, const qv_tokens *out, int64_t rows)
+stays_on_device(const struct qv_plan *plan, const qv_tokens *out, int64_t tokens)
 {
     qv_context *ctx = plan->model->ctx;
-    size_t bytes =
-        (size_t)(rows * plan->model->config.out_hidden) * qv_dtype_bytes(plan->shape.output);
+    struct output list[MOST_OUTPUTS];
+    const int n = list_outputs(plan, out, list);
     bool all = ctx->in_order;
-    for (int64_t i = 0; i < 1 + plan->model->config.n_deepstack && all; i++) {
+    for (int i = 0; i < n && all; i++) {
         struct qv_memory there;
-        const void *to = i ? out->deepstack[i - 1] : out->tokens;
-        all = !to || ctx->backend->wrap(ctx->dev, to, bytes, &there);
-        if (to && all)
+        all = !list[i].to ||
+              ctx->backend->wrap(ctx->dev, list[i].to, (size_t)tokens * list[i].bytes, &there);
+        if (list[i].to && all)
             qv_unwrap(ctx->dev, &there);
     }
     return all;
@@ -243,16 +261,17 @@ stays_on_device(const struct qv_plan *plan, const qv_tokens *out, int64_t rows)
 static qv_status
 download(struct qv_plan *plan, int chunk, const struct run *r, const qv_tokens *out, qv_error *err)
 {
-    const struct qv_config *c = &plan->model->config;
     qv_context *ctx = plan->model->ctx;
-    size_t row = (size_t)c->out_hidden * qv_dtype_bytes(plan->shape.output);
+    struct output list[MOST_OUTPUTS];
+    const int n = list_outputs(plan, out, list);
     qv_status status = QV_OK;
-    for (int64_t i = 0; i < 1 + c->n_deepstack && !status; i++) {
-        void *to = row_of(plan, i ? out->deepstack[i - 1] : out->tokens, r->to);
-        struct qv_buffer from = qv_plan_operand(plan, chunk, SLOT_TOKENS + (int)i);
-        from.offset += (size_t)r->from * row;
-        if (to)
-            status = ctx->backend->download(ctx->dev, to, from, (size_t)r->n * row, err);
+    for (int i = 0; i < n && !status; i++) {
+        struct qv_buffer from = qv_plan_operand(plan, chunk, list[i].slot);
+        from.offset += (size_t)r->from * list[i].bytes;
+        if (list[i].to)
+            status =
+                ctx->backend->download(ctx->dev, (char *)list[i].to + (size_t)r->to * list[i].bytes,
+                                       from, (size_t)r->n * list[i].bytes, err);
     }
     return status;
 }
@@ -267,6 +286,8 @@ qv_plan_pull_items(qv_plan *plan, const qv_tokens *out, const int64_t *first_row
         plan->item_rows + (size_t)oldest.chunk * (size_t)plan->capacity.segments;
     struct run r = { .n = oldest.rows / area };
     qv_status status = QV_OK;
+    if (out->hidden && !plan->shape.hidden)
+        return qv_fail(err, QV_EINVAL, "hidden is wanted, but the plan's options do not have it");
     if (!stays_on_device(plan, out, first_rows ? 1 : r.n))
         status = ctx->backend->wait(ctx->dev, QV_MARK_CHUNK + oldest.chunk, err);
     if (!first_rows && !status)

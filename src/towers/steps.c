@@ -8,6 +8,7 @@
  *   x      += proj(attention(rope(qkv(norm1(x)))))      } depth times; attention stays
  *   x      += fc2(gelu(fc1(norm2(x))))                  } within a segment
  *   tokens  = fc2(gelu(fc1(merge(norm(x)))))            merge: 2x2 patches become one row
+ *   hidden  = x, if it is wanted
  *   DeepStack's mergers do the same after their block, with the norm after the merge.
  *
  * A gated MLP is fc2(silu(gate) * up), where one GEMM computes gate and up. If the family has a
@@ -419,6 +420,24 @@ merge(struct builder *b, int64_t merger)
         b->out->steps[n].side = true;
 }
 
+/* Makes the last block's rows an output, in the order of the patches. If no value changes its place
+ * or dtype, the block's last GEMM writes them there. A window has whole cells of merge x merge
+ * patches, so it is the cells that are put back. */
+static void
+give_hidden(struct builder *b)
+{
+    const int64_t cols = b->c->hidden * b->c->merge * b->c->merge;
+    const struct values own = { b->x, b->s->dtype }, pulled = { SLOT_HIDDEN, b->s->output };
+    if (b->s->capacity.windows) {
+        gather(b, b->merged_rows, cols, own, SLOT_BACK, pulled);
+    } else if (b->s->output != b->s->dtype) {
+        convert(b, b->rows * b->c->hidden, own, pulled);
+    } else {
+        struct qv_step *last = &b->out->steps[b->out->n - 1];
+        last->operands[qv_op_output(&last->op)] = b->x = SLOT_HIDDEN;
+    }
+}
+
 qv_conv3d_desc
 qv_steps_patch_embed(const struct qv_config *c, const struct qv_tower_shape *s)
 {
@@ -458,6 +477,8 @@ qv_steps_build(const struct qv_config *c, const struct qv_tower *tower,
         attention(&b, &tower->blocks[i], s->capacity.windows && !c->full_attention[i]);
         mlp(&b, &tower->blocks[i]);
         completes(&b, "blocks", i, c->hidden);
+        if (s->hidden && i == c->depth - 1 && !out->status)
+            give_hidden(&b);
         for (int64_t t = 0; t < c->n_deepstack; t++)
             if (c->deepstack[t] == i)
                 merge(&b, 1 + t);

@@ -29,7 +29,8 @@ enum qv_slot {
     SLOT_SIDE_A, /* SLOT_A, B and MERGED for mergers on the side stream */
     SLOT_SIDE_B,
     SLOT_SIDE_MERGED,
-    SLOT_TOKENS, /* outputs: the tokens, then each DeepStack's */
+    SLOT_HIDDEN, /* outputs: the last block's rows; */
+    SLOT_TOKENS, /* the tokens, then each DeepStack's */
     SLOT_COUNT = SLOT_TOKENS + 1 + QV_MAX_DEEPSTACK
 };
 
@@ -63,6 +64,7 @@ struct qv_tower_shape {
     qv_input input;
     int64_t gated_rows; /* this and the next two: see qv_caps */
     bool residual_apart, side;
+    bool hidden; /* the last block's rows are an output, too */
     qv_dtype dtype, output;
 };
 

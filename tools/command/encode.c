@@ -171,6 +171,7 @@ open_job(struct tool_encoder *e, const struct tool_devices *d, qv_error *err)
                                      .chunk_rows = o->chunk_rows,
                                      .alone = one,
                                      .keep_frames = o->drawing,
+                                     .hidden = o->hidden,
                                      .clip = e->clip,
                                      .go_on = one ? NULL : go_on };
     return qv_job_open(d->models, d->n, &options, &e->job, err);

@@ -115,6 +115,8 @@ static const struct option options[] = {
     { "--output-dtype", "TYPE",
       "dtype of the tokens in the file: f32 or bf16 (default: the model's)", DTYPE, GROUP_ENCODE,
       AT(output_dtype) },
+    { "--hidden-states", NULL, "also write the last block's rows, one per patch", FLAG,
+      GROUP_ENCODE, AT(hidden) },
     { "--chunk-rows", "N", "patches in a chunk (default: what suits the device)", COUNT,
       GROUP_ENCODE | GROUP_FILL | GROUP_TOWER, AT(chunk_rows) },
     { "--config", "DIR", "folder whose config.json has the sizes", TEXT, GROUP_SYNTH, AT(config) },

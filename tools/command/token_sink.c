@@ -42,7 +42,10 @@ open_file(const struct tool_encoder *e, struct tool_output *output, const qv_job
                                                    .width = e->model.out_hidden,
                                                    .n_grids = 1,
                                                    .n_timestamps = r->outcome.n_frames,
-                                                   .n_deepstack = e->model.n_deepstack };
+                                                   .n_deepstack = e->model.n_deepstack,
+                                                   .hidden = e->o->hidden ? e->model.hidden : 0,
+                                                   .patches =
+                                                       e->model.merge_size * e->model.merge_size };
     qv_status status =
         preprocessing && source
             ? qv_token_file_open(&options, (const char *const(*)[2])metadata, n, &output->file, err)
@@ -173,8 +176,8 @@ put(void *user, void *entry, const qv_job_result *r, const qv_job_rows *rows, qv
     if (output->drawing)
         tool_drawing_add(output->drawing, rows->frames, rows->n_frames, t->tokens, r->dtype);
     const qv_status status =
-        qv_token_file_put(output->file, t->tokens, (const void *const *)t->deepstack, rows->first,
-                          t->n, err);
+        qv_token_file_put(output->file, t->tokens, (const void *const *)t->deepstack, t->hidden,
+                          rows->first, t->n, err);
     output->write_s += qv_seconds() - began_s;
     show_progress(e, output, r, rows->first + t->n);
     return status;

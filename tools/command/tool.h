@@ -52,6 +52,7 @@ struct tool_options {
     const char *model, *output, *config, *drawing, *list, *failures;
     struct tool_three image_mean, image_std;
     qv_dtype output_dtype;
+    bool hidden;
     int64_t chunk_rows;
     /* clips */
     qv_clip_options clip;

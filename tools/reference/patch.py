@@ -22,8 +22,8 @@ import qwenvit
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def outputs(out):
-    return [out.pooler_output, *(getattr(out, "deepstack_features", None) or [])]
+def outputs(out, glm):
+    return [out.pooler_output, *(getattr(out, "deepstack_features", None) or []), *([] if glm else [out.last_hidden_state])]
 
 
 @torch.no_grad()
@@ -31,12 +31,13 @@ def check(folder):
     generator = torch.Generator().manual_seed(1)
     truth_tower = common.load_tower(folder, "f32", round_weights=True)
     grids = torch.tensor([[2, 4, 6], [1, 8, 4]])
-    if common.is_glm(folder):
+    glm = common.is_glm(folder)
+    if glm:
         grids = common.one_pair_each(grids)
     c = truth_tower.config
     row_dim = c.in_channels * c.temporal_patch_size * c.patch_size**2
     pixels = torch.rand(int(grids.prod(1).sum()), row_dim, generator=generator) * 2 - 1
-    truth = outputs(truth_tower(pixels.bfloat16().float(), grid_thw=grids))
+    truth = outputs(truth_tower(pixels.bfloat16().float(), grid_thw=grids), glm)
     for dtype in ("f32", "bf16"):
         tower = common.load_tower(folder, dtype, round_weights=True)
         before = {k: v.clone() for k, v in tower.state_dict().items()}
@@ -46,7 +47,7 @@ def check(folder):
         assert not sum(p.numel() for p in tower.parameters())
         ours = tower(x, grid_thw=grids)
         assert type(ours) is type(theirs), (type(ours), type(theirs))
-        for t, a, b in zip(truth, outputs(theirs), outputs(ours), strict=True):
+        for t, a, b in zip(truth, outputs(theirs, glm), outputs(ours, glm), strict=True):
             assert a.shape == b.shape and a.dtype == b.dtype, (a.shape, a.dtype, b.shape, b.dtype)
             d, own = common.row_distances(b, t), common.row_distances(a, t)
             print(f"  {dtype} worst {d.max():.3g} mean {d.mean():.3g}; transformers {own.max():.3g} {own.mean():.3g}")
@@ -56,7 +57,7 @@ def check(folder):
         after = tower.state_dict()
         assert before.keys() == after.keys() and all(torch.equal(before[k], after[k]) for k in before)
         again = tower(x, grid_thw=grids)
-        assert all(torch.equal(a, b) for a, b in zip(outputs(theirs), outputs(again)))
+        assert all(torch.equal(a, b) for a, b in zip(outputs(theirs, glm), outputs(again, glm)))
 
 
 def check_saving(model, before):
