@@ -47,6 +47,7 @@ struct qv_device_cuda {
     cudaMemPool_t frames_pool;
     struct qv_copier *copier; /* copies the caller's memory from and to the blocks */
     cudaEvent_t marks[QV_MARKS], uploaded;
+    int last_mark;       /* the one that nothing follows yet */
     bool uploads;        /* something was uploaded since the last run; the next must wait */
     cublasLtHandle_t lt; /* lt and cudnn are NULL until a kernel of theirs is prepared */
     cudnnHandle_t cudnn;

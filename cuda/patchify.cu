@@ -63,6 +63,7 @@ template <typename T>
 static __global__ BLOCK void
 rows16_kernel(const struct rows_shape s, const uint8_t *frames, T *y)
 {
+    await_launch();
     constexpr int PIXELS = 16 * 16, FRAMES = 2;
     int64_t row = blockIdx.x * (int64_t)(THREADS / WARP) + threadIdx.x / WARP;
     if (row >= s.rows)
@@ -88,6 +89,7 @@ template <typename T, int N>
 static __global__ BLOCK void
 rows_kernel(const struct rows_shape s, const uint8_t *frames, T *y)
 {
+    await_launch();
     int64_t row = blockIdx.x * (int64_t)(THREADS / WARP) + threadIdx.x / WARP;
     if (row >= s.rows)
         return;
