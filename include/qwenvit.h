@@ -317,8 +317,8 @@ typedef struct qv_plan_options {
     int64_t grid_thw[3];
     qv_input input;
     qv_dtype output; /* dtype of the tokens: QV_F32 (default) or QV_BF16 */
-    /* also give the last block's rows, before the merger: qv_tokens.hidden. QV_EUNSUPPORTED for GLM's
-     * towers, whose merger begins with a Conv2d */
+    /* also give the last block's rows, before the merger: qv_tokens.hidden. QV_EUNSUPPORTED for
+     * GLM's towers, whose merger begins with a Conv2d */
     bool hidden;
     qv_layer_hook hook;
     void *hook_user;
@@ -345,10 +345,10 @@ typedef struct qv_plan_info {
 typedef struct qv_tokens {
     void *tokens;                      /* [n, out_hidden] in the plan's output dtype */
     void *deepstack[QV_MAX_DEEPSTACK]; /* each [n, out_hidden]; NULL: not wanted */
-    /* [n * merge_size^2, hidden] in the same dtype, with qv_plan_options.hidden: a row per patch, in
-     * the order of pixel_values, in which merge_size^2 rows become one token. They are transformers'
-     * last_hidden_state, where only Qwen2.5's towers have them in the order of windows. NULL: not
-     * wanted */
+    /* [n * merge_size^2, hidden] in the same dtype, with qv_plan_options.hidden: a row per patch,
+     * in the order of pixel_values, in which merge_size^2 rows become one token. They are
+     * transformers' last_hidden_state, where only Qwen2.5's towers have them in the order of
+     * windows. NULL: not wanted */
     void *hidden;
     int64_t capacity; /* tokens that each array has room for */
     int64_t n;        /* set to the number of tokens written */
@@ -384,8 +384,8 @@ QV_API qv_status qv_plan_pull(qv_plan *plan, qv_tokens *out, qv_error *err);
  *   larger pairs get chunks of their own size.
  * - If `options` is NULL or gives no capacity, chunks have the device's own size; or, if everything
  *   fits into one chunk, the smallest bucket that holds it, if that gives the same bits.
- * `options` also gives the output dtype, `hidden`, the hook and `stop`. Returns what qv_plan_create,
- * qv_plan_push and qv_plan_pull return.
+ * `options` also gives the output dtype, `hidden`, the hook and `stop`. Returns what
+ * qv_plan_create, qv_plan_push and qv_plan_pull return.
  */
 QV_API qv_status qv_encode(qv_model *model, qv_input input, const qv_item *items, size_t n_items,
                            const qv_plan_options *options, qv_tokens *out, qv_error *err);

@@ -317,8 +317,8 @@ typedef struct qv_job_result {
                           * result is released (qv_job_give_back) */
 } qv_job_result;
 
-/* Rows [first, first + tokens.n) of a source's tokens; with options.hidden also merge_size^2 times as
- * many of its hidden rows, from first * merge_size^2 on. They belong to the job: read only. */
+/* Rows [first, first + tokens.n) of a source's tokens; with options.hidden also merge_size^2 times
+ * as many of its hidden rows, from first * merge_size^2 on. They belong to the job: read only. */
 typedef struct qv_job_rows {
     int64_t first;
     qv_tokens tokens;      /* of result->dtype; deepstack as many as the model has */

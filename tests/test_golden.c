@@ -63,8 +63,9 @@ see_layer(void *user, const char *name, const float *rows, int64_t n_rows, int64
     l->cols = n_cols;
 }
 
-/* Puts the merged rows of clips, [.., cols], into the order in which transformers has a layer's rows:
- * that of the windows of a frame pair, which have `side` x `side` of them, and their rows. */
+/* Puts the merged rows of clips, [.., cols], into the order in which transformers has a layer's
+ * rows: that of the windows of a frame pair, which have `side` x `side` of them, row by row. The
+ * caller frees the result. */
 static float *
 in_windows(const float *rows, int64_t cols, int64_t side, const int64_t *thw, size_t n_clips)
 {

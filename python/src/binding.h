@@ -128,8 +128,8 @@ struct Origin {
     qv_dtype precision = QV_F32;
 };
 
-/* Tokens of one source, or of several items: [1 + n_deepstack][n, width] in one block of memory, with
- * the last block's rows behind them, [n * patches, hidden], unless hidden is 0. */
+/* Tokens of one source, or of several items: [1 + n_deepstack][n, width] in one block of memory,
+ * with the last block's rows behind them, [n * patches, hidden], unless hidden is 0. */
 struct Tokens {
     int64_t n = 0, width = 0;
     int64_t hidden = 0, patches = 0; /* patches of a token */
@@ -222,9 +222,9 @@ class Model
     /* Turns rows of patches into tokens, and the last block's rows if they are wanted. */
     Tokens *forward(nb::object rows, bool u16_is_bf16, const std::vector<int64_t> &grid_thw,
                     const std::string &dtype, bool hidden);
-    /* allocate(n) returns two addresses. Writes tokens to the first and each DeepStack output behind
-     * them, all [n, out_hidden] of dtype, and the last block's rows to the second, unless it is
-     * 0. */
+    /* allocate(n) returns two addresses. Writes tokens to the first and each DeepStack output
+     * behind them, all [n, out_hidden] of dtype, and to the second, if they are wanted, the last
+     * block's rows. */
     void forward_at(nb::object rows, const std::vector<int64_t> &grid_thw, nb::callable allocate,
                     const std::string &dtype, bool hidden);
     /* Returns the device and the weights, for a call or a job. Throws after a fork, if the model

@@ -285,8 +285,8 @@ struct Listener {
     }
 };
 
-/* Encodes patches. allocate(n, output) returns memory for the outputs, and is called while the device
- * is at work if possible. */
+/* Encodes patches. allocate(n, output) returns memory for the outputs, and is called while the
+ * device is at work if possible. */
 void
 Model::encode(const Patches &x, const std::string &dtype, bool hidden,
               const std::function<Places(int64_t, qv_dtype)> &allocate) const

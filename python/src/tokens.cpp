@@ -28,7 +28,8 @@ Tokens::allocate(const qv_model_info &info, int64_t rows, qv_dtype type, bool wi
     data.reset(new char[n_values() * qv_dtype_bytes(dtype)]); /* not zeroed */
 }
 
-/* Returns matrix i as an array: the tokens, DeepStack's outputs, the last block's rows. bits: bf16 as 16-bit integers, for libraries without bf16. */
+/* Returns matrix i as an array: the tokens, DeepStack's outputs, the last block's rows. bits: bf16
+ * as 16-bit integers, for libraries without bf16. */
 static nb::object
 matrix(nb::handle self, int i, bool bits)
 {

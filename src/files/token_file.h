@@ -61,8 +61,8 @@ qv_status qv_token_file_open(const struct qv_token_file_options *options,
 /* Closes a file, which is removed unless it was committed. NULL is accepted. */
 void qv_token_file_close(struct qv_token_file **file);
 
-/* Writes rows [first, first + n) of tokens and of each of DeepStack's outputs, and the hidden rows of
- * these tokens. */
+/* Writes rows [first, first + n) of tokens and of each of DeepStack's outputs, and the hidden rows
+ * of these tokens. */
 qv_status qv_token_file_put(struct qv_token_file *file, const void *tokens,
                             const void *const *deepstack, const void *hidden, int64_t first,
                             int64_t n, qv_error *err);
