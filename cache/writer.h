@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Declares how keys are added to a cache. Any number of threads may use a writer at once, one thread
- * an entry. */
+/* Declares how keys are added to a cache. Any number of threads may use a writer at once, and one
+ * thread an entry. */
 #pragma once
 
 #include "qwenvit_cache.h"

@@ -42,9 +42,9 @@ await_launch()
 #endif
 }
 
-/* Launches a kernel, which must call await_launch. A grid has at most 2^31 - 1 blocks; kernels that could need more compute
- * further tiles in a loop. shared_bytes is dynamic shared memory, in addition to what the kernel
- * declares. */
+/* Launches a kernel, which must call await_launch. A grid has at most 2^31 - 1 blocks; kernels that
+ * could need more compute further tiles in a loop. shared_bytes is dynamic shared memory, in
+ * addition to what the kernel declares. */
 template <typename... Parameters, typename... Arguments>
 static cudaError_t
 launch_shared(cudaStream_t stream, int64_t blocks, dim3 threads, size_t shared_bytes,

@@ -47,8 +47,8 @@ norm_weights(const struct norm_shape &s, int i, float (&by)[N], float (&plus)[N]
 
 /*
  * Normalises a row in the registers of a warp, or with WIDE of a block, with VECTORS vectors per
- * thread. With few rows latency counts, so weights are loaded EARLY, while the previous kernel ends.
- * With many rows memory is the bound, and the registers are better spent on more rows at once.
+ * thread. With few rows latency counts, so weights are loaded EARLY, while the previous kernel
+ * ends. With many rows memory is the bound, and the registers are better spent on more rows.
  */
 template <typename T, int VECTORS, bool WIDE, bool EARLY>
 static __global__ void

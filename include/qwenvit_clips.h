@@ -384,8 +384,8 @@ typedef struct qv_job_options {
     /* sources are not packed: each is encoded in the capacity for it by itself, like a single item
      * of qv_encode */
     bool alone;
-    bool
-        warm_up; /* plans of small chunks are made on opening too, so that no source waits for one */
+    /* plans of small chunks are made on opening too, so that no source waits for one */
+    bool warm_up;
     bool keep_frames; /* frames are kept until the sink gets their tokens: qv_job_rows.frames */
     bool hidden;      /* as in qv_plan_options: rows have qv_tokens.hidden */
     /* for sources of paths and bytes. threads 0: every core if few sources wait, otherwise 1. If

@@ -154,8 +154,8 @@ struct CacheReader {
     {
         const qv_cache_layout &l = facts.layout;
         return dict_of("dtype", qv_dtype_name(l.dtype), QVPY_MEMBER(l, width),
-                       QVPY_MEMBER(l, n_deepstack), QVPY_MEMBER(facts, made_by), QVPY_MEMBER(facts, n_ok),
-                       QVPY_MEMBER(facts, n_failed));
+                       QVPY_MEMBER(l, n_deepstack), QVPY_MEMBER(facts, made_by),
+                       QVPY_MEMBER(facts, n_ok), QVPY_MEMBER(facts, n_failed));
     }
 
     Names
