@@ -21,43 +21,17 @@ ceil_div(int64_t a, int64_t b)
     return a / b + (a % b != 0);
 }
 
-/* Returns whether a kernel may begin while the previous one ends. */
-static inline bool
-launches_overlap(void)
-{
-    int device = 0, major = 0;
-    return !cudaGetDevice(&device) &&
-           !cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) && major >= 9;
-}
-
-/* Waits until the kernels before this one have ended, and lets the next one begin where there is
- * room. Every kernel calls it before it reads what an operation may have written, and before it
- * writes. Weights and tables may be read earlier. */
-static __device__ __forceinline__ void
-await_launch()
-{
-#if __CUDA_ARCH__ >= 900
-    cudaTriggerProgrammaticLaunchCompletion();
-    cudaGridDependencySynchronize();
-#endif
-}
-
-/* Launches a kernel, which must call await_launch. A grid has at most 2^31 - 1 blocks; kernels that
- * could need more compute further tiles in a loop. shared_bytes is dynamic shared memory, in
- * addition to what the kernel declares. */
+/* Launches a kernel. A grid has at most 2^31 - 1 blocks; kernels that could need more compute
+ * further tiles in a loop. shared_bytes is dynamic shared memory, in addition to what the kernel
+ * declares. */
 template <typename... Parameters, typename... Arguments>
 static cudaError_t
 launch_shared(cudaStream_t stream, int64_t blocks, dim3 threads, size_t shared_bytes,
               void (*kernel)(Parameters...), Arguments... arguments)
 {
     cudaLaunchConfig_t config = {};
-    cudaLaunchAttribute overlap = {};
     if (blocks <= 0)
         return cudaSuccess;
-    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlap.val.programmaticStreamSerializationAllowed = 1;
-    config.attrs = &overlap;
-    config.numAttrs = launches_overlap() ? 1 : 0;
     config.gridDim = dim3((unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX));
     config.blockDim = threads;
     config.dynamicSmemBytes = shared_bytes;

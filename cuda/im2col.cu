@@ -12,7 +12,6 @@ template <typename In, typename Out>
 static __global__ BLOCK void
 pad_rows_kernel(int64_t n, int64_t from, const struct divisor per_row, const In *x, Out *y)
 {
-    await_launch();
     constexpr int PARTS = sizeof(Out) / sizeof(In);
     int64_t i = blockIdx.x * (int64_t)THREADS + threadIdx.x, col;
     if (i >= n)
@@ -73,7 +72,6 @@ static __global__ BLOCK void
 gather_kernel(int64_t vectors, const struct divisor per_row, const From *x, const int32_t *index,
               To *y)
 {
-    await_launch();
     int64_t i = blockIdx.x * (int64_t)THREADS + threadIdx.x, at;
     if (i >= vectors)
         return;
@@ -132,7 +130,6 @@ template <typename W>
 static __global__ BLOCK void
 im2col_kernel(const struct im2col_shape s, const W *x, W *y)
 {
-    await_launch();
     __shared__ int64_t from[THREADS * IM2COL_AHEAD]; /* where each row of the tile comes from */
     int64_t tile, within, i, j, z, r, q;
     int64_t row = divide(blockIdx.x, s.tiles, &tile) * (blockDim.y * IM2COL_AHEAD);
@@ -212,7 +209,6 @@ template <typename E, bool WIDE_IN, bool WIDE_OUT>
 static __global__ BLOCK void
 transpose_kernel(const struct transpose_shape s, const E *x, E *y)
 {
-    await_launch();
     constexpr int N = LANES<E>, CHANNELS = 128 / (int)sizeof(E), POSITIONS = 64;
     constexpr int WORDS = POSITIONS * (int)sizeof(E) / 4 + 1, PITCH = WORDS * 4 / (int)sizeof(E);
     constexpr int VECTORS = CHANNELS * POSITIONS / N / THREADS; /* vectors per thread */

@@ -123,7 +123,6 @@ static __global__ BLOCK void
 attention_kernel(const struct attention_shape s, const T *all_q, const T *all_k, const T *all_v,
                  T *y)
 {
-    await_launch();
     constexpr int WIDTH = COLS * SIDE; /* dimensions of a head, padded */
     /* keys whose values fit into shared memory at once */
     constexpr int KEYS = COLS <= 4 ? 64 : COLS <= 8 ? 32 : 16;
@@ -346,7 +345,6 @@ static __global__ BLOCK void
 conv_kernel(const struct conv_shape s, const T *x, const T *w, const T *bias, const T *residual,
             void *y)
 {
-    await_launch();
     __shared__ __align__(16) float a[STEP * PITCH], b[STEP * PITCH];
     for (int64_t tile = blockIdx.x; tile < s.tiles; tile += gridDim.x) {
         int64_t o0, group;
@@ -400,7 +398,6 @@ static __global__ BLOCK void
 conv_narrow_kernel(const struct conv_shape s, const T *x, const T *w, const T *bias,
                    const T *residual, void *y)
 {
-    await_launch();
     int64_t i = blockIdx.x * (int64_t)THREADS + threadIdx.x, o, rest;
     int64_t row = divide(i, s.all_o, &o);
     if (row >= s.rows)

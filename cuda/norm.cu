@@ -47,8 +47,8 @@ norm_weights(const struct norm_shape &s, int i, float (&by)[N], float (&plus)[N]
 
 /*
  * Normalises a row in the registers of a warp, or with WIDE of a block, with VECTORS vectors per
- * thread. With few rows latency counts, so weights are loaded EARLY, while the previous kernel
- * ends. With many rows memory is the bound, and the registers are better spent on more rows.
+ * thread. With few rows latency counts, so weights are loaded EARLY, together with x. With many
+ * rows memory is the bound, and the registers are better spent on more rows at once.
  */
 template <typename T, int VECTORS, bool WIDE, bool EARLY>
 static __global__ void
@@ -58,23 +58,25 @@ norm_kernel(const struct norm_shape s, const T *x, T *y)
     const int64_t row = blockIdx.x * (int64_t)blockDim.y + threadIdx.y;
     const int step = WIDE ? blockDim.x : WARP, vectors = s.cols / N;
     raw<T, N> in[VECTORS];
+#if __CUDA_ARCH__ >= 900
+    cudaTriggerProgrammaticLaunchCompletion(); /* cuBLASLt's next kernel may begin to set itself up */
+#endif
     float by[KEPT][N], plus[KEPT][N], mean = 0, square = 0;
     if (row >= s.rows)
         return;
     x += row * s.cols;
     y += row * s.cols;
-    if constexpr (EARLY) {
-#pragma unroll
-        for (int k = 0; k < VECTORS; k++)
-            norm_weights(s, min((int)threadIdx.x + k * step, vectors - 1) * N, by[k], plus[k]);
-    }
-    await_launch();
 #pragma unroll
     for (int k = 0; k < VECTORS; k++) {
         int i = threadIdx.x + k * step;
         in[k] = {};
         if (i < vectors)
             in[k] = fetch<N>(x + i * N);
+    }
+    if constexpr (EARLY) {
+#pragma unroll
+        for (int k = 0; k < VECTORS; k++)
+            norm_weights(s, min((int)threadIdx.x + k * step, vectors - 1) * N, by[k], plus[k]);
     }
     if (!s.rms) {
 #pragma unroll
@@ -117,7 +119,6 @@ template <typename T>
 static __global__ BLOCK void
 norm_any_kernel(const struct norm_shape s, int64_t cols, const T *x, T *y)
 {
-    await_launch();
     for (int64_t row = blockIdx.x; row < s.rows; row += gridDim.x) {
         const T *from = x + row * cols;
         float mean = 0, square = 0;

@@ -63,7 +63,6 @@ template <typename T>
 static __global__ BLOCK void
 rows16_kernel(const struct rows_shape s, const uint8_t *frames, T *y)
 {
-    await_launch();
     constexpr int PIXELS = 16 * 16, FRAMES = 2;
     int64_t row = blockIdx.x * (int64_t)(THREADS / WARP) + threadIdx.x / WARP;
     if (row >= s.rows)
@@ -89,7 +88,6 @@ template <typename T, int N>
 static __global__ BLOCK void
 rows_kernel(const struct rows_shape s, const uint8_t *frames, T *y)
 {
-    await_launch();
     int64_t row = blockIdx.x * (int64_t)(THREADS / WARP) + threadIdx.x / WARP;
     if (row >= s.rows)
         return;

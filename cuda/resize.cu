@@ -25,7 +25,6 @@ to_byte(int sum, int precision)
 static __global__ BLOCK void
 across_kernel(const struct pass_shape s, int height, const uint8_t *src, uint8_t *dst)
 {
-    await_launch();
     const int64_t i = blockIdx.x * (int64_t)THREADS + threadIdx.x;
     if (i >= s.n)
         return;
@@ -66,7 +65,6 @@ template <int N>
 static __global__ BLOCK void
 down_kernel(const struct pass_shape s, int64_t row, const uint8_t *src, uint8_t *dst)
 {
-    await_launch();
     typedef typename word_of<N>::type word;
     const int64_t i = blockIdx.x * (int64_t)THREADS + threadIdx.x;
     if (i >= s.n)

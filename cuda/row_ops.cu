@@ -17,7 +17,6 @@ template <typename From, typename To>
 static __global__ BLOCK void
 convert_kernel(int64_t n, const From *x, To *y)
 {
-    await_launch();
     constexpr bool COPY = sizeof(From) == sizeof(To);
     constexpr int N = convert_size<From, To>::N, AHEAD = convert_size<From, To>::AHEAD;
     int64_t first = blockIdx.x * (int64_t)(THREADS * AHEAD) + threadIdx.x, vectors = n / N;
@@ -72,7 +71,6 @@ enum { ADD_AHEAD = 2 };
 static __global__ BLOCK void
 add_kernel(int64_t n, const float *x, float *y)
 {
-    await_launch();
     constexpr int N = LANES<float>;
     int64_t first = blockIdx.x * (int64_t)(THREADS * ADD_AHEAD) + threadIdx.x, vectors = n / N;
     float a[ADD_AHEAD][N], b[ADD_AHEAD][N];
@@ -148,7 +146,6 @@ rope_kernel(const struct rope_shape s, T *x)
         float c[N], sn[N];
         load_angles(c, s.cosines, coords, s.half / 2, at * N);
         load_angles(sn, s.sines, coords, s.half / 2, at * N);
-        await_launch();
         T *first = x + row * s.stride + group * 2 * s.half + at * N;
         int64_t step = s.groups * 2 * s.half;
 
@@ -231,7 +228,6 @@ static __global__ BLOCK void
 interpolate_kernel(int64_t vectors, const struct divisor per_row, int quads, const T *table,
                    const int4 *index, const float4 *weight, T *y)
 {
-    await_launch();
     int64_t i = blockIdx.x * (int64_t)THREADS + threadIdx.x, at;
     if (i >= vectors)
         return;
@@ -295,7 +291,6 @@ static __global__ BLOCK void
 epilogue_kernel(const struct epilogue_shape s, const float *x, const T *bias, const T *residual,
                 T *y)
 {
-    await_launch();
     int64_t first = blockIdx.x * (int64_t)(THREADS * FINISH_AHEAD) + threadIdx.x;
     raw<float, N> in[FINISH_AHEAD];
     raw<T, N> shift[FINISH_AHEAD], plus[FINISH_AHEAD];
@@ -373,7 +368,6 @@ template <typename T, int N>
 static __global__ BLOCK void
 gate_kernel(const struct gate_shape s, const T *a, const T *b, T *y)
 {
-    await_launch();
     const int64_t i = blockIdx.x * (int64_t)THREADS + threadIdx.x;
     int64_t at;
     float u[N], v[N];

@@ -210,7 +210,6 @@ static __global__ void
 __launch_bounds__(SHORT_THREADS, tile<HEAD_DIM>::BLOCKS)
     short_kernel(const struct short_shape s, const bf16 *q, const bf16 *k, const bf16 *v, bf16 *y)
 {
-    await_launch();
     extern __shared__ uint4 shared[];
     const int lane = threadIdx.x % WARP;
     int64_t head, group = divide(blockIdx.x, s.heads, &head);

@@ -86,9 +86,9 @@ qv_find_null(qv_error *err, const char *function, const char *names, const void 
         names += strcspn(names, ",");
         names += strspn(names, ", ");
     }
-    return n ? qv_fail(err, QV_EINVAL, "%s: %.*s is NULL", function, (int)strcspn(names, ","),
-                       names)
-             : QV_OK;
+    if (n)
+        qv_fail(err, QV_EINVAL, "%s: %.*s is NULL", function, (int)strcspn(names, ","), names);
+    return n ? QV_EINVAL : QV_OK;
 }
 
 /* Begins a public function, which ends here if one of its arguments is NULL: with QV_EINVAL, or, if

@@ -377,7 +377,7 @@ bench_patch_embed(struct bench *b, qv_error *err)
                          (long long)most, (long long)area);
     if (!status)
         status = bench_begin(b, info.dtype, err);
-    if (model) /* it ends behind its patch embedding: its plans begin as any other's */
+    if (!status) /* it ends after its patch embedding, so its plans begin as any others */
         model->config.depth = model->config.n_deepstack = 0;
     while (n < N_ROW_COUNTS && row_counts[n] <= most)
         n++;
