@@ -16,7 +16,7 @@ qv_cache_describe(const qv_cache_layout *l, const char *made_by, json_t **out, q
     if (!qv_cache_dtype_name(l->dtype) || l->width < 1 || l->width > MAX_WIDTH ||
         l->n_deepstack < 0 || l->n_deepstack > QV_MAX_DEEPSTACK)
         return qv_fail(err, QV_EINVAL,
-                       "a cache holds f32, bf16 or f16 [n, 1 to %d] and 0 to %d DeepStack outputs, "
+                       "a cache holds f32 or bf16 [n, 1 to %d] and 0 to %d DeepStack outputs, "
                        "not %s [n, %lld] and %d",
                        MAX_WIDTH, QV_MAX_DEEPSTACK, qv_dtype_name(l->dtype), (long long)l->width,
                        l->n_deepstack);
