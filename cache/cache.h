@@ -27,7 +27,7 @@ void qv_cache_seconds(double seconds, char text[QV_CACHE_SECONDS]);
 
 /* ---- layouts, records and descriptions ------------------------------------------------------- */
 
-/* Return how many tensors of tokens a key has, their dtype's name, and the bytes of a row. */
+/* Return the number of a key's tensors of tokens, their dtype's name, and the bytes of a row. */
 int qv_cache_n_tensors(const qv_cache_layout *l);
 const char *qv_cache_dtype_name(qv_dtype dtype); /* NULL for a dtype that caches do not hold */
 size_t qv_cache_row_bytes(const qv_cache_layout *l);

@@ -59,7 +59,7 @@ const struct qv_index_key *qv_cache_find_key(const qv_cache *c, const char *key)
 /* Returns QV_EINVAL if i is not an item. */
 qv_status qv_cache_check_index(const qv_cache *c, int64_t i, qv_error *err);
 
-/* Lists the folder's parts until there is no new one, or uses the named ones, and reads them. */
+/* Lists the folder's parts until no new one appears, or uses the named ones, and reads them. */
 qv_status qv_cache_scan(qv_cache *c, const struct qv_cache_reading *how, qv_error *err);
 
 /* Looks again after a part could not be read. If its file is gone, *later is the folder as it is

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The parts of the CUDA backend: GEMM on cuBLASLt, attention and convolutions on cuDNN, the rest in
- * our own kernels. They are layers, each of which calls only earlier ones: architectures; status;
+ * our own kernels. They are layers, and call only earlier ones: architectures; status;
  * context; copier; memory; cudnn_graph and our kernels (launch.h); frames; gemm_graph; gemm,
  * attention, conv, codes, own; work; device.
  */

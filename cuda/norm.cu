@@ -59,7 +59,7 @@ norm_kernel(const struct norm_shape s, const T *x, T *y)
     const int step = WIDE ? blockDim.x : WARP, vectors = s.cols / N;
     raw<T, N> in[VECTORS];
 #if __CUDA_ARCH__ >= 900
-    cudaTriggerProgrammaticLaunchCompletion(); /* cuBLASLt's next kernel may begin to set itself up */
+    cudaTriggerProgrammaticLaunchCompletion(); /* cuBLASLt's next kernel may set itself up */
 #endif
     float by[KEPT][N], plus[KEPT][N], mean = 0, square = 0;
     if (row >= s.rows)

@@ -36,7 +36,7 @@ typedef struct qvm_packet {
 qvm_packet qvm_look_at_packet(const AVCodecParameters *par, const AVPacket *packet);
 /* Returns whether qvm_look_at_packet's `shown` and `start` can be relied on. */
 bool qvm_has_headers(enum AVCodecID codec);
-/* Returns whether each frame needs only its own packet, provided that there is no palette and
+/* Returns whether each frame needs only its own packet, provided that it has no palette and
  * headers are equal. */
 bool qvm_is_stateless(enum AVCodecID codec);
 /* Returns whether the stream's parameter sets let pictures be hidden that packets' headers show. */
@@ -252,7 +252,7 @@ qv_status qvm_jpeg_read(qvm_source *source, AVFrame *frame, qv_error *err);
  * AVIF; 0: none; -1 with errno. */
 int qvm_find_orientation(const qvm_source *source);
 
-/* ---- rate.c: how many frames a clip has per second ------------------------------------------- */
+/* ---- rate.c: a clip's frames per second ------------------------------------------------------ */
 
 /* The packets of a clip that its container does not hide, and the time from the first one's
  * beginning to the last one's end, in the stream's time base. */
@@ -266,7 +266,7 @@ void qvm_span_add(qvm_span *span, const AVPacket *packet);
 /* Sets source_fps, header_fps and duration_s of a clip whose source_frames is set. */
 void qvm_find_rate(const qvm_span *span, const AVStream *stream, qv_outcome *info);
 
-/* ---- count.c: how many frames a file has ----------------------------------------------------- */
+/* ---- count.c: the number of a file's frames -------------------------------------------------- */
 
 struct qvm_count {
     int64_t frames;

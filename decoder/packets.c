@@ -264,7 +264,7 @@ look_at_av1(qvm_units all, qvm_packet *p)
 /* ---- codecs with key frames alone ------------------------------------------------------------ */
 
 /* Codecs for which FFmpeg makes a frame from one packet and the container's parameters, provided
- * that there is no palette and Motion JPEG's headers are equal. Its other intra-only decoders
+ * that it has no palette and Motion JPEG's headers are equal. Its other intra-only decoders
  * repeat frames, keep tables, or were too rare to examine: their clips are decoded whole. */
 static const enum AVCodecID stateless[] = {
     AV_CODEC_ID_DNXHD,    AV_CODEC_ID_DVVIDEO,  AV_CODEC_ID_FFVHUFF, AV_CODEC_ID_HUFFYUV,

@@ -134,7 +134,7 @@ QV_API const char *qv_lowering_name(qv_lowering lowering); /* "by depth"; never 
 
 /*
  * Chooses the lowering, packs the weights and prepares the kernels: running then allocates nothing.
- * The choice is options->lowering, or else that of the device's thresholds. Returns QV_EINVAL,
+ * The choice is options->lowering, or else what the device's thresholds say. Returns QV_EINVAL,
  * naming field and value, for an invalid description; QV_EINVAL, with the reason, for a forced
  * lowering that is not legal; QV_ENOMEM.
  */

@@ -137,7 +137,7 @@ struct qv_job_item {
     enum qv_job_state state;
     bool is_dropped, is_ending; /* is_ending: a sink has its last rows */
     qv_feed *feed; /* its way through the feeder; NULL: it has not begun, or has failed */
-    /* held by its reader, its pieces in chunks, and each put of which some still waits */
+    /* held by its reader, by its pieces in chunks, and by each put that still waits in part */
     size_t holders;
     const struct qv_job_worker *sink; /* the thread that calls the sink for it; NULL: none */
     qv_status status;                 /* QV_OK, or why it has failed */
@@ -232,7 +232,7 @@ qv_job_next_waiting(const qv_job *job)
     return item;
 }
 
-/* Returns whether no more of an item is to be read, under the lock. */
+/* Returns whether nothing more of an item must be read, under the lock. */
 static inline bool
 qv_job_is_over(const qv_job *job, const struct qv_job_item *item)
 {

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { SIGNATURE = 32 }; /* the first bytes that all but PNG are told by */
+enum { SIGNATURE = 32 }; /* the first bytes that identify all but PNG */
 
 static bool
 has_netpbm_size(const uint8_t *head, size_t n)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Decides by a file's first bytes whether it is an image, and of which kind. Both the decoder
- * program and the server ask here. A file that is no image may be a clip. */
+ * program and the server ask here. Any other file may be a clip. */
 #pragma once
 
 #include <stdbool.h>

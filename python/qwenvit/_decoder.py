@@ -87,7 +87,7 @@ def find() -> str:
         if why is None:
             return program
         words.append(f"{os.path.basename(folder)}: {why}")
-    was_killed = any(KILLED in w for w in words)  # so FFmpeg's libraries may well be here
+    was_killed = any(KILLED in w for w in words)  # so FFmpeg's libraries may be here
     raise error(
         "QV_EBACKEND",
         f"{DIES if was_killed else HELP} ({'; '.join(words) or 'no decoder was built'})",

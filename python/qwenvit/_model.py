@@ -39,7 +39,7 @@ MOST_THREADS = 1024
 
 
 def _user_cache(name: str) -> str:
-    """Returns the folder that the command uses as well; "" if there is no home folder."""
+    """Returns the folder that the command uses as well; "" without a home folder."""
     cache, home = os.environ.get("XDG_CACHE_HOME", ""), os.environ.get("HOME", "")
     folder = cache if cache.startswith("/") else os.path.join(home, ".cache") if home.startswith("/") else ""
     return folder and os.path.join(folder, "qwenvit", name)
@@ -116,7 +116,7 @@ def _three(values: Any, name: str) -> list[float]:
 
 
 def _place(backend: str, device: Any) -> tuple[str, int]:
-    """Returns (backend, index) from load()'s two arguments, either of which may be "cuda:1"."""
+    """Returns (backend, index) from load()'s two arguments, and either may be "cuda:1"."""
     if ":" in backend and device in (0, None):
         backend, device = "auto", backend
     kind: Any = getattr(device, "type", None)  # a torch.device
@@ -459,7 +459,7 @@ class Model:
         its work, and so the host waits here too.
 
         Whoever gets the memory next gets it on the caller's stream, which follows the model's at the
-        end. An exception may come between the work and that end, so torch is told of the use."""
+        end. An exception may come between the work and that end, so torch records the use."""
         if own:
             own.wait_stream(caller)
             tensor.record_stream(own)

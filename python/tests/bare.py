@@ -11,7 +11,7 @@ import qwenvit
 try:
     import numpy
 
-    sys.exit(f"this is no bare environment: {numpy}")
+    sys.exit(f"this environment is not bare: {numpy}")
 except ImportError:
     pass
 installed = files("qwenvit")

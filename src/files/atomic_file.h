@@ -22,7 +22,7 @@ qv_status qv_atomic_file_write(struct qv_atomic_file *file, uint64_t offset, con
 /* Syncs and closes it, after which a commit has only the rename left to do: for files that must
  * appear together. */
 qv_status qv_atomic_file_seal(struct qv_atomic_file *file, qv_error *err);
-/* Frees in any case. After a failure there is no new file, unless only its folder could not be
+/* Frees in any case. After a failure no new file exists, unless only its folder could not be
  * synced: then the file is whole, but a power loss may undo it. */
 qv_status qv_atomic_file_commit(struct qv_atomic_file *file, qv_error *err);
 /* Removes the temporary file. A file that is committed, or was never opened ({ 0 }), may be

@@ -34,7 +34,7 @@ take_largest(const qv_capacity *chunk, const struct qv_pack_run *waiting, size_t
     return left;
 }
 
-/* How each sum of rows is reached. Rows are counted in grains, of which a chunk has up to
+/* How each sum of rows is reached. Rows are counted in grains; a chunk has up to
  * QV_MOST_SUMS. */
 enum { NO_RUN = -1 };
 struct sums {

@@ -14,7 +14,7 @@
 
 /* A name of the tower's, and the name that its tensor has in the checkpoint. */
 struct qv_stored_name {
-    const char *name, *in_file;        /* in_file: NULL if there is no such tensor */
+    const char *name, *in_file;        /* in_file: NULL without such a tensor */
     const struct qv_tensor_spec *spec; /* name is spec->names[i] */
     int i;
 };
@@ -113,7 +113,7 @@ struct qv_stored_name *qv_stored_own(const struct qv_stored_tower *in, const cha
 const char *qv_stored_below(const struct qv_stored_tower *in, const char *name,
                             struct qv_text *scratch);
 
-/* Fails because a tensor is missing (prefix NULL: there is no tower at all), and says what the
+/* Fails because a tensor is missing (prefix NULL: the whole tower is), and says what the
  * checkpoint has instead: quantised matrices, adapters, or a similar name. */
 qv_status qv_stored_missing(const struct qv_stored_tower *in, const char *prefix, const char *name,
                             qv_error *err);

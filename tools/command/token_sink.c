@@ -80,7 +80,7 @@ tool_output_close(struct tool_output *output)
 /* Fields of outcome.inc that follow fields of the line's own. */
 enum { AT_FRAMES = 3, AT_DAMAGE = 4, AT_TIMES = 7 };
 
-/* Of several clips a line has no times, since most of them are other clips': the job's are printed.
+/* A list's lines have no times, since most of the time passes for other clips; the job's are printed.
  * The stages of one clip are printed if it took a second or more. */
 static const char text[] =
     "{clip}: {frames} frame{frames|s} of {text.width}x{text.height} -> {tokens} tokens of {width} "

@@ -34,7 +34,7 @@ class Bound:
         return self.total() + size <= self.most and self.held[client] + size <= self.share
 
     def check(self, client: str, size: int) -> None:
-        """Refuses what there is no room for."""
+        """Refuses what does not fit."""
         if size > self.share:
             raise Refused(413, "QV_EFULL", f"{size} {self.what}; a client may have {self.share}")
         if not self.has_room(client, size):
