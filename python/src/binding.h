@@ -237,7 +237,7 @@ class Model
     std::string note, warning, identity; /* of the model; facts' own are gone with it */
 
   private:
-    /* Where tokens go, with DeepStack's outputs behind them, and the last block's rows. */
+    /* The tokens' address, which DeepStack's outputs follow, and that of the last block's rows. */
     using Places = std::pair<char *, char *>;
     std::shared_ptr<const Tower> held;
     qv_context_info device_facts;

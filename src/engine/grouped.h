@@ -12,8 +12,9 @@
 
 #include "dtype.h"
 
-/* Of a gemm_few. QV_FEW_ROWS: the most rows; with more, a widened w is faster. QV_FEW_AT_ONCE: how
- * many of them share one reading and preparing of the codes on a GPU. QV_FEW_GROUP: w's group. */
+/* gemm_few takes up to QV_FEW_ROWS rows, since with more a widened w is faster, and a w in groups
+ * of QV_FEW_GROUP. QV_FEW_AT_ONCE of the rows share one reading and preparing of the codes on a
+ * GPU. */
 enum { QV_FEW_AT_ONCE = 16, QV_FEW_ROWS = 64, QV_FEW_GROUP = 64 };
 
 struct qv_groups {

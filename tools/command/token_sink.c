@@ -80,8 +80,8 @@ tool_output_close(struct tool_output *output)
 /* Fields of outcome.inc that follow fields of the line's own. */
 enum { AT_FRAMES = 3, AT_DAMAGE = 4, AT_TIMES = 7 };
 
-/* A list's lines have no times, since most of the time passes for other clips; the job's are printed.
- * The stages of one clip are printed if it took a second or more. */
+/* A list's lines have no times, since most of the time passes for other clips; the job's times are
+ * printed. The stages of one clip are printed if it took a second or more. */
 static const char text[] =
     "{clip}: {frames} frame{frames|s} of {text.width}x{text.height} -> {tokens} tokens of {width} "
     "[text.alone?in {seconds|2f} s ]({precision}) -> {output}\n"
