@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * attention on cuDNN's fused kernels, over strided views of q, k and v. Short segments run on a
- * kernel of our own; f32, and heads that cuDNN does not support, on a naive one. Segments of any
- * length are a ragged batch to cuDNN: a list on the device says where each begins and how many rows
- * it has, so that one plan and one recorded graph serve every pack.
+ * attention over strided views of q, k and v: on kernels of our own for short segments and for
+ * Hopper, else on cuDNN's fused kernels; f32, and heads that cuDNN does not support, on a naive
+ * kernel. A list on the device says where each segment begins and how many rows it has, so that one
+ * plan and one recorded graph serve every pack. To cuDNN that is a ragged batch.
  */
 #include "cudnn_graph.h"
 
@@ -114,6 +114,14 @@ qv_attention_plan_cuda(const struct target_cuda *target, const struct qv_op_atte
     return status;
 }
 
+enum attention_way
+qv_attention_way_cuda(const struct qv_device_cuda *dev, const struct qv_op_attention *op)
+{
+    if (qv_attention_is_short_cuda(op))
+        return ATTENTION_SHORT;
+    return dev->sm == 90 && qv_attention_is_hopper_cuda(op) ? ATTENTION_HOPPER : ATTENTION_CUDNN;
+}
+
 static qv_status
 prepare_attention(struct qv_device_cuda *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
                   qv_error *err)
@@ -122,8 +130,8 @@ prepare_attention(struct qv_device_cuda *dev, struct qv_kernel *kernel, size_t *
     struct graph_cuda *graph = &kernel->u.attention.graph;
     qv_error failure = { 0 };
     *scratch_bytes = 0;
-    kernel->u.attention.is_short = qv_attention_is_short_cuda(&kernel->op.u.attention);
-    if (kernel->u.attention.is_short)
+    kernel->u.attention.way = qv_attention_way_cuda(dev, &kernel->op.u.attention);
+    if (kernel->u.attention.way != ATTENTION_CUDNN)
         return QV_OK;
     qv_status status = qv_attention_plan_cuda(&target, &kernel->op.u.attention, graph, &failure);
     if (status && status != QV_EUNSUPPORTED)
@@ -139,10 +147,15 @@ run_attention(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *
 {
     const struct qv_op_attention *op = &kernel->op.u.attention;
     const struct graph_cuda *graph = &kernel->u.attention.graph;
-    if (kernel->u.attention.is_short)
+    if (kernel->u.attention.way == ATTENTION_SHORT)
         return qv_check_cuda(dev,
                              qv_attention_short_cuda(dev->stream, op, p[0], p[1], p[2], p[3], p[4]),
                              "qv_attention_short_cuda", err);
+    if (kernel->u.attention.way == ATTENTION_HOPPER)
+        return qv_check_cuda(dev,
+                             qv_attention_hopper_cuda(dev->stream, op, p[0], p[1], p[2], p[3], p[4],
+                                                      dev->multiprocessors),
+                             "qv_attention_hopper_cuda", err);
     if (!graph->plan)
         return qv_check_cuda(dev,
                              qv_attention_naive_cuda(dev->stream, op, p[0], p[1], p[2], p[3], p[4]),
@@ -172,8 +185,10 @@ release_attention(struct qv_kernel *kernel)
 static void
 describe_attention(const struct qv_kernel *kernel, char *text, size_t size)
 {
-    if (kernel->u.attention.is_short)
+    if (kernel->u.attention.way == ATTENTION_SHORT)
         snprintf(text, size, "our own kernel for short segments");
+    else if (kernel->u.attention.way == ATTENTION_HOPPER)
+        snprintf(text, size, "our own kernel for Hopper");
     else
         qv_graph_describe_cuda(&kernel->u.attention.graph, kernel->naive, text, size);
 }

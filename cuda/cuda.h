@@ -37,6 +37,7 @@ struct qv_device_cuda {
     struct qv_device base;
     struct CUctx_st *context;    /* the device's primary context, a CUcontext of the driver's */
     int ordinal, sm;             /* sm: 90 for compute capability 9.0 */
+    int multiprocessors;
     bool own_stream;             /* false: the stream is the caller's */
     bool tf32;                   /* TF32 is allowed for f32 */
     cudaStream_t stream;         /* the stream of the work */
@@ -145,9 +146,10 @@ struct gemm_cuda {
     const char *unfused; /* why cuBLASLt's epilogue is not used; NULL: it is */
 };
 
+enum attention_way { ATTENTION_CUDNN, ATTENTION_SHORT, ATTENTION_HOPPER };
 struct attention_cuda {
-    struct graph_cuda graph; /* plan NULL: a kernel of our own */
-    bool is_short;           /* it is the kernel for short segments */
+    enum attention_way way;
+    struct graph_cuda graph; /* cuDNN's; plan NULL: the naive kernel runs */
 };
 
 struct conv_cuda {
@@ -198,6 +200,10 @@ struct qv_layout qv_codes_layout_cuda(const struct qv_matrix *matrix);
 qv_status qv_codes_lay_out_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
                                 int64_t row0, int64_t rows, const void *src, struct qv_buffer dst,
                                 qv_error *err);
+
+/* cuda/attention.c: which kernel attention runs on. */
+enum attention_way qv_attention_way_cuda(const struct qv_device_cuda *dev,
+                                         const struct qv_op_attention *op);
 
 /* cuda/conv.c: the weight of a convolution is laid out as [o, kd, kh, kw, c/groups]. */
 qv_status qv_conv_lay_out_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,

@@ -143,6 +143,7 @@ check_device(struct qv_device_cuda *dev, qv_error *err)
     if (status)
         return status;
     dev->sm = 10 * props.major + props.minor;
+    dev->multiprocessors = props.multiProcessorCount;
     snprintf(dev->name, sizeof dev->name, "%.63s", props.name);
     if (dev->sm < 80)
         return qv_fail(err, QV_ENODEVICE,
@@ -256,7 +257,8 @@ caps_cuda(const struct qv_device *device, struct qv_caps *out)
                              /* measured on an H200 at the sizes of towers; f32 attention is a
                               * kernel of ours */
                              .same_f32 = { .gemm_rows = QV_NOT_SEEN },
-                             .same_bf16 = { .head_dim = 64 },
+                             .same_bf16 = { .head_dims = { 64, dev->sm == 90 ? 80 : 64 } },
+                             .free_segments = dev->sm == 90,
                              .gated_rows = 3072, /* 2 x 3456 columns of bf16: 42 MB of the 60 MB
                                                   * cache */
                              .side = true,
@@ -341,11 +343,19 @@ open_library(struct qv_device_cuda *dev, enum library_cuda library, qv_error *er
     return dev->lt ? QV_OK : qv_check_cublas(dev, cublasLtCreate(&dev->lt), "cublasLtCreate", err);
 }
 
+static enum library_cuda
+library_of(const struct qv_device_cuda *dev, const struct qv_op *op)
+{
+    if (op->kind == QV_OP_attention && qv_attention_way_cuda(dev, &op->u.attention))
+        return LIBRARIES;
+    return verbs[op->kind]->library;
+}
+
 /* Opens the libraries that an operation needs; a GEMM may need cuDNN as well. */
 static qv_status
 open_libraries(struct qv_device_cuda *dev, const struct qv_op *op, qv_error *err)
 {
-    const enum library_cuda library = verbs[op->kind]->library;
+    const enum library_cuda library = library_of(dev, op);
     qv_status status = library == LIBRARIES ? QV_OK : open_library(dev, library, err);
     if (!status && op->kind == QV_OP_gemm && qv_gemm_is_graph_cuda(&op->u.gemm))
         status = open_library(dev, CUDNN, err);
@@ -394,7 +404,7 @@ static void
 warm_cuda(struct qv_device *device, const struct qv_op *op)
 {
     struct qv_device_cuda *dev = device_cuda(device);
-    const enum library_cuda library = verbs[op->kind]->library;
+    const enum library_cuda library = library_of(dev, op);
     const void *const started[LIBRARIES] = { dev->lt, dev->cudnn };
     if (library == LIBRARIES || started[library] || dev->warmers[library])
         return;

@@ -62,6 +62,13 @@ cudaError_t qv_attention_short_cuda(cudaStream_t stream, const struct qv_op_atte
                                     const void *list, const void *q, const void *k, const void *v,
                                     void *y);
 
+/* Attention in bf16 on a GPU of compute capability 9.0, which has `blocks` multiprocessors; the
+ * first function returns whether it supports an operation. */
+bool qv_attention_is_hopper_cuda(const struct qv_op_attention *op);
+cudaError_t qv_attention_hopper_cuda(cudaStream_t stream, const struct qv_op_attention *op,
+                                     const void *list, const void *q, const void *k, const void *v,
+                                     void *y, int blocks);
+
 /* Attention and convolutions that cuDNN does not support (f32, odd sizes): correct, and slow. w is
  * [o, kd, kh, kw, c/groups]. */
 cudaError_t qv_attention_naive_cuda(cudaStream_t stream, const struct qv_op_attention *op,

@@ -378,7 +378,7 @@ check_short(void)
     };
     bool right = true;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct qv_kernel kernel = { .u.attention.is_short = true };
+        struct qv_kernel kernel = { .u.attention.way = ATTENTION_HOPPER };
         bool good = true;
         char line[200], text[QV_KERNEL_BYTES] = "";
         qv_error err = { 0 };

@@ -34,7 +34,7 @@ static const struct device {
     { "CPU", "qwen3_vl", QV_BF16, { CPU } },
     { "CPU, windows", "qwen2_5_vl", QV_BF16, { CPU, .same_bf16 = { .gemm_rows = QV_NOT_SEEN } } },
     { "GPU", "qwen3_vl", QV_BF16, { GPU } },
-    { "GPU, dense unlike ragged", "qwen3_vl", QV_BF16, { GPU, .same_bf16 = { .head_dim = 64 } } },
+    { "GPU, dense unlike ragged", "qwen3_vl", QV_BF16, { GPU, .same_bf16 = { .head_dims = { 64, 64 } } } },
     { "GPU, f32", "qwen3_vl", QV_F32, { GPU, .same_f32 = { .gemm_rows = QV_NOT_SEEN } } },
     { "GPU, windows", "qwen2_5_vl", QV_BF16, { GPU } },
     { "GPU of Apple's",

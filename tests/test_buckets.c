@@ -212,7 +212,7 @@ check_attention(qv_context *ctx, int64_t head_dim, qv_dtype dtype)
         int64_t n, rows, room;
     } capacities[] = { { 3, 252, 3 },   { 3, 512, 8 },    { 1, 96, 1 },  { 2, 512, 40 },
                        { 3, ROWS, 64 }, { 1, ROWS, 300 }, { 3, 252, 0 }, { 1, 84, 0 } };
-    const int64_t width = HEADS * head_dim, agrees = said(ctx, dtype)->head_dim;
+    const int64_t width = HEADS * head_dim, *agree = said(ctx, dtype)->head_dims;
     struct qkv qkv;
     for (int i = 0; i < 3; i++)
         qkv.of[i] = numbers(dtype, ROWS * width, (uint32_t)i);
@@ -223,7 +223,7 @@ check_attention(qv_context *ctx, int64_t head_dim, qv_dtype dtype)
         bool same = !memcmp(all, y, (size_t)(n * SEGMENT * width) * qv_dtype_bytes(dtype));
         if (same)
             continue;
-        if (room || !agrees || agrees == head_dim)
+        if (room || !agree[1] || (agree[0] <= head_dim && head_dim <= agree[1]))
             fail_msg("%s, %s, heads of %lld: other bits for %lld segments in %lld rows, room %lld",
                      ctx->backend->name, qv_dtype_name(dtype), (long long)head_dim, (long long)n,
                      (long long)rows, (long long)room);

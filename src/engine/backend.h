@@ -32,8 +32,9 @@ enum { QV_NOT_SEEN = -1 };
 struct qv_same_bits {
     int64_t gemm_rows; /* GEMMs of at least this many rows agree; 0: all do */
     /* equal segments (dense) and segments of any lengths (ragged) give the same bits for heads
-     * of this size; 0: of every size. Ragged ones always agree with one another. */
-    int64_t head_dim;
+     * of sizes from the first to the second; 0 and 0: of every size. Ragged ones always agree with
+     * one another. */
+    int64_t head_dims[2];
 };
 
 /* Measured bounds at which one lowering of a Conv3d becomes faster than another

@@ -1,0 +1,704 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Attention for Hopper (compute capability 9.0): bf16, heads of 64, 72 and 80, segments of any
+ * length. A block has a warpgroup that copies (one warp works) and two or three that compute. It
+ * takes one tile after another: up to 64 queries per computing warpgroup, of one head of one
+ * segment, whose keys and values pass by in steps of 128. The products are wgmma, copies are made
+ * by the tensor memory accelerator. While a warpgroup turns scores into exponentials, the tensor
+ * cores multiply its previous ones by v, and another warpgroup's q by k (FlashAttention-3, Shah et
+ * al., arXiv:2407.08608). Heads of 72 are multiplied as 80 for scores, with zeros, and as 72 for
+ * values. A row's sums depend on its segment alone: not on where the segment lies, on what lies
+ * beside it, on how many queries a tile has, or on whether all segments have one length.
+ */
+#include "device.cuh"
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#include <math.h>
+
+enum {
+    STEP_KEYS = 128, /* keys and values of a step */
+    GROUP = 128,     /* threads of a warpgroup */
+    GROUP_ROWS = 64, /* queries of a warpgroup */
+    STAGES = 2,      /* steps whose keys and values shared memory holds */
+    TILES = 2,       /* tiles whose queries it holds */
+    WIDE = 64,       /* columns of a head in rows of 128 bytes; */
+    NARROW = 16,     /* the rest, in rows of 32 bytes */
+    NARROW_BYTES = 32,
+    WIDE_BYTES = 128,
+    ALIGNMENT = 1024, /* of swizzled rows */
+    SWIZZLE_128 = 1,  /* of a matrix descriptor */
+    SWIZZLE_32 = 3,
+    SUM_KEYS = 16, /* keys of one wgmma by v; columns of one by k */
+    BARRIER_VALUES = 1,
+    BARRIER_TURN = 2 /* one for each computing warpgroup */
+};
+
+/* Where things lie in a block's shared memory. q and k: WIDE columns of all rows, then NARROW ones,
+ * if the head has more than WIDE. v: the same for heads of WIDE columns, else NARROW columns of all
+ * rows five times, so that one wgmma takes them all. */
+template <int HEAD_DIM> struct room {
+    /* computing warpgroups; three of a head of 80 do not fit the registers */
+    static constexpr int GROUPS = HEAD_DIM == 80 ? 2 : 3, ROWS = GROUPS * GROUP_ROWS;
+    static constexpr bool MORE = HEAD_DIM > WIDE;
+    static constexpr int PANELS = MORE ? (HEAD_DIM + NARROW - 1) / NARROW : 1; /* of v */
+    static constexpr int PANEL_BYTES = MORE ? NARROW_BYTES : WIDE_BYTES;       /* of a row */
+    static constexpr int ROW_BYTES = WIDE_BYTES + MORE * NARROW_BYTES;
+    static constexpr int Q_BYTES = ROWS * ROW_BYTES, K_BYTES = STEP_KEYS * ROW_BYTES;
+    static constexpr int V_BYTES = STEP_KEYS * PANELS * PANEL_BYTES;
+    static constexpr int Q = 0, K = Q + TILES * Q_BYTES, V = K + STAGES * K_BYTES;
+    static constexpr int SIGNALS = V + STAGES * V_BYTES;
+};
+
+struct tile_of {
+    int first_query, first, rows,
+        head;    /* the segment's first row and rows; rows 0: no more tiles */
+    int queries; /* of the tile, in the segment */
+};
+
+/* mbarriers: a copy is complete, or its place may be written again */
+struct signals {
+    uint64_t q_full[TILES], q_empty[TILES];
+    uint64_t k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
+    struct tile_of tiles[TILES]; /* written before q_full */
+};
+
+struct attention_maps {
+    CUtensorMap q, more_q, k, more_k, v; /* more_: columns from WIDE on */
+};
+
+struct hopper_shape {
+    int segments, segment_rows, heads, tile_rows;
+    const int32_t *first, *n_rows; /* the list, for segments of different lengths */
+    int64_t y_stride;
+    float scale; /* for exponents of 2 */
+};
+
+static __device__ __forceinline__ uint32_t
+shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+static __device__ __forceinline__ void
+open_signal(uint64_t *signal, int arrivals)
+{
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(signal)), "r"(arrivals));
+}
+
+/* Arrives, and makes the signal wait for so many bytes of copies. */
+static __device__ __forceinline__ void
+expect(uint64_t *signal, int bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(signal)),
+                 "r"(bytes)
+                 : "memory");
+}
+
+/* A warp arrives once. */
+static __device__ __forceinline__ void
+arrive(uint64_t *signal)
+{
+    if (threadIdx.x % WARP == 0)
+        asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(signal))
+                     : "memory");
+}
+
+/* Waits until the phase of this parity is complete. */
+static __device__ __forceinline__ void
+await(uint64_t *signal, int parity)
+{
+    uint32_t done = 0;
+    while (!done)
+        asm volatile("{\n\t.reg .pred p;\n\t"
+                     "mbarrier.try_wait.parity.shared.b64 p, [%1], %2;\n\t"
+                     "selp.u32 %0, 1, 0, p;\n\t}"
+                     : "=r"(done)
+                     : "r"(shared_address(signal)), "r"(parity)
+                     : "memory");
+}
+
+/* Copies a box of a head's rows: columns from `col` on. */
+static __device__ __forceinline__ void
+copy_box(char *to, const CUtensorMap *map, uint64_t *signal, int col, int head, int row)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(shared_address(to)),
+                 "l"(map), "r"(shared_address(signal)), "r"(col), "r"(head), "r"(row)
+                 : "memory");
+}
+
+/* ---- the warp that copies -------------------------------------------------------------------- */
+
+/* Tiles are numbered by segment, head, and place in the segment, so that blocks that run at one
+ * time read the same keys. A warp looks at 32 segments at once: each lane at one. */
+struct finder {
+    int at;            /* the first of the 32 segments */
+    int before;        /* tiles before them */
+    int first, rows;   /* of the lane's segment */
+    int tiles, behind; /* of one of its heads; of the segments up to it, among the 32 */
+    bool end;          /* the 32, and all later ones, are empty */
+};
+
+static __device__ __forceinline__ void
+look_at(struct finder *f, const struct hopper_shape &s, int at)
+{
+    const int own = at + threadIdx.x % WARP;
+    f->at = at;
+    f->first = own * s.segment_rows;
+    f->rows = own < s.segments ? s.segment_rows : 0;
+    if (!s.segment_rows && own < s.segments) {
+        f->first = s.first[own];
+        f->rows = s.n_rows[own];
+    }
+    f->end = at >= s.segments || (!s.segment_rows && s.first[at] == s.first[s.segments]);
+    f->tiles = (f->rows + s.tile_rows - 1) / s.tile_rows;
+    f->behind = f->tiles * s.heads;
+    for (int far = 1; far < WARP; far *= 2) {
+        const int other = __shfl_up_sync(0xffffffffu, f->behind, far);
+        f->behind += (int)threadIdx.x % WARP >= far ? other : 0;
+    }
+}
+
+/* Returns tile n, which is not before the last one that was asked for. */
+static __device__ __forceinline__ struct tile_of
+find_tile(struct finder *f, const struct hopper_shape &s, int n)
+{
+    int all = __shfl_sync(0xffffffffu, f->behind, WARP - 1);
+    while (n >= f->before + all) {
+        f->before += all;
+        look_at(f, s, f->at + WARP);
+        if (f->end)
+            return {};
+        all = __shfl_sync(0xffffffffu, f->behind, WARP - 1);
+    }
+    const int lane = __ffs(__ballot_sync(0xffffffffu, n - f->before < f->behind)) - 1;
+    const int tiles = __shfl_sync(0xffffffffu, f->tiles, lane);
+    const int in_segment =
+        n - f->before - __shfl_sync(0xffffffffu, f->behind, lane) + tiles * s.heads;
+    const int first = __shfl_sync(0xffffffffu, f->first, lane);
+    const int rows = __shfl_sync(0xffffffffu, f->rows, lane);
+    /* the segment's queries are divided evenly, by whole warpgroups */
+    const int groups = (rows + GROUP_ROWS - 1) / GROUP_ROWS;
+    const int each = (groups + tiles - 1) / tiles * GROUP_ROWS, skip = in_segment % tiles * each;
+    return { first + skip, first, rows, in_segment / tiles, min(each, rows - skip) };
+}
+
+template <int HEAD_DIM>
+static __device__ __forceinline__ void
+copy_tile(char *shared, struct signals *signals, const struct attention_maps &maps,
+          const struct tile_of &tile, int *step)
+{
+    typedef room<HEAD_DIM> room;
+    for (int row = (tile.rows - 1) / STEP_KEYS * STEP_KEYS; row >= 0; row -= STEP_KEYS, ++*step) {
+        const int stage = *step % STAGES, empty = *step / STAGES % 2 ^ 1;
+        char *const k = shared + room::K + stage * room::K_BYTES;
+        char *const v = shared + room::V + stage * room::V_BYTES;
+        await(&signals->k_empty[stage], empty);
+        expect(&signals->k_full[stage], room::K_BYTES);
+        copy_box(k, &maps.k, &signals->k_full[stage], 0, tile.head, tile.first + row);
+        if (room::MORE)
+            copy_box(k + STEP_KEYS * WIDE_BYTES, &maps.more_k, &signals->k_full[stage], WIDE,
+                     tile.head, tile.first + row);
+        await(&signals->v_empty[stage], empty);
+        expect(&signals->v_full[stage], room::V_BYTES);
+#pragma unroll
+        for (int i = 0; i < room::PANELS; i++)
+            copy_box(v + i * STEP_KEYS * NARROW_BYTES, &maps.v, &signals->v_full[stage], i * NARROW,
+                     tile.head, tile.first + row);
+    }
+}
+
+template <int HEAD_DIM>
+static __device__ __forceinline__ void
+copy_tiles(char *shared, struct signals *signals, const struct attention_maps &maps,
+           const struct hopper_shape &s)
+{
+    typedef room<HEAD_DIM> room;
+    struct finder finder = {};
+    int step = 0, turn = 0;
+    struct tile_of tile;
+    look_at(&finder, s, 0);
+    for (int n = blockIdx.x;; n += gridDim.x, turn++) {
+        tile = find_tile(&finder, s, n);
+        if (threadIdx.x == 0) {
+            uint64_t *const full = &signals->q_full[turn % TILES];
+            char *const q = shared + room::Q + turn % TILES * room::Q_BYTES;
+            await(&signals->q_empty[turn % TILES], turn / TILES % 2 ^ 1);
+            signals->tiles[turn % TILES] = tile;
+            expect(full, tile.rows ? room::Q_BYTES : 0);
+            if (tile.rows) {
+                copy_box(q, &maps.q, full, 0, tile.head, tile.first_query);
+                if (room::MORE)
+                    copy_box(q + room::ROWS * WIDE_BYTES, &maps.more_q, full, WIDE, tile.head,
+                             tile.first_query);
+                copy_tile<HEAD_DIM>(shared, signals, maps, tile, &step);
+            }
+        }
+        __syncwarp();
+        if (!tile.rows)
+            return;
+    }
+}
+
+/* ---- the warpgroups that compute ------------------------------------------------------------- */
+
+static __device__ __forceinline__ void
+begin_products(void)
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+static __device__ __forceinline__ void
+commit_products(void)
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+/* Waits until all but the last LEFT groups of products are complete; sums are theirs. */
+template <int LEFT, int N>
+static __device__ __forceinline__ void
+await_products(float (&sums)[N])
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+f"(sums[i])::"memory"); /* not read before */
+}
+
+static __device__ __forceinline__ void
+sync_threads(int barrier, int threads)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+/* Describes a matrix in shared memory. next_8: bytes from 8 rows to the next; next_columns: from a
+ * panel of columns to the next. */
+static __device__ __forceinline__ uint64_t
+matrix_at(uint32_t address, int next_columns, int next_8, int swizzle)
+{
+    return (uint64_t)(address >> 4) | (uint64_t)(next_columns >> 4) << 16 |
+           (uint64_t)(next_8 >> 4) << 32 | (uint64_t)swizzle << 62;
+}
+
+#define SUMS_4(i) "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3])
+#define SUMS_16(i) SUMS_4(i), SUMS_4(i + 4), SUMS_4(i + 8), SUMS_4(i + 12)
+#define SUMS_32 SUMS_16(0), SUMS_16(16)
+#define NAMES_32                                                                                   \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "   \
+    "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define NAMES_36 NAMES_32 ", %32, %33, %34, %35"
+#define NAMES_40 NAMES_36 ", %36, %37, %38, %39"
+#define NAMES_64                                                                                   \
+    NAMES_40 ", %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "  \
+             "%56, %57, %58, %59, %60, %61, %62, %63"
+
+/* sums[64, 128] = q[64, 16] k[128, 16]^T, added to sums if `add`. Thread t has of rows 16 * (t / 32)
+ * + t % 32 / 4 and 8 more, in this order, columns 8 i + t % 4 * 2 and 1 more, for all i. */
+static __device__ __forceinline__ void
+multiply_keys(float (&sums)[STEP_KEYS / 2], uint64_t q, uint64_t k, int add)
+{
+    asm volatile("{\n\t.reg .pred add;\n\tsetp.ne.b32 add, %66, 0;\n\t"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" NAMES_64
+                 "}, %64, %65, add, 1, 1, 0, 0;\n\t}"
+                 : SUMS_32, SUMS_16(32), SUMS_16(48)
+                 : "l"(q), "l"(k), "r"(add));
+}
+
+/* sums[64, n] += weights[64, 16] v[16, n] */
+#define MULTIPLY_VALUES(n, names, a0, a1, a2, a3, v_name, ...)                                     \
+    static __device__ __forceinline__ void multiply_values(float(&sums)[n / 2], const uint32_t *w, \
+                                                           uint64_t v)                             \
+    {                                                                                              \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" names "}, {" a0  \
+                     ", " a1 ", " a2 ", " a3 "}, " v_name ", 1, 1, 1, 1;"                          \
+                     : __VA_ARGS__                                                                 \
+                     : "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "l"(v));                        \
+    }
+MULTIPLY_VALUES(64, NAMES_32, "%32", "%33", "%34", "%35", "%36", SUMS_32)
+MULTIPLY_VALUES(72, NAMES_36, "%36", "%37", "%38", "%39", "%40", SUMS_32, SUMS_4(32))
+MULTIPLY_VALUES(80, NAMES_40, "%40", "%41", "%42", "%43", "%44", SUMS_32, SUMS_4(32), SUMS_4(36))
+
+static __device__ __forceinline__ float
+power_of_2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* low in the lower half */
+static __device__ __forceinline__ uint32_t
+pair(float low, float high)
+{
+    uint32_t both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+}
+
+/* A warpgroup's part of a tile. Arrays of two are for a thread's two rows. */
+template <int HEAD_DIM> struct attender {
+    typedef room<HEAD_DIM> room;
+    float scores[STEP_KEYS / 2], out[HEAD_DIM / 2];
+    uint32_t weights[STEP_KEYS / 4]; /* rounded exponentials, a factor of the second product */
+    float most[2], sums[2], shrink[2];
+
+    __device__ __forceinline__ void
+    begin_scores(uint32_t q, uint32_t more_q, uint32_t k)
+    {
+        begin_products();
+#pragma unroll
+        for (int i = 0; i < WIDE / SUM_KEYS; i++)
+            multiply_keys(scores, matrix_at(q + i * NARROW_BYTES, 0, 8 * WIDE_BYTES, SWIZZLE_128),
+                          matrix_at(k + i * NARROW_BYTES, 0, 8 * WIDE_BYTES, SWIZZLE_128), i > 0);
+        if (room::MORE)
+            multiply_keys(scores, matrix_at(more_q, 0, 8 * NARROW_BYTES, SWIZZLE_32),
+                          matrix_at(k + STEP_KEYS * WIDE_BYTES, 0, 8 * NARROW_BYTES, SWIZZLE_32),
+                          1);
+        commit_products();
+    }
+
+    __device__ __forceinline__ void
+    begin_values(uint32_t v)
+    {
+        begin_products();
+#pragma unroll
+        for (int i = 0; i < STEP_KEYS / SUM_KEYS; i++)
+            multiply_values(out, weights + 4 * i,
+                            matrix_at(v + i * SUM_KEYS * room::PANEL_BYTES,
+                                      STEP_KEYS * room::PANEL_BYTES, 8 * room::PANEL_BYTES,
+                                      room::MORE ? SWIZZLE_32 : SWIZZLE_128));
+        commit_products();
+    }
+
+    /* Scores past the segment become -infinity. */
+    __device__ __forceinline__ void
+    mask(int keys)
+    {
+#pragma unroll
+        for (int i = 0; i < STEP_KEYS / 2; i++)
+            if (i / 4 * 8 + (int)threadIdx.x % 4 * 2 + i % 2 >= keys)
+                scores[i] = -INFINITY;
+    }
+
+    /* Turns scores into exponentials of their difference from the row's maximum so far. shrink: the
+     * factor by which older ones are too large. */
+    __device__ __forceinline__ void
+    exponentiate(float scale)
+    {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float highest = most[h], sum = 0;
+#pragma unroll
+            for (int i = 2 * h; i < STEP_KEYS / 2; i += 4)
+                highest = fmaxf(highest, fmaxf(scores[i], scores[i + 1]));
+            highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, 1));
+            highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, 2));
+            const float offset = highest * scale;
+            shrink[h] = power_of_2(most[h] * scale - offset);
+            most[h] = highest;
+#pragma unroll
+            for (int i = 2 * h; i < STEP_KEYS / 2; i += 4)
+#pragma unroll
+                for (int j = i; j < i + 2; j++) {
+                    scores[j] = power_of_2(scores[j] * scale - offset);
+                    sum += scores[j];
+                }
+            sums[h] = sums[h] * shrink[h] + sum;
+        }
+    }
+
+    __device__ __forceinline__ void
+    round_weights(void)
+    {
+#pragma unroll
+        for (int i = 0; i < STEP_KEYS / 4; i++)
+            weights[i] = pair(scores[2 * i], scores[2 * i + 1]);
+    }
+
+    /* y: of the warpgroup's first row and the tile's head */
+    __device__ __forceinline__ void
+    store(bf16 *y, int64_t stride, int rows)
+    {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float sum = sums[h];
+            sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+            sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+            const float share = 1 / sum;
+            const int row = threadIdx.x % GROUP / WARP * 16 + threadIdx.x % WARP / 4 + 8 * h;
+            bf16 *const to = y + row * stride + threadIdx.x % 4 * 2;
+            if (row < rows)
+#pragma unroll
+                for (int i = 0; i < HEAD_DIM / 8; i++)
+                    *reinterpret_cast<uint32_t *>(to + 8 * i) =
+                        pair(out[4 * i + 2 * h] * share, out[4 * i + 2 * h + 1] * share);
+        }
+    }
+};
+
+/* Writes zeros over values past the segment: what lies there may be NaN, and 0 * NaN is not 0. */
+template <int HEAD_DIM>
+static __device__ __forceinline__ void
+clear_values(char *v, int keys, int group, int groups)
+{
+    typedef room<HEAD_DIM> room;
+    const int from = keys * room::PANEL_BYTES, to = STEP_KEYS * room::PANEL_BYTES;
+    const int own = (group * GROUP + (int)threadIdx.x % GROUP) * (int)sizeof(uint4);
+    for (int panel = 0; panel < room::PANELS; panel++)
+        for (int at = from + own; at < to; at += groups * GROUP * (int)sizeof(uint4))
+            *reinterpret_cast<uint4 *>(v + panel * to + at) = uint4{};
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* before wgmma reads them */
+    sync_threads(BARRIER_VALUES, groups * GROUP);
+}
+
+/* The warpgroups that have queries, the first `groups`, begin their products in turn, so that one's
+ * exponentials fall into another's products. */
+static __device__ __forceinline__ void
+await_turn(int group)
+{
+    sync_threads(BARRIER_TURN + group, 2 * GROUP);
+}
+
+static __device__ __forceinline__ void
+end_turn(int group, int groups)
+{
+    const int next = group + 1 < groups ? group + 1 : 0;
+    asm volatile("bar.arrive %0, %1;" ::"r"(BARRIER_TURN + next), "r"(2 * GROUP) : "memory");
+}
+
+/* Steps go from the segment's end, which may be in the middle of a step, to its begin. */
+template <int HEAD_DIM>
+static __device__ __forceinline__ void
+compute_tile(struct attender<HEAD_DIM> &a, char *shared, struct signals *signals, float scale,
+             int turn, int group, int *step)
+{
+    typedef room<HEAD_DIM> room;
+    const struct tile_of &tile = signals->tiles[turn % TILES];
+    const uint32_t q_tile = shared_address(shared + room::Q + turn % TILES * room::Q_BYTES);
+    const uint32_t q = q_tile + group * GROUP_ROWS * WIDE_BYTES;
+    const uint32_t more_q = q_tile + room::ROWS * WIDE_BYTES + group * GROUP_ROWS * NARROW_BYTES;
+    const uint32_t k = shared_address(shared + room::K), v = shared_address(shared + room::V);
+    const int steps = (tile.rows + STEP_KEYS - 1) / STEP_KEYS;
+    const int keys = tile.rows - (steps - 1) * STEP_KEYS; /* of the first step */
+    const int groups = (tile.queries + GROUP_ROWS - 1) / GROUP_ROWS;
+    int stage = *step % STAGES, full = *step / STAGES % 2;
+#pragma unroll
+    for (int i = 0; i < HEAD_DIM / 2; i++)
+        a.out[i] = 0;
+    a.most[0] = a.most[1] = -INFINITY;
+    a.sums[0] = a.sums[1] = 0;
+    await(&signals->k_full[stage], full);
+    await_turn(group);
+    a.begin_scores(q, more_q, k + stage * room::K_BYTES);
+    end_turn(group, groups);
+    await_products<0>(a.scores);
+    arrive(&signals->k_empty[stage]);
+    if (keys < STEP_KEYS) {
+        a.mask(keys);
+        await(&signals->v_full[stage], full);
+        clear_values<HEAD_DIM>(shared + room::V + stage * room::V_BYTES, keys, group, groups);
+    }
+    a.exponentiate(scale);
+    a.round_weights();
+    for (const int end = ++*step + steps - 1; *step < end; ++*step) {
+        const int old = stage, old_full = full;
+        stage = *step % STAGES;
+        full = *step / STAGES % 2;
+        await(&signals->k_full[stage], full);
+        await_turn(group);
+        a.begin_scores(q, more_q, k + stage * room::K_BYTES);
+        await(&signals->v_full[old], old_full);
+        a.begin_values(v + old * room::V_BYTES);
+        end_turn(group, groups);
+        await_products<1>(a.scores);
+        arrive(&signals->k_empty[stage]);
+        a.exponentiate(scale);
+        await_products<0>(a.out);
+        arrive(&signals->v_empty[old]);
+#pragma unroll
+        for (int i = 0; i < HEAD_DIM / 2; i++)
+            a.out[i] *= a.shrink[i / 2 % 2];
+        a.round_weights();
+    }
+    await(&signals->v_full[stage], full);
+    a.begin_values(v + stage * room::V_BYTES);
+    await_products<0>(a.out);
+    arrive(&signals->v_empty[stage]);
+}
+
+template <int HEAD_DIM>
+static __device__ __forceinline__ void
+compute_tiles(char *shared, struct signals *signals, const struct hopper_shape &s, int group,
+              bf16 *y)
+{
+    struct attender<HEAD_DIM> attender;
+    int step = 0;
+    if (group == room<HEAD_DIM>::GROUPS - 1)
+        end_turn(group, room<HEAD_DIM>::GROUPS); /* the first warpgroup begins */
+    for (int turn = 0;; turn++) {
+        const struct tile_of &tile = signals->tiles[turn % TILES];
+        const int skip = group * GROUP_ROWS;
+        await(&signals->q_full[turn % TILES], turn / TILES % 2);
+        if (!tile.rows)
+            return;
+        if (skip >= tile.queries) {
+            /* it waits for the others' copies, so that it does not run ahead */
+            for (int rows = 0; rows < tile.rows; rows += STEP_KEYS, step++) {
+                const int stage = step % STAGES, full = step / STAGES % 2;
+                await(&signals->k_full[stage], full);
+                arrive(&signals->k_empty[stage]);
+                await(&signals->v_full[stage], full);
+                arrive(&signals->v_empty[stage]);
+            }
+        } else {
+            compute_tile<HEAD_DIM>(attender, shared, signals, s.scale, turn, group, &step);
+            attender.store(y + (tile.first_query + skip) * s.y_stride + tile.head * HEAD_DIM,
+                           s.y_stride, tile.queries - skip);
+        }
+        arrive(&signals->q_empty[turn % TILES]);
+    }
+}
+
+template <int HEAD_DIM>
+static __global__ void __launch_bounds__((room<HEAD_DIM>::GROUPS + 1) * GROUP, 1)
+    hopper_kernel(const __grid_constant__ struct attention_maps maps, const struct hopper_shape s,
+                  bf16 *y)
+{
+#ifndef __CUDA_ARCH_FEAT_SM90_ALL
+    __trap(); /* the code for other GPUs, which is never launched */
+#else
+    typedef room<HEAD_DIM> room;
+    extern __shared__ __align__(ALIGNMENT) char shared[];
+    struct signals *const signals = reinterpret_cast<struct signals *>(shared + room::SIGNALS);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < TILES; i++) {
+            open_signal(&signals->q_full[i], 1);
+            open_signal(&signals->q_empty[i], room::GROUPS * GROUP / WARP);
+        }
+        for (int i = 0; i < STAGES; i++) {
+            open_signal(&signals->k_full[i], 1);
+            open_signal(&signals->v_full[i], 1);
+            open_signal(&signals->k_empty[i], room::GROUPS * GROUP / WARP);
+            open_signal(&signals->v_empty[i], room::GROUPS * GROUP / WARP);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    /* registers go from the warpgroup that copies to those that compute */
+    if (threadIdx.x < GROUP) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(room::GROUPS == 2 ? 40 : 32));
+        if (threadIdx.x < WARP)
+            copy_tiles<HEAD_DIM>(shared, signals, maps, s);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(room::GROUPS == 2 ? 232 : 160));
+        compute_tiles<HEAD_DIM>(shared, signals, s, threadIdx.x / GROUP - 1, y);
+    }
+#endif
+}
+
+/* ---- the launch ------------------------------------------------------------------------------ */
+
+/* Returns cuTensorMapEncodeTiled, a function of the driver, or NULL. */
+static PFN_cuTensorMapEncodeTiled_v12000
+find_encoder(void)
+{
+    enum { VERSION = 12000 };
+    void *found = NULL;
+    enum cudaDriverEntryPointQueryResult result;
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, VERSION,
+                                         cudaEnableDefault, &result))
+        (void)cudaGetLastError();
+    return (PFN_cuTensorMapEncodeTiled_v12000)found;
+}
+
+/* Describes x[rows, heads, head_dim], of which boxes of one head are copied. Columns past the head
+ * become zeros. */
+static bool
+describe_boxes(CUtensorMap *map, const struct qv_op_attention *op, const void *x, int64_t stride,
+               int cols, int rows)
+{
+    static const PFN_cuTensorMapEncodeTiled_v12000 encode = find_encoder();
+    const cuuint64_t dims[] = { (cuuint64_t)op->head_dim, (cuuint64_t)op->heads,
+                                (cuuint64_t)op->rows };
+    const cuuint64_t strides[] = { op->head_dim * sizeof(bf16), stride * sizeof(bf16) };
+    const cuuint32_t box[] = { (cuuint32_t)cols, 1, (cuuint32_t)rows }, every[] = { 1, 1, 1 };
+    return encode && !encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, (void *)x, dims, strides,
+                             box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                             cols == WIDE ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_32B,
+                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+}
+
+/* Returns the number of tiles of up to `groups` warpgroups of queries, if segments fill them. */
+static int64_t
+tiles_of(const struct qv_op_attention *op, int groups)
+{
+    const int64_t rows = groups * GROUP_ROWS;
+    return op->heads * (op->segment_rows ? op->segments * ceil_div(op->segment_rows, rows)
+                                         : ceil_div(op->rows, rows));
+}
+
+template <int HEAD_DIM>
+static cudaError_t
+attend(cudaStream_t stream, const struct qv_op_attention *op, const void *list, const void *q,
+       const void *k, const void *v, void *y, int blocks)
+{
+    typedef room<HEAD_DIM> room;
+    const int64_t width = op->heads * op->head_dim;
+    const int32_t *lists = (const int32_t *)list;
+    const int bytes = room::SIGNALS + (int)sizeof(struct signals);
+    /* a tile of g warpgroups takes about as long as g + 1 */
+    int groups = room::GROUPS;
+    for (int g = groups - 1; g > 0; g--)
+        if (ceil_div(tiles_of(op, g), blocks) * (g + 1) <
+            ceil_div(tiles_of(op, groups), blocks) * (groups + 1))
+            groups = g;
+    const struct hopper_shape s = { (int)op->segments,
+                                    (int)op->segment_rows,
+                                    (int)op->heads,
+                                    groups * GROUP_ROWS,
+                                    lists,
+                                    lists ? lists + op->segments + 1 : NULL,
+                                    width,
+                                    (float)(op->scale * M_LOG2E) };
+    const int64_t q_stride = qv_row_stride(op->q_stride, width),
+                  k_stride = qv_row_stride(op->k_stride, width),
+                  v_stride = qv_row_stride(op->v_stride, width);
+    struct attention_maps maps;
+    if (!describe_boxes(&maps.q, op, q, q_stride, WIDE, room::ROWS) ||
+        !describe_boxes(&maps.k, op, k, k_stride, WIDE, STEP_KEYS) ||
+        !describe_boxes(&maps.more_q, op, q, q_stride, NARROW, room::ROWS) ||
+        !describe_boxes(&maps.more_k, op, k, k_stride, NARROW, STEP_KEYS) ||
+        !describe_boxes(&maps.v, op, v, v_stride, room::MORE ? NARROW : WIDE, STEP_KEYS))
+        return cudaErrorInvalidValue;
+    cudaError_t e = cudaFuncSetAttribute(hopper_kernel<HEAD_DIM>,
+                                         cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (e) {
+        (void)cudaGetLastError();
+        return e;
+    }
+    return launch_shared(stream, blocks, dim3((room::GROUPS + 1) * GROUP), bytes,
+                         hopper_kernel<HEAD_DIM>, maps, s, (bf16 *)y);
+}
+
+bool
+qv_attention_is_hopper_cuda(const struct qv_op_attention *op)
+{
+    const int64_t vectors = op->q_stride | op->k_stride | op->v_stride;
+    return op->q_dtype == QV_BF16 && vectors % LANES<bf16> == 0 && op->scale > 0 &&
+           (op->head_dim == 64 || op->head_dim == 72 || op->head_dim == 80) &&
+           op->segments < INT32_MAX - WARP &&
+           (op->rows / GROUP_ROWS + op->segments) < INT32_MAX / 2 / op->heads;
+}
+
+cudaError_t
+qv_attention_hopper_cuda(cudaStream_t stream, const struct qv_op_attention *op, const void *list,
+                         const void *q, const void *k, const void *v, void *y, int blocks)
+{
+    switch (op->head_dim) {
+    case 64: return attend<64>(stream, op, list, q, k, v, y, blocks);
+    case 72: return attend<72>(stream, op, list, q, k, v, y, blocks);
+    case 80: return attend<80>(stream, op, list, q, k, v, y, blocks);
+    }
+    return cudaErrorNotSupported;
+}
