@@ -105,7 +105,7 @@ void qv_free_cuda(struct qv_device *dev, struct qv_memory *memory);
 bool qv_wrap_cuda(struct qv_device *dev, const void *p, size_t bytes, struct qv_memory *out);
 qv_status qv_upload_cuda(struct qv_device *dev, struct qv_buffer dst, const void *src, size_t bytes,
                          qv_error *err);
-qv_status qv_download_cuda(struct qv_device *dev, void *dst, struct qv_buffer src, size_t bytes,
+qv_status qv_download_cuda(struct qv_device *dev, const struct qv_download *parts, size_t n,
                            qv_error *err);
 qv_status qv_lock_pages_cuda(struct qv_device *dev, size_t bytes, void **out, qv_error *err);
 void qv_unlock_pages_cuda(struct qv_device *dev, void *p);

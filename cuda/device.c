@@ -437,8 +437,8 @@ describe_cuda(const struct qv_kernel *kernel, char *text, size_t size)
        qv_error *err),                                                                             \
       (device, dst, src, bytes, err))                                                              \
     X(download, qv_download_cuda,                                                                  \
-      (struct qv_device * device, void *dst, struct qv_buffer src, size_t bytes, qv_error *err),   \
-      (device, dst, src, bytes, err))                                                              \
+      (struct qv_device * device, const struct qv_download *parts, size_t n, qv_error *err),       \
+      (device, parts, n, err))                                                                     \
     X(layout, layout_cuda,                                                                         \
       (struct qv_device * device, const struct qv_matrix *matrix, struct qv_layout *out,           \
        qv_error *err),                                                                             \

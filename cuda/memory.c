@@ -203,49 +203,96 @@ qv_upload_cuda(struct qv_device *device, struct qv_buffer dst, const void *src, 
     return status;
 }
 
-/* Downloads through the blocks: the device fills up to AHEAD blocks while the host empties one. */
+enum { DOWNLOADS = 64 }; /* parts that share blocks and a wait */
+
+/* A place in a list of parts, of which those in pageable memory go through the blocks. */
+struct cursor {
+    const struct qv_download *parts;
+    size_t n, part, at;
+    bool *pageable;
+};
+
+/* Goes through what the next block holds: the device copies it there (out false), or the host takes
+ * it out. */
 static qv_status
-download_staged(struct qv_device_cuda *dev, char *dst, const char *src, size_t bytes, qv_error *err)
+pass_block(struct qv_device_cuda *dev, struct cursor *c, char *block, bool out, qv_error *err)
 {
-    enum { AHEAD = STAGING_BLOCKS - 1 };
-    struct staging_cuda *s = &dev->out;
-    size_t pieces = (bytes + STAGING_BYTES - 1) / STAGING_BYTES;
     qv_status status = QV_OK;
-    for (size_t i = 0; i < pieces + AHEAD && !status; i++) {
-        size_t at = i * STAGING_BYTES, block = i % STAGING_BLOCKS;
-        if (i < pieces) {
-            size_t n = bytes - at < STAGING_BYTES ? bytes - at : STAGING_BYTES;
-            status = copy_directly(dev, s, s->blocks[block], src + at, n, false, err);
-            if (!status)
-                status = qv_check_cuda(dev, cudaEventRecord(s->done[block], s->stream),
-                                       "cudaEventRecord", err);
+    for (size_t used = 0; c->part < c->n && used < STAGING_BYTES && !status;) {
+        const struct qv_download *p = &c->parts[c->part];
+        const size_t room = STAGING_BYTES - used, left = p->bytes - c->at;
+        const size_t n = !c->pageable[c->part] ? 0 : left < room ? left : room;
+        if (n && out)
+            qv_copier_copy(dev->copier, (char *)p->dst + c->at, block + used, n);
+        else if (n)
+            status = copy_directly(dev, &dev->out, block + used,
+                                   (char *)address_cuda(p->src) + c->at, n, false, err);
+        used += qv_aligned(n);
+        c->at += n;
+        if (n == left || !c->pageable[c->part]) {
+            c->at = 0;
+            c->part++;
         }
-        if (i < AHEAD || status)
-            continue;
-        at = (i - AHEAD) * STAGING_BYTES;
-        block = (i - AHEAD) % STAGING_BLOCKS;
-        status = qv_check_cuda(dev, cudaEventSynchronize(s->done[block]), "cudaMemcpy", err);
-        if (!status)
-            qv_copier_copy(dev->copier, dst + at, s->blocks[block],
-                           bytes - at < STAGING_BYTES ? bytes - at : STAGING_BYTES);
     }
     return status;
 }
 
+/* Downloads through the blocks: the device fills up to AHEAD blocks while the host empties one. */
+static qv_status
+download_staged(struct qv_device_cuda *dev, struct cursor from, qv_error *err)
+{
+    enum { AHEAD = STAGING_BLOCKS - 1 };
+    struct staging_cuda *s = &dev->out;
+    struct cursor to = from;
+    qv_status status = QV_OK;
+    for (size_t i = 0; to.part < to.n && !status; i++) {
+        if (from.part < from.n) {
+            status = pass_block(dev, &from, s->blocks[i % STAGING_BLOCKS], false, err);
+            if (!status)
+                status = qv_check_cuda(dev, cudaEventRecord(s->done[i % STAGING_BLOCKS], s->stream),
+                                       "cudaEventRecord", err);
+        }
+        if (i < AHEAD || status)
+            continue;
+        const size_t block = (i - AHEAD) % STAGING_BLOCKS;
+        status = qv_check_cuda(dev, cudaEventSynchronize(s->done[block]), "cudaMemcpy", err);
+        if (!status)
+            status = pass_block(dev, &to, s->blocks[block], true, err);
+    }
+    return status;
+}
+
+static qv_status
+download_some(struct qv_device_cuda *dev, const struct qv_download *parts, size_t n, qv_error *err)
+{
+    bool pageable[DOWNLOADS], wait = false, staged = false;
+    qv_status status = QV_OK;
+    for (size_t i = 0; i < n && !status; i++) {
+        const enum place place = place_of(dev, parts[i].dst);
+        pageable[i] = place == PAGEABLE;
+        staged = staged || pageable[i];
+        if (pageable[i])
+            continue;
+        status = copy_directly(dev, &dev->out, parts[i].dst, address_cuda(parts[i].src),
+                               parts[i].bytes, false, err);
+        wait = wait || dev->own_stream || place == PINNED;
+    }
+    if (!status && staged)
+        status = download_staged(dev, (struct cursor){ parts, n, .pageable = pageable }, err);
+    if (!status && wait)
+        status = qv_check_cuda(dev, cudaStreamSynchronize(dev->out.stream), "cudaMemcpy", err);
+    return status;
+}
+
 qv_status
-qv_download_cuda(struct qv_device *device, void *dst, struct qv_buffer src, size_t bytes,
-                 qv_error *err)
+qv_download_cuda(struct qv_device *device, const struct qv_download *parts, size_t n, qv_error *err)
 {
     struct qv_device_cuda *dev = device_cuda(device);
     qv_status status = QV_OK;
     if (dev->own_stream) /* the last upload may still be on its way */
         status = qv_check_cuda(dev, cudaStreamWaitEvent(dev->out.stream, dev->uploaded, 0),
                                "cudaStreamWaitEvent", err);
-    if (status)
-        return status;
-    enum place place = place_of(dev, dst);
-    if (place == PAGEABLE)
-        return download_staged(dev, dst, address_cuda(src), bytes, err);
-    return copy_directly(dev, &dev->out, dst, address_cuda(src), bytes,
-                         dev->own_stream || place == PINNED, err);
+    for (size_t i = 0; i < n && !status; i += DOWNLOADS)
+        status = download_some(dev, parts + i, n - i < DOWNLOADS ? n - i : DOWNLOADS, err);
+    return status;
 }

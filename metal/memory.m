@@ -83,12 +83,13 @@ qv_upload_metal(struct qv_device *device, struct qv_buffer dst, const void *src,
 }
 
 qv_status
-qv_download_metal(struct qv_device *device, void *dst, struct qv_buffer src, size_t bytes,
+qv_download_metal(struct qv_device *device, const struct qv_download *parts, size_t n,
                   qv_error *err)
 {
     (void)device;
     (void)err;
-    memcpy(dst, contents(src), bytes);
+    for (size_t i = 0; i < n; i++)
+        memcpy(parts[i].dst, contents(parts[i].src), parts[i].bytes);
     return QV_OK;
 }
 

@@ -60,7 +60,7 @@ bool qv_wrap_metal(struct qv_device *dev, const void *p, size_t bytes, struct qv
 void qv_unwrap_metal(struct qv_device *dev, struct qv_memory *memory);
 qv_status qv_upload_metal(struct qv_device *dev, struct qv_buffer dst, const void *src,
                           size_t bytes, qv_error *err);
-qv_status qv_download_metal(struct qv_device *dev, void *dst, struct qv_buffer src, size_t bytes,
+qv_status qv_download_metal(struct qv_device *dev, const struct qv_download *parts, size_t n,
                             qv_error *err);
 qv_status qv_layout_metal(struct qv_device *dev, const struct qv_matrix *matrix,
                           struct qv_layout *out, qv_error *err);

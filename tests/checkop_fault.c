@@ -53,7 +53,7 @@ get(struct qv_device *dev, struct qv_buffer at, size_t bytes)
 {
     qv_error err;
     void *p = must_alloc(bytes);
-    if (now.base->download(dev, p, at, bytes, &err)) {
+    if (now.base->download(dev, &(struct qv_download){ p, at, bytes }, 1, &err)) {
         fprintf(stderr, "checkop: a fault cannot be planted: %s\n", err.text);
         exit(4);
     }

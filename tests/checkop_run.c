@@ -124,7 +124,9 @@ guarded_read(const struct side *side, struct guarded *g, const char *name, struc
         return true;
     qv_error err = { 0 };
     struct qv_buffer whole = { g->memory, 0 };
-    qv_status status = side->backend->download(side->dev, g->image, whole, g->total, &err);
+    qv_status status =
+        side->backend->download(side->dev, &(struct qv_download){ g->image, whole, g->total }, 1,
+                                &err);
     if (status)
         return verb_failed(outcome, "download", status, &err);
     for (size_t i = 0; i < g->total; i++)

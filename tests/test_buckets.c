@@ -76,7 +76,8 @@ run(const struct run *r)
     assert_ok(be->run(r->ctx->dev, &call, 1, ERR));
     void *y = test_alloc(bytes);
     assert_ok(be->sync(r->ctx->dev, ERR));
-    assert_ok(be->download(r->ctx->dev, y, call.operands[output], bytes, ERR));
+    assert_ok(be->download(r->ctx->dev, &(struct qv_download){ y, call.operands[output], bytes }, 1,
+                           ERR));
     for (int i = 0; i < n; i++)
         if (call.operands[i].memory && !r->weights[i])
             be->free(r->ctx->dev, call.operands[i].memory);

@@ -109,8 +109,8 @@ TEST(capacities_that_agree_are_known)
     struct qv_caps caps = { .chunk_rows = 6144,
                             .bucket_rows = 128,
                             .least_rows = 512,
-                            .same_f32 = { QV_NOT_SEEN, 0 },
-                            .same_bf16 = { 512, 64 } };
+                            .same_f32 = { .gemm_rows = QV_NOT_SEEN },
+                            .same_bf16 = { 512, { 64, 72 } } };
     const struct qv_capacity small = { .patches = 1920, .segments = 20 },
                              enough = { .patches = 2048, .segments = 21 },
                              pack = { .patches = 6144, .segments = 64 },
@@ -123,6 +123,8 @@ TEST(capacities_that_agree_are_known)
     assert_false(qv_capacity_same_bits(&bits, &pack, &small));
     assert_true(qv_capacity_same_bits(&bits, &small, &small));
     bits = qv_capacity_bits(&caps, QV_BF16, 2, 72);
+    assert_true(qv_capacity_same_bits(&bits, &dense, &pack));
+    bits = qv_capacity_bits(&caps, QV_BF16, 2, 80);
     assert_true(qv_capacity_same_bits(&bits, &enough, &pack));
     assert_false(qv_capacity_same_bits(&bits, &dense, &pack));
     assert_true(qv_capacity_same_bits(&bits, &dense, &dense));

@@ -292,7 +292,7 @@ every_verb(struct qv_device *dev)
     EXPECT(QV_OK, b->alloc(dev, sizeof values, &memory, &err));
     const struct qv_buffer all = { memory, 0 };
     EXPECT(QV_OK, b->upload(dev, all, values, sizeof values, &err));
-    EXPECT(QV_OK, b->download(dev, values, all, sizeof values, &err));
+    EXPECT(QV_OK, b->download(dev, &(struct qv_download){ values, all, sizeof values }, 1, &err));
     EXPECT(false, b->wrap(dev, values, sizeof values, &wrapped));
     EXPECT(QV_OK, b->lock_pages(dev, 64, &pages, &err));
     DO(b->unlock_pages(dev, pages));

@@ -312,8 +312,8 @@ TEST(room_for_segments_changes_no_bit)
 static void
 read_table(const struct pack *p, int slot, void *out, size_t bytes)
 {
-    assert_ok(p->t.ctx->backend->download(p->t.ctx->dev, out, qv_plan_operand(p->plan, 0, slot),
-                                          bytes, ERR));
+    const struct qv_download part = { out, qv_plan_operand(p->plan, 0, slot), bytes };
+    assert_ok(p->t.ctx->backend->download(p->t.ctx->dev, &part, 1, ERR));
 }
 
 /* Checks every row of the chunk, also those beyond its only item's. */

@@ -61,9 +61,7 @@ static struct {
         struct qv_op op;
     } kernels[64];
     int n_kernels, runs;
-    int pulled; /* How many outputs were pulled since a chunk was waited for; -1: none is being
-                 * pulled. */
-    void *first_deepstack;
+    bool waited; /* A chunk was waited for, so that what is downloaded is its outputs. */
 } now;
 
 static void
@@ -336,7 +334,7 @@ static qv_status
 run_spoilt(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error *err)
 {
     qv_status status = QV_OK;
-    now.pulled = -1;
+    now.waited = false;
     for (size_t i = 0; i < n && !status; i++) {
         const struct qv_op *op = op_of(calls[i].kernel);
         bool hit = op->kind == now.fault->kind;
@@ -354,23 +352,18 @@ run_spoilt(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_erro
 static qv_status
 wait_known(struct qv_device *dev, int mark, qv_error *err)
 {
-    now.pulled = 0;
+    now.waited = true;
     return now.base->wait(dev, mark, err);
 }
 
-/* After the wait for a chunk come its tokens and then DeepStack's outputs. */
+/* After the wait for a chunk come its tokens and DeepStack's outputs. */
 static qv_status
-download_spoilt(struct qv_device *dev, void *dst, struct qv_buffer src, size_t bytes, qv_error *err)
+download_spoilt(struct qv_device *dev, const struct qv_download *parts, size_t n, qv_error *err)
 {
-    qv_status status = now.base->download(dev, dst, src, bytes, err);
-    if (status || !now.fault->exchanges || now.pulled < 0)
-        return status;
-    if (now.pulled == 1)
-        now.first_deepstack = dst;
-    if (now.pulled == 2)
-        exchange(now.first_deepstack, dst, bytes);
-    now.pulled++;
-    return QV_OK;
+    qv_status status = now.base->download(dev, parts, n, err);
+    if (!status && now.fault->exchanges && now.waited && n > 2)
+        exchange(parts[1].dst, parts[2].dst, parts[2].bytes);
+    return status;
 }
 
 static qv_context *

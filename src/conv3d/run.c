@@ -60,10 +60,9 @@ download(struct qv_conv3d *conv, const struct piece *p, char *y, qv_error *err)
     struct qv_buffer src = { conv->way.arena, conv->way.places[QV_CONV3D_OUTPUT] };
     qv_status status = QV_OK;
     for (int64_t n = 0; n < conv->desc.n && !status; n++) {
-        status =
-            conv->ctx->backend->download(conv->ctx->dev,
-                                         y + (size_t)(n * conv->out[0] + p->from) * p->frame_bytes,
-                                         src, (size_t)p->frames * p->frame_bytes, err);
+        const struct qv_download part = { y + (size_t)(n * conv->out[0] + p->from) * p->frame_bytes,
+                                          src, (size_t)p->frames * p->frame_bytes };
+        status = conv->ctx->backend->download(conv->ctx->dev, &part, 1, err);
         src.offset += (size_t)conv->chunk * p->frame_bytes;
     }
     return status;
@@ -106,8 +105,8 @@ keep_front(struct qv_conv3d *conv, const char *x, qv_error *err)
             char *to = conv->next_front + (size_t)(plane * c->pad + j) * c->frame_bytes;
             const char *frame = frame_at(conv, x, plane, c->frames - c->pad + j);
             if (be->wrap(conv->ctx->dev, frame, c->frame_bytes, &there)) {
-                status = be->download(conv->ctx->dev, to, (struct qv_buffer){ &there, 0 },
-                                      c->frame_bytes, err);
+                const struct qv_download part = { to, { &there, 0 }, c->frame_bytes };
+                status = be->download(conv->ctx->dev, &part, 1, err);
                 qv_unwrap(conv->ctx->dev, &there);
             } else
                 memcpy(to, frame, c->frame_bytes);

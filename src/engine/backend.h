@@ -22,6 +22,13 @@ struct qv_buffer {
     size_t offset;
 };
 
+/* Where bytes of an operand are copied to */
+struct qv_download {
+    void *dst;
+    struct qv_buffer src;
+    size_t bytes;
+};
+
 struct qv_device; /* a backend's own struct, which begins with a struct qv_device */
 struct qv_kernel; /* one operation, ready to run */
 
@@ -171,7 +178,7 @@ struct qv_backend {
      *   returns false. unwrap: ends that; it may be NULL.
      * - upload: src has been read when it returns. No enqueued work may use dst. Later work and
      *   downloads see the data.
-     * - download: the work that writes src must be complete (by sync or a mark).
+     * - download: copies n parts. The work that writes them must be complete (by sync or a mark).
      * If src or dst is memory that wrap takes, and the stream is the caller's, upload and
      * download copy in that stream's order and wait for nothing. */
     qv_status (*alloc)(struct qv_device *dev, size_t bytes, struct qv_memory **out, qv_error *err);
@@ -180,7 +187,7 @@ struct qv_backend {
     void (*unwrap)(struct qv_device *dev, struct qv_memory *memory);
     qv_status (*upload)(struct qv_device *dev, struct qv_buffer dst, const void *src, size_t bytes,
                         qv_error *err);
-    qv_status (*download)(struct qv_device *dev, void *dst, struct qv_buffer src, size_t bytes,
+    qv_status (*download)(struct qv_device *dev, const struct qv_download *parts, size_t n,
                           qv_error *err);
     /* Page-locked host memory, which copies go to and come from directly. Any thread may call
      * these, even while others use the device. If they are NULL, all host memory is equally
@@ -285,7 +292,7 @@ void qv_host_free_memory(struct qv_device *dev, struct qv_memory *memory);
 qv_status qv_host_alloc_pages(size_t bytes, void **out, qv_error *err);
 qv_status qv_host_upload(struct qv_device *dev, struct qv_buffer dst, const void *src, size_t bytes,
                          qv_error *err);
-qv_status qv_host_download(struct qv_device *dev, void *dst, struct qv_buffer src, size_t bytes,
+qv_status qv_host_download(struct qv_device *dev, const struct qv_download *parts, size_t n,
                            qv_error *err);
 bool qv_host_wrap(struct qv_device *dev, const void *p, size_t bytes, struct qv_memory *out);
 qv_status qv_host_sync(struct qv_device *dev, qv_error *err);

@@ -95,12 +95,12 @@ qv_host_upload(struct qv_device *dev, struct qv_buffer dst, const void *src, siz
 }
 
 qv_status
-qv_host_download(struct qv_device *dev, void *dst, struct qv_buffer src, size_t bytes,
-                 qv_error *err)
+qv_host_download(struct qv_device *dev, const struct qv_download *parts, size_t n, qv_error *err)
 {
     (void)dev;
     (void)err;
-    memcpy(dst, qv_host_pointer(src), bytes);
+    for (size_t i = 0; i < n; i++)
+        memcpy(parts[i].dst, qv_host_pointer(parts[i].src), parts[i].bytes);
     return QV_OK;
 }
 

@@ -104,7 +104,9 @@ show_layer(struct qv_plan *plan, const struct qv_step *step, const struct qv_cal
     if (!values_f32 || !raw)
         status = qv_fail(err, QV_ENOMEM, "no memory to show layer %s", step->layer);
     if (!status)
-        status = ctx->backend->download(ctx->dev, raw, call->operands[y], bytes, err);
+        status =
+            ctx->backend->download(ctx->dev, &(struct qv_download){ raw, call->operands[y], bytes },
+                                   1, err);
     for (int64_t i = 0; i < values && !status; i++)
         values_f32[i] = (float)qv_load(raw, view.dtype, i);
     if (!status)
@@ -258,20 +260,38 @@ stays_on_device(const struct qv_plan *plan, const qv_tokens *out, int64_t tokens
     return all;
 }
 
+/* Downloads the wanted outputs of runs of tokens; of one run for each item, if first_rows says where
+ * its tokens begin. */
 static qv_status
-download(struct qv_plan *plan, int chunk, const struct run *r, const qv_tokens *out, qv_error *err)
+download(struct qv_plan *plan, const struct qv_pending *chunk, const int64_t *first_rows,
+         const qv_tokens *out, qv_error *err)
 {
+    enum { AT_ONCE = 8 }; /* runs */
+    const int64_t area = plan->model->config.merge * plan->model->config.merge;
+    const int64_t *rows = plan->item_rows + (size_t)chunk->chunk * (size_t)plan->capacity.segments;
     qv_context *ctx = plan->model->ctx;
     struct output list[MOST_OUTPUTS];
-    const int n = list_outputs(plan, out, list);
+    struct qv_download parts[AT_ONCE * MOST_OUTPUTS];
+    const int n_outputs = list_outputs(plan, out, list);
+    const size_t runs = first_rows ? chunk->n_items : 1;
+    struct run r = { 0 };
     qv_status status = QV_OK;
-    for (int i = 0; i < n && !status; i++) {
-        struct qv_buffer from = qv_plan_operand(plan, chunk, list[i].slot);
-        from.offset += (size_t)r->from * list[i].bytes;
-        if (list[i].to)
-            status =
-                ctx->backend->download(ctx->dev, (char *)list[i].to + (size_t)r->to * list[i].bytes,
-                                       from, (size_t)r->n * list[i].bytes, err);
+    size_t n = 0;
+    for (size_t i = 0; i < runs && !status; i++, r.from += r.n) {
+        r.n = (first_rows ? rows[i] : chunk->rows) / area;
+        r.to = first_rows ? first_rows[i] : 0;
+        for (int j = 0; j < n_outputs; j++) {
+            struct qv_buffer from = qv_plan_operand(plan, chunk->chunk, list[j].slot);
+            from.offset += (size_t)r.from * list[j].bytes;
+            if (list[j].to)
+                parts[n++] =
+                    (struct qv_download){ (char *)list[j].to + (size_t)r.to * list[j].bytes, from,
+                                          (size_t)r.n * list[j].bytes };
+        }
+        if (n + MOST_OUTPUTS > sizeof parts / sizeof *parts || i + 1 == runs) {
+            status = ctx->backend->download(ctx->dev, parts, n, err);
+            n = 0;
+        }
     }
     return status;
 }
@@ -282,21 +302,13 @@ qv_plan_pull_items(qv_plan *plan, const qv_tokens *out, const int64_t *first_row
     qv_context *ctx = plan->model->ctx;
     const int64_t area = plan->model->config.merge * plan->model->config.merge;
     const struct qv_pending oldest = plan->pending[0];
-    const int64_t *item_rows =
-        plan->item_rows + (size_t)oldest.chunk * (size_t)plan->capacity.segments;
-    struct run r = { .n = oldest.rows / area };
     qv_status status = QV_OK;
     if (out->hidden && !plan->shape.hidden)
         return qv_fail(err, QV_EINVAL, "hidden is wanted, but the plan's options do not have it");
-    if (!stays_on_device(plan, out, first_rows ? 1 : r.n))
+    if (!stays_on_device(plan, out, first_rows ? 1 : oldest.rows / area))
         status = ctx->backend->wait(ctx->dev, QV_MARK_CHUNK + oldest.chunk, err);
-    if (!first_rows && !status)
-        status = download(plan, oldest.chunk, &r, out, err);
-    for (size_t i = 0; first_rows && i < oldest.n_items && !status; i++, r.from += r.n) {
-        r.n = item_rows[i] / area;
-        r.to = first_rows[i];
-        status = download(plan, oldest.chunk, &r, out, err);
-    }
+    if (!status)
+        status = download(plan, &oldest, first_rows, out, err);
     if (status)
         return status;
     plan->arena->chunks[oldest.chunk] = NULL;

@@ -14,7 +14,8 @@
 #include "model/feeder_inside.h"
 #include "model/items.h"
 
-enum { STREAMED = 8 }; /* how often a single chunk is streamed */
+/* How often a single chunk is streamed: until so many patches are through, within bounds. */
+enum { STREAMED_PATCHES = 1 << 16, LEAST_STREAMED = 3, MOST_STREAMED = 8 };
 
 struct tower_bench {
     struct bench *b;
@@ -336,6 +337,15 @@ report(struct tower_bench *t, const struct bench_run *runs, qv_error *err)
     return bench_report_bounds(t->b, &t->limit, &bounds, packed ? "packed " : "", r, err);
 }
 
+static int
+times_streamed(const struct tower_bench *t)
+{
+    const int64_t enough = t->rows ? STREAMED_PATCHES / t->rows : 0;
+    if (t->n_chunks != 1 || enough < LEAST_STREAMED)
+        return t->n_chunks == 1 ? LEAST_STREAMED : 1;
+    return (int)(enough < MOST_STREAMED ? enough : MOST_STREAMED);
+}
+
 qv_status
 bench_tower(struct bench *b, qv_error *err)
 {
@@ -344,7 +354,7 @@ bench_tower(struct bench *b, qv_error *err)
     struct way ways[N_RUNS] = {
         [ENCODE] = { &t, t.plan, 0, 0 },
         [CALL] = { &t, t.plan, 1, 1 },
-        [STREAM] = { &t, t.plan, t.n_chunks == 1 ? STREAMED : 1, (size_t)t.info.chunks_ahead },
+        [STREAM] = { &t, t.plan, times_streamed(&t), (size_t)t.info.chunks_ahead },
     };
     struct bench_run runs[N_RUNS] = { { .work = work, .user = &ways[ENCODE] },
                                       { .work = go_through, .user = &ways[CALL] },

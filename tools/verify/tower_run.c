@@ -137,7 +137,9 @@ round_output(void *user, const struct qv_step *step, const struct qv_call *call)
         ideal->values = grown;
         ideal->bytes = out.bytes;
     }
-    ideal->status = be->download(dev, ideal->values, call->operands[y], out.bytes, &ideal->err);
+    ideal->status =
+        be->download(dev, &(struct qv_download){ ideal->values, call->operands[y], out.bytes }, 1,
+                     &ideal->err);
     round_to_bf16(ideal->values, out.bytes / sizeof(float));
     if (!ideal->status)
         ideal->status = be->upload(dev, call->operands[y], ideal->values, out.bytes, &ideal->err);
@@ -339,7 +341,8 @@ watch_positions(struct watched *w, qv_model *model, qv_error *err)
     float *table = malloc(bytes);
     if (!table)
         return qv_fail(err, QV_ENOMEM, "no memory for the position table");
-    qv_status status = w->base->download(model->ctx->dev, table, at, bytes, err);
+    qv_status status =
+        w->base->download(model->ctx->dev, &(struct qv_download){ table, at, bytes }, 1, err);
     if (!status)
         w->inexact |= round_to_bf16(table, n);
     if (!status && w->rounding != VERIFY_AS_STORED)
