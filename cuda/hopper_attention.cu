@@ -74,6 +74,12 @@ struct hopper_shape {
     float scale; /* for exponents of 2 */
 };
 
+/* What other GPUs cannot run is not compiled for them. */
+#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define OTHER_GPU
+#endif
+#ifndef OTHER_GPU
+
 static __device__ __forceinline__ uint32_t
 shared_address(const void *p)
 {
@@ -560,13 +566,15 @@ compute_tiles(char *shared, struct signals *signals, const struct hopper_shape &
     }
 }
 
+#endif /* OTHER_GPU */
+
 template <int HEAD_DIM>
 static __global__ void __launch_bounds__((room<HEAD_DIM>::GROUPS + 1) * GROUP, 1)
     hopper_kernel(const __grid_constant__ struct attention_maps maps, const struct hopper_shape s,
                   bf16 *y)
 {
-#ifndef __CUDA_ARCH_FEAT_SM90_ALL
-    __trap(); /* the code for other GPUs, which is never launched */
+#ifdef OTHER_GPU
+    __trap(); /* it is never launched there */
 #else
     typedef room<HEAD_DIM> room;
     extern __shared__ __align__(ALIGNMENT) char shared[];
