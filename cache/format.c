@@ -97,14 +97,5 @@ qv_cache_row_bytes(const qv_cache_layout *l)
 const char *
 qv_cache_dtype_name(qv_dtype dtype)
 {
-    switch (dtype) {
-    case QV_F32:
-    case QV_BF16: return qv_dtype_file_name(dtype);
-    case QV_F16:
-    case QV_U8:
-    case QV_I32:
-    case QV_DTYPE_AUTO:
-    case QV_DTYPE_MAX: break;
-    }
-    return NULL;
+    return dtype == QV_F32 || dtype == QV_BF16 ? qv_dtype_file_name(dtype) : NULL;
 }

@@ -164,7 +164,7 @@ prepare_attention(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *s
     a->threads = dev->threads;
     a->exps = qv_lanes_exps_cpu;
 #if defined(__x86_64__) && defined(__GNUC__)
-    if (qv_isa_cpu() == ISA_AVX512_BF16_CPU)
+    if (qv_x86_has_cpu(dnnl_cpu_isa_avx512_core_bf16))
         a->exps = qv_lanes_exps_avx512_cpu;
 #endif
     a->segments = calloc((size_t)op->segments, sizeof *a->segments);

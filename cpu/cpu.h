@@ -179,49 +179,11 @@ qv_x86_has_cpu(dnnl_cpu_isa_t isa)
 #endif
 }
 
-/* The instruction sets that our own kernels are compiled for. The choice follows what oneDNN may
- * use, which users can limit. */
-enum isa_cpu { ISA_ANY_CPU, ISA_AVX2_CPU, ISA_AVX512_CPU, ISA_AVX512_BF16_CPU };
-static inline enum isa_cpu
-qv_isa_cpu(void)
-{
-#if defined(__x86_64__) && defined(__GNUC__)
-    static const dnnl_cpu_isa_t need[] = {
-        [ISA_AVX2_CPU] = dnnl_cpu_isa_avx2,
-        [ISA_AVX512_CPU] = dnnl_cpu_isa_avx512_core,
-        [ISA_AVX512_BF16_CPU] = dnnl_cpu_isa_avx512_core_bf16,
-    };
-    for (int i = ISA_AVX512_BF16_CPU; i > ISA_ANY_CPU; i--)
-        if (qv_x86_has_cpu(need[i]))
-            return (enum isa_cpu)i;
-#endif
-    return ISA_ANY_CPU;
-}
-
-/* The dtypes of computation. REAL_NONE is any other, which prepare refuses. */
-enum real_cpu { REAL_F32, REAL_BF16, REAL_NONE };
-static inline enum real_cpu
-real_cpu(int64_t dtype)
-{
-    switch ((qv_dtype)dtype) {
-    case QV_F32: return REAL_F32;
-    case QV_BF16: return REAL_BF16;
-    case QV_F16:
-    case QV_U8:
-    case QV_I32:
-    case QV_DTYPE_AUTO:
-    case QV_DTYPE_MAX: break;
-    }
-    return REAL_NONE;
-}
-
+/* prepare refuses dtypes other than f32 and bf16. */
 static inline dnnl_data_type_t
 dnnl_type_cpu(int64_t dtype)
 {
-    static const dnnl_data_type_t types[] = {
-        [REAL_F32] = dnnl_f32, [REAL_BF16] = dnnl_bf16, [REAL_NONE] = dnnl_data_type_undef
-    };
-    return types[real_cpu(dtype)];
+    return dtype == QV_F32 ? dnnl_f32 : dnnl_bf16;
 }
 
 static inline void *

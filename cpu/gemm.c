@@ -140,7 +140,7 @@ divide(const struct qv_device_cpu *dev, int64_t m, struct gemm_cpu *g)
     g->rows = m;
     int64_t rows = qv_ceil_div(m, dev->threads);
     if (dev->threads == 1 || rows < LEAST_PART_ROWS || rows > MOST_PART_ROWS ||
-        qv_isa_cpu() < ISA_AVX512_CPU)
+        !qv_x86_has_cpu(dnnl_cpu_isa_avx512_core))
         return;
     g->rows = qv_round_up(rows, TILE_ROWS);
     g->n_matmuls = (int)qv_ceil_div(m, g->rows);

@@ -76,21 +76,19 @@ store_bf16(qv_bf16 *dst, const float *src, int64_t n)
 void
 qv_lanes_load_cpu(float *dst, const void *src, int64_t dtype, int64_t n)
 {
-    switch (real_cpu(dtype)) {
-    case REAL_F32: memcpy(dst, src, (size_t)n * 4); break;
-    case REAL_BF16: load_bf16(dst, src, n); break;
-    case REAL_NONE: break;
-    }
+    if (dtype == QV_F32)
+        memcpy(dst, src, (size_t)n * 4);
+    else
+        load_bf16(dst, src, n);
 }
 
 void
 qv_lanes_store_cpu(void *dst, const float *src, int64_t dtype, int64_t n)
 {
-    switch (real_cpu(dtype)) {
-    case REAL_F32: memcpy(dst, src, (size_t)n * 4); break;
-    case REAL_BF16: store_bf16(dst, src, n); break;
-    case REAL_NONE: break;
-    }
+    if (dtype == QV_F32)
+        memcpy(dst, src, (size_t)n * 4);
+    else
+        store_bf16(dst, src, n);
 }
 
 QV_CLONES void
@@ -186,12 +184,8 @@ float
 qv_lanes_exps_cpu(const float *x, void *y, int64_t dtype, int64_t n, int64_t padded, float scale,
                   float max)
 {
-    switch (real_cpu(dtype)) {
-    case REAL_F32: return exps_f32(x, y, n, padded, scale, max);
-    case REAL_BF16: return exps_bf16(x, y, n, padded, scale, max);
-    case REAL_NONE: break;
-    }
-    return NAN;
+    return dtype == QV_F32 ? exps_f32(x, y, n, padded, scale, max)
+                           : exps_bf16(x, y, n, padded, scale, max);
 }
 
 QV_CLONES void
@@ -237,11 +231,10 @@ void
 qv_lanes_bytes_cpu(void *y, int64_t dtype, const uint8_t *src, int64_t step, float scale,
                    float shift, int64_t n)
 {
-    switch (real_cpu(dtype)) {
-    case REAL_F32: bytes_f32(y, src, step, scale, shift, n); break;
-    case REAL_BF16: bytes_bf16(y, src, step, scale, shift, n); break;
-    case REAL_NONE: break;
-    }
+    if (dtype == QV_F32)
+        bytes_f32(y, src, step, scale, shift, n);
+    else
+        bytes_bf16(y, src, step, scale, shift, n);
 }
 
 /* Returns x / (1 + e^-s) for t = -|s|, where s has x's sign, so that the exponent is never

@@ -84,12 +84,8 @@ qv_lanes_exps_avx512_cpu(const float *x, void *y, int64_t dtype, int64_t n, int6
 {
     const float log2e = 1.44269504f;
     __m512 factor = _mm512_set1_ps(scale * log2e), shift = _mm512_set1_ps(max * (scale * log2e));
-    switch (real_cpu(dtype)) {
-    case REAL_F32: return exps_f32(x, y, n, padded, factor, shift);
-    case REAL_BF16: return exps_bf16(x, y, n, padded, factor, shift);
-    case REAL_NONE: break;
-    }
-    return NAN;
+    return dtype == QV_F32 ? exps_f32(x, y, n, padded, factor, shift)
+                           : exps_bf16(x, y, n, padded, factor, shift);
 }
 
 /* Transposes 16 by 16 words in registers: for each bit s, elements (i,j) and (i-s,j+s) are swapped

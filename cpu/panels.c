@@ -90,7 +90,7 @@ qv_panels_transposed_cpu(const struct panels_cpu *p, const void *x, int64_t x_st
         const char *from = (const char *)x + (size_t)(first * x_stride) * element;
         int64_t left = rows - first, some = left < 0 ? 0 : left < p->width ? left : p->width;
 #if defined(__x86_64__) && defined(__GNUC__)
-        if (word == 4 && p->width % 16 == 0 && qv_isa_cpu() == ISA_AVX512_BF16_CPU) {
+        if (word == 4 && p->width % 16 == 0 && qv_x86_has_cpu(dnnl_cpu_isa_avx512_core_bf16)) {
             qv_lanes_transpose_words_avx512_cpu(panel, p->width, p->stride / p->width / p->group,
                                                 from, x_stride / p->group, some, p->k / p->group);
             continue;

@@ -19,7 +19,7 @@ qv_dnnl_check_cpu(dnnl_status_t status, const char *what, qv_error *err)
                                                   : QV_EBACKEND,
                    "%s: oneDNN says \"%s\"%s", what,
                    (size_t)status < sizeof texts / sizeof *texts ? texts[status] : "unknown",
-                   status == dnnl_unimplemented && qv_isa_cpu() < ISA_AVX512_CPU
+                   status == dnnl_unimplemented && !qv_x86_has_cpu(dnnl_cpu_isa_avx512_core)
                        ? "; this CPU does not multiply bf16: use dtype f32, the default here"
                        : "");
 }

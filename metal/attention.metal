@@ -4,7 +4,7 @@
  * arXiv:2205.14135): a threadgroup takes a block of queries of one head and goes over the keys of
  * its segment block by block. Scores never leave the registers.
  *
- * There are four simdgroups, each with A strips of 8 queries: Q, S and O are fragments of 8 x 8 in
+ * There are four simdgroups, each with a strip of 8 queries: Q, S and O are fragments of 8 x 8 in
  * registers, K and V lie in threadgroup memory. A lane holds two neighbours of one row of a
  * fragment (tile_row and tile_col of gemm.metal), and the four lanes of a row differ in bits 0 and
  * 3 of their number. The softmax works on that layout, and P has the layout that the second product
@@ -72,24 +72,20 @@ attention_stage(device const real *from, long step, uint rows, threadgroup real 
 }
 
 /* Computes S = Q K^T. */
-template <uint HEAD_DIM, uint STRIPS>
+template <uint HEAD_DIM>
 static inline void
-attention_scores(thread attention_strip<HEAD_DIM> (&strips)[STRIPS], threadgroup const real *keys,
-                 thread attention_sums (&s)[STRIPS][attention_tile<HEAD_DIM>::BLOCKS])
+attention_scores(thread attention_strip<HEAD_DIM> &strip, threadgroup const real *keys,
+                 thread attention_sums (&s)[attention_tile<HEAD_DIM>::BLOCKS])
 {
     typedef attention_tile<HEAD_DIM> tile;
 #pragma unroll
     for (uint j = 0; j < tile::BLOCKS; j++) {
-#pragma unroll
-        for (uint r = 0; r < STRIPS; r++)
-            s[r][j] = attention_sums(0);
+        s[j] = attention_sums(0);
 #pragma unroll
         for (uint f = 0; f < tile::FRAGMENTS; f++) {
             attention_factor k;
             simdgroup_load(k, keys + j * 8 * tile::PITCH + f * 8, tile::PITCH, ulong2(0), true);
-#pragma unroll
-            for (uint r = 0; r < STRIPS; r++)
-                simdgroup_multiply_accumulate(s[r][j], strips[r].q[f], k, s[r][j]);
+            simdgroup_multiply_accumulate(s[j], strip.q[f], k, s[j]);
         }
     }
 }
@@ -131,10 +127,10 @@ attention_softmax(thread attention_strip<HEAD_DIM> &strip,
 }
 
 /* Computes O += P V. */
-template <uint HEAD_DIM, uint STRIPS>
+template <uint HEAD_DIM>
 static inline void
-attention_values(thread attention_strip<HEAD_DIM> (&strips)[STRIPS],
-                 thread attention_factor (&p)[STRIPS][attention_tile<HEAD_DIM>::BLOCKS],
+attention_values(thread attention_strip<HEAD_DIM> &strip,
+                 thread attention_factor (&p)[attention_tile<HEAD_DIM>::BLOCKS],
                  threadgroup const real *values)
 {
     typedef attention_tile<HEAD_DIM> tile;
@@ -144,9 +140,7 @@ attention_values(thread attention_strip<HEAD_DIM> (&strips)[STRIPS],
         for (uint j = 0; j < tile::BLOCKS; j++) {
             attention_factor v;
             simdgroup_load(v, values + j * 8 * tile::PITCH + f * 8, tile::PITCH);
-#pragma unroll
-            for (uint r = 0; r < STRIPS; r++)
-                simdgroup_multiply_accumulate(strips[r].o[f], p[r][j], v, strips[r].o[f]);
+            simdgroup_multiply_accumulate(strip.o[f], p[j], v, strip.o[f]);
         }
 }
 
@@ -195,7 +189,7 @@ attention_find(constant attention_args &a, device const int *list, uint3 group, 
 }
 
 /* Computes one block of queries of head group.y, which is a threadgroup's whole work. */
-template <uint HEAD_DIM, uint STRIPS>
+template <uint HEAD_DIM>
 static inline void
 attention_block(constant attention_args &a, device const int *list, device const real *q,
                 device const real *k, device const real *v, device real *y,
@@ -203,13 +197,13 @@ attention_block(constant attention_args &a, device const int *list, device const
 {
     typedef attention_tile<HEAD_DIM> tile;
     group += uint3(a.first_block, a.first_head, 0);
-    const attention_place at = attention_find(a, list, group, 4 * STRIPS * 8);
-    const uint query = at.query + simd * STRIPS * 8 + tile_row(lane), n_keys = tile::KEYS;
+    const attention_place at = attention_find(a, list, group, 4 * 8);
+    const uint query = at.query + simd * 8 + tile_row(lane), n_keys = tile::KEYS;
     const long width = long(a.heads) * HEAD_DIM, row = at.first;
     threadgroup real *keys = (threadgroup real *)shared, *values = keys + n_keys * tile::PITCH;
-    attention_strip<HEAD_DIM> strips[STRIPS];
-    attention_sums s[STRIPS][tile::BLOCKS];
-    attention_factor p[STRIPS][tile::BLOCKS];
+    attention_strip<HEAD_DIM> strip;
+    attention_sums s[tile::BLOCKS];
+    attention_factor p[tile::BLOCKS];
 
     if (at.query >= at.rows) /* the whole threadgroup returns */
         return;
@@ -217,29 +211,22 @@ attention_block(constant attention_args &a, device const int *list, device const
     k += row * a.k_stride + group.y * HEAD_DIM;
     v += row * a.v_stride + group.y * HEAD_DIM;
     y += row * width + group.y * HEAD_DIM;
-#pragma unroll
-    for (uint r = 0; r < STRIPS; r++) /* queries past the last are copies of it */
-        attention_begin<HEAD_DIM>(strips[r], q + min(query + r * 8, at.rows - 1) * a.q_stride,
-                                  lane);
+    /* queries past the last are copies of it */
+    attention_begin<HEAD_DIM>(strip, q + min(query, at.rows - 1) * a.q_stride, lane);
     for (uint first = 0; first < at.rows; first += n_keys) {
         const uint n = min(n_keys, at.rows - first);
         threadgroup_barrier(mem_flags::mem_threadgroup); /* until the previous block was read */
         attention_stage<HEAD_DIM>(k + first * a.k_stride, a.k_stride, n, keys, thread_index);
         attention_stage<HEAD_DIM>(v + first * a.v_stride, a.v_stride, n, values, thread_index);
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        attention_scores<HEAD_DIM, STRIPS>(strips, keys, s);
-#pragma unroll
-        for (uint r = 0; r < STRIPS; r++)
-            attention_softmax<HEAD_DIM>(strips[r], s[r], p[r], a.scale * ATTENTION_LOG2E, n, lane);
-        attention_values<HEAD_DIM, STRIPS>(strips, p, values);
+        attention_scores<HEAD_DIM>(strip, keys, s);
+        attention_softmax<HEAD_DIM>(strip, s, p, a.scale * ATTENTION_LOG2E, n, lane);
+        attention_values<HEAD_DIM>(strip, p, values);
     }
-#pragma unroll
-    for (uint r = 0; r < STRIPS; r++)
-        attention_end<HEAD_DIM>(strips[r], query + r * 8 < at.rows, y + (query + r * 8) * width,
-                                lane);
+    attention_end<HEAD_DIM>(strip, query < at.rows, y + query * width, lane);
 }
 
-/* Defines a kernel for heads of one size. A is the strips of 8 queries of a simdgroup, 1 or 2. */
+/* Defines a kernel for heads of one size. */
 #define ATTENTION_KERNEL(NAME, HEAD_DIM)                                                           \
     kernel void NAME(constant attention_args &a [[buffer(0)]],                                     \
                      device const int *list [[buffer(1)]], device const real *q [[buffer(2)]],     \
@@ -250,12 +237,7 @@ attention_block(constant attention_args &a, device const int *list, device const
                      uint lane [[thread_index_in_simdgroup]],                                      \
                      uint simd [[simdgroup_index_in_threadgroup]])                                 \
     {                                                                                              \
-        if (A == 2)                                                                                \
-            attention_block<HEAD_DIM, 2>(a, list, q, k, v, y, shared, group, thread_index, lane,   \
-                                         simd);                                                    \
-        else                                                                                       \
-            attention_block<HEAD_DIM, 1>(a, list, q, k, v, y, shared, group, thread_index, lane,   \
-                                         simd);                                                    \
+        attention_block<HEAD_DIM>(a, list, q, k, v, y, shared, group, thread_index, lane, simd);   \
     }
 ATTENTION_KERNEL(attention_64, 64)
 ATTENTION_KERNEL(attention_72, 72)

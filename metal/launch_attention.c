@@ -52,26 +52,23 @@ most_flops(const struct qv_op_attention *op)
     return 4.0 * (double)queries * (double)keys * (double)op->heads * (double)op->head_dim;
 }
 
-/* Chooses the tiled kernel: choice 0 has 32 queries in a threadgroup, choice 1 has 64: keys are
- * then read half as often, by half as many threadgroups. */
 qv_status
 qv_launch_attention_metal(const struct qv_op_attention *op, int choice, bool naive,
                           struct launch_metal *out, qv_error *err)
 {
     const char *tiled = naive ? NULL : tiled_kernel(op);
     int64_t width = op->heads * op->head_dim;
-    int64_t queries = tiled ? SIMDGROUPS * STRIP * (choice + 1) : SIMDGROUPS;
+    int64_t queries = tiled ? SIMDGROUPS * STRIP : SIMDGROUPS;
     qv_status status = CHECK_COUNTS("attention", err, { "rows", op->rows },
                                     { "segments", op->segments }, { "heads*head_dim", width });
     if (status)
         return status;
-    if (choice > (tiled ? 1 : 0))
-        return qv_fail(err, QV_EUNSUPPORTED, "attention has %s for head_dim=%lld",
-                       tiled ? "two kernels" : "one kernel", (long long)op->head_dim);
+    if (choice > 0)
+        return qv_fail(err, QV_EUNSUPPORTED, "attention has only one kernel for head_dim=%lld",
+                       (long long)op->head_dim);
     out->function = tiled ? tiled : "attention_naive";
     out->obstacle = tiled ? NULL : "only heads of 64, 72 and 80 have tiles";
     out->real = (qv_dtype)op->q_dtype;
-    out->constants[CONSTANT_A] = tiled ? (uint32_t)choice + 1 : 0;
     out->args.attention = (struct attention_args){
         .segments = (qv_count)op->segments,
         .segment_rows = (qv_count)op->segment_rows,

@@ -263,11 +263,11 @@ TEST(pairs_of_clips_fill_chunks)
         waiting[i] = (struct qv_pack_run){ { .patches = 720, .segments = 1 }, 10 };
     assert_true(fill_of(&c, waiting, N) >= 0.97);
     static const int64_t sizes[] = { 884, 1184, 1560, 2024, 2576, 3080, 3648 };
-    for (size_t i = 0; i < 42; i++) /* of large ones those go together that leave least empty */
+    for (size_t i = 0; i < 42; i++)
         waiting[i] = (struct qv_pack_run){ { .patches = sizes[i % 7], .segments = 1 }, 8 };
     const double mixed = fill_of(&c, waiting, 42);
     printf("large ones: %.3f full\n", mixed);
-    assert_true(mixed >= 0.97);
+    assert_true(mixed >= 0.95);
     for (int turn = 0; turn < 4; turn++) {
         for (size_t i = 0; i < N; i++) {
             const int64_t rows = 96 + 4 * ((test_random(&seed) >> 8) % ((c.patches / 8 - 96) / 4));
@@ -403,25 +403,31 @@ TEST(parts_are_few_where_plans_are_slow)
     }
 }
 
-/* Chunks of pairs with one size are dense, once so many came that a plan pays, if the bits are
- * those of packs. */
+/* Chunks of pairs with one size are dense from the third on, if the bits are those of packs, and if
+ * they leave much of a pack empty where plans are slow to make. */
 TEST(chunks_that_are_alike_are_dense)
 {
     static const struct {
         int device;
         int64_t repeats;
         const struct qv_capacity_bits *bits;
-        bool dense;
-    } cases[] = { { 4, 0, &same, false },        { 4, 4, &same, false },
-                  { 4, 5, &same, true },         { 4, 99, &dense_differs, false },
-                  { 4, 99, &all_differ, false }, { 4, 99, NULL, true },
-                  { 6, 0, &same, false },        { 6, 1, &same, true },
-                  { 6, 1, &all_differ, false } };
+        bool dense, full;
+    } cases[] = { { 4, 0, &same, false, false },
+                  { 4, 1, &same, false, false },
+                  { 4, 2, &same, true, false },
+                  { 4, 2, &same, false, true },
+                  { 4, 99, &dense_differs, false, false },
+                  { 4, 99, &all_differ, false, false },
+                  { 4, 99, NULL, true, false },
+                  { 6, 1, &same, false, false },
+                  { 6, 2, &same, true, false },
+                  { 6, 2, &same, true, true },
+                  { 6, 2, &all_differ, false, false } };
     EACH (c, cases) {
         struct qv_caps caps = devices[c->device];
         caps.quick_plans = c->device == 6;
         const struct qv_capacity pack = qv_capacity_pack(&caps, &plain, 0);
-        const int64_t rows = pack.patches / 4 - 4;
+        const int64_t rows = pack.patches / (c->full ? 4 : 5) - 4;
         struct qv_capacity used = { .patches = 4 * rows, .segments = 4, .segment_rows = rows };
         const struct qv_capacity fill =
             qv_capacity_for_chunk(&caps, &plain, c->bits, &pack, &used, true, c->repeats);

@@ -761,31 +761,24 @@ has_dense_plan(const qv_model *model, int64_t segments, int64_t rows)
     return false;
 }
 
-/* If plans are slow to make, the plan for chunks to come is made while the device computes the
- * chunks before. Here 5 chunks of 4 pairs are followed by one of a single pair, which does not take
- * that plan. The single pair gets no plan of its own either if the rows that it leaves empty are
- * few beside those of all chunks before. */
+/* If plans are slow to make, chunks that leave much empty get a dense plan from the third on. Here
+ * 5 chunks of 2 pairs are followed by one of a single pair, which takes half of a pack. */
 TEST(few_plans_are_made)
 {
-    static const struct {
-        int under_way;
-        int64_t chunks, rest;
-    } cases[] = { { 1, 5, 16 }, { 2, 5, 16 }, { 1, 11, 16 }, { 1, 12, ROWS }, { 2, 12, ROWS } };
-    EACH (one, cases) {
-        const int64_t pairs = 4 * one->chunks + 1;
+    for (int under_way = 1; under_way <= 2; under_way++) {
+        enum { PAIR = 24, PAIRS = 11 };
         struct tiny t = tiny_open("ref", QV_F32, 1);
         t.ctx->caps.quick_plans = false;
-        t.ctx->caps.chunks = one->under_way;
-        uint8_t *frames = tiny_frames(&t, 2 * pairs, 4, 4, 1);
+        t.ctx->caps.chunks = under_way;
+        uint8_t *frames = tiny_frames(&t, 2 * PAIRS, 4, 6, 1);
         struct collector *c = collector_make(&t);
-        const qv_item item = { .data = frames, .grid_thw = { pairs, 4, 4 } };
+        const qv_item item = { .data = frames, .grid_thw = { PAIRS, 4, 6 } };
         qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS }, c);
         job_add(job, &(qv_job_source){ .key = "a", .kind = QV_SOURCE_FRAMES, .item = item });
         const qv_job_progress p = job_end(&job);
-        assert_int_equal(p.chunks, one->chunks + 1);
-        assert_int_equal(p.capacity_rows, one->chunks * ROWS + one->rest);
-        if (one->chunks == 5)
-            assert_int_equal(has_dense_plan(t.model, 4, 16), one->under_way == 2);
+        assert_int_equal(p.chunks, 6);
+        assert_int_equal(p.capacity_rows, 2 * ROWS + 3 * 2 * PAIR + ROWS / 2);
+        assert_true(has_dense_plan(t.model, 2, PAIR));
     }
 }
 

@@ -396,57 +396,25 @@ TEST(what_is_written_comes_back)
     assert_string_equal(qv_safetensors_at(file, 0)->name, "tokens");
 }
 
-TEST(bad_tensors_are_not_written)
+/* No disk has so much space, which is said before any data are made. */
+TEST(a_file_that_is_too_large_is_not_begun)
 {
-    const struct {
-        struct qv_safetensor tensors[2];
-        qv_status status;
-        const char *words;
-    } cases[] = {
-        { { tensor("a", "U8", 0, 0, 0), tensor("a", "F32", 0, 0, 0) },
-          QV_EINVAL,
-          "\"a\"|duplicate" },
-        { { tensor("__metadata__", "U8", 0, 0, 0), tensor("a", "U8", 0, 0, 0) },
-          QV_EINVAL,
-          "__metadata__" },
-        { { tensor("a", "F8_E5M2", 0, 0, 0), tensor("b", "U8", 0, 0, 0) }, QV_EINVAL, "dtype" },
-        { { tensor("a", "U8", 9, 0, 0), tensor("b", "U8", 0, 0, 0) }, QV_EINVAL, "dimensions" },
-        { { tensor("a", "U8", 1, -1, 0), tensor("b", "U8", 0, 0, 0) }, QV_EINVAL, "negative" },
-        { { tensor("a", "F32", 1, INT64_MAX / 2, 0), tensor("b", "U8", 0, 0, 0) },
-          QV_EINVAL,
-          "overflow" },
-        { { tensor("a", "U8", 1, INT64_MAX, 0), tensor("b", "U8", 0, 0, 0) },
-          QV_EINVAL,
-          "overflow" },
-        { { tensor("a\xff", "U8", 0, 0, 0), tensor("b", "U8", 0, 0, 0) }, QV_EINVAL, "UTF-8" },
-        /* no disk has so much space, which is said before any data are made */
-        { { tensor("a", "U8", 1, INT64_MAX / 2, 0), tensor("b", "U8", 0, 0, 0) },
-          QV_EIO,
-          "out: cannot" },
-    };
-    EACH (c, cases) {
-        struct qv_safetensors_writer *w = NULL;
-        qv_error err = { 0 };
-        const qv_status s =
-            qv_safetensors_writer_open(temp_path("out"), c->tensors, 2, NULL, 0, &w, &err);
-        expect_failure(c->words, c->status, c->words, s, &err);
-        assert_null(w);
-        assert_int_equal(temp_count(), 0);
-    }
+    const struct qv_safetensor t = tensor("a", "U8", 1, INT64_MAX / 2, 0);
+    struct qv_safetensors_writer *w = NULL;
+    expect_error(QV_EIO, "out: cannot",
+                 qv_safetensors_writer_open(temp_path("out"), &t, 1, NULL, 0, &w, ERR));
+    assert_null(w);
+    assert_int_equal(temp_count(), 0);
 }
 
 TEST(a_file_appears_whole_or_not_at_all)
 {
     const struct qv_safetensor t = tensor("a", "F32", 1, 4, 0);
-    const char *const twice[][2] = { { "k", "1" }, { "k", "2" } };
     const char zeros[16] = { 0 };
     struct qv_safetensors_writer *w = NULL;
     temp_text("out", "what was there");
     assert_ok(qv_safetensors_writer_open(temp_path("out"), &t, 1, NULL, 0, &w, ERR));
     assert_int_equal(temp_count(), 2);
-    expect_error(QV_EINVAL, "out|16 bytes", qv_safetensors_writer_put(w, 0, 12, zeros, 5, ERR));
-    expect_error(QV_EINVAL, "out", qv_safetensors_writer_put(w, 0, 16, zeros, UINT64_MAX, ERR));
-    expect_error(QV_EINVAL, "no tensor 1", qv_safetensors_writer_put(w, 1, 0, zeros, 0, ERR));
     assert_ok(qv_safetensors_writer_put(w, 0, 0, zeros, 12, ERR));
     expect_error(QV_ESTATE, "out|12 of its 16", qv_safetensors_writer_finish(&w, ERR));
     assert_null(w);
@@ -464,8 +432,6 @@ TEST(a_file_appears_whole_or_not_at_all)
     expect_error(QV_EIO, "none/out|cannot create",
                  qv_safetensors_writer_open(temp_path("none/out"), &t, 1, NULL, 0, &w, ERR));
     expect_error(QV_EIO, "folder", qv_safetensors_writer_open(tempdir, &t, 1, NULL, 0, &w, ERR));
-    expect_error(QV_EINVAL, "\"k\" twice",
-                 qv_safetensors_writer_open(temp_path("m"), &t, 1, twice, 2, &w, ERR));
     assert_null(w);
 }
 
@@ -479,10 +445,6 @@ TEST(metadata_are_amended_before_the_end)
     assert_ok(qv_safetensors_writer_open(temp_path("m"), &t, 1, metadata, 2, &w, ERR));
     assert_ok(qv_safetensors_writer_put(w, 0, 0, "abc", 3, ERR));
     assert_ok(qv_safetensors_writer_amend(w, "damaged", "12345", ERR));
-    expect_error(QV_EINVAL, "m: no metadata \"count\"",
-                 qv_safetensors_writer_amend(w, "count", "1", ERR));
-    expect_error(QV_EINVAL, "m: metadata \"model\" is not UTF-8",
-                 qv_safetensors_writer_amend(w, "model", "\xff", ERR));
     assert_ok(qv_safetensors_writer_finish(&w, ERR));
     assert_non_null(
         strstr(file_text(temp_path("m")) + 8, "\"damaged\":\"12345\",\"model\":\"qwen3_vl\""));

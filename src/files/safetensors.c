@@ -23,16 +23,13 @@ struct qv_safetensors {
     json_t *metadata; /* NULL: it has none */
 };
 
-/* The format's dtypes: name, bits, and whether qv_safetensors_writer writes it. */
+/* The format's dtypes: name and bits. */
 static const struct qv_safetensors_dtype dtypes[] = {
-    { "BOOL", 8, false },        { "F4", 4, false },          { "F6_E2M3", 6, false },
-    { "F6_E3M2", 6, false },     { "U8", 8, true },           { "I8", 8, false },
-    { "F8_E5M2", 8, false },     { "F8_E4M3", 8, false },     { "F8_E8M0", 8, false },
-    { "F8_E4M3FNUZ", 8, false }, { "F8_E5M2FNUZ", 8, false }, { "I16", 16, false },
-    { "U16", 16, false },        { "F16", 16, true },         { "BF16", 16, true },
-    { "I32", 32, true },         { "U32", 32, true },         { "F32", 32, true },
-    { "C64", 64, false },        { "F64", 64, true },         { "I64", 64, true },
-    { "U64", 64, false },
+    { "BOOL", 8 }, { "F4", 4 },      { "F6_E2M3", 6 },     { "F6_E3M2", 6 },     { "U8", 8 },
+    { "I8", 8 },   { "F8_E5M2", 8 }, { "F8_E4M3", 8 },     { "F8_E8M0", 8 },     { "I16", 16 },
+    { "U16", 16 }, { "F16", 16 },    { "F8_E4M3FNUZ", 8 }, { "F8_E5M2FNUZ", 8 }, { "BF16", 16 },
+    { "I32", 32 }, { "U32", 32 },    { "F32", 32 },        { "C64", 64 },        { "F64", 64 },
+    { "I64", 64 }, { "U64", 64 },
 };
 
 const struct qv_safetensors_dtype *

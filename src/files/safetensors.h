@@ -26,7 +26,6 @@ struct qv_safetensor {
 struct qv_safetensors_dtype {
     const char *name;
     unsigned bits;
-    bool is_written; /* qv_safetensors_writer can write it */
 };
 /* The format's dtype of this name, or NULL. */
 const struct qv_safetensors_dtype *qv_safetensors_dtype(const char *name);
@@ -84,8 +83,9 @@ bool qv_header_end(struct qv_text *t, size_t bytes);
 
 /* Writing. Opening makes the header from all tensors; then each tensor's data is put, in pieces
  * of any size and order; at finish the file appears under its name, whole or not at all.
- * metadata has n_metadata pairs of texts. Of each tensor, name, dtype_name (F32, BF16, F16, F64,
- * U8, I32, I64), n_dims and shape are read; tensors are written in the order given. */
+ * metadata has n_metadata pairs of texts. Of each tensor, name, dtype_name, n_dims and shape are
+ * read; tensors are written in the order given. Names and texts must be UTF-8, and each name
+ * must come once. */
 struct qv_safetensors_writer;
 struct qv_atomic_file;
 qv_status qv_safetensors_writer_open(const char *path, const struct qv_safetensor *tensors,
@@ -94,8 +94,8 @@ qv_status qv_safetensors_writer_open(const char *path, const struct qv_safetenso
 /* Writes bytes of tensor i's data from `begin` on. No byte may be written twice. */
 qv_status qv_safetensors_writer_put(struct qv_safetensors_writer *w, size_t i, uint64_t begin,
                                     const void *data, uint64_t bytes, qv_error *err);
-/* Replaces a metadata text by one up to 32 bytes longer, for what is known only after the data
- * are written. */
+/* Replaces the text of a key in metadata by one up to 32 bytes longer, for what is known only after
+ * the data are written. */
 qv_status qv_safetensors_writer_amend(struct qv_safetensors_writer *w, const char *key,
                                       const char *text, qv_error *err);
 /* Returns QV_ESTATE if a tensor's data is not complete. Frees the writer in any case. A failure

@@ -195,45 +195,21 @@ qv_capacity_for_fill(const struct qv_caps *caps, const struct qv_config *c,
     return *pack;
 }
 
-/* Returns how many alike chunks must come before the following ones get a dense plan. */
-static int64_t
-chunks_worth_a_plan(const struct qv_caps *caps, const struct qv_capacity *pack,
-                    const struct qv_capacity *used)
-{
-    if (caps->quick_plans)
-        return 1;
-    return is_nearly_full(pack, used->patches)
-               ? qv_at_least(QV_NEARLY_FULL_ALIKE,
-                             used->segments * used->segments / QV_SEGMENTS_SQUARED_ALIKE)
-               : QV_FEW_ALIKE;
-}
-
-/* Returns how many rows a chunk is computed in. If plans are slow to make, a few alike chunks among
- * many get no plan of their own. */
-static struct qv_capacity
-rows_for_chunk(const struct qv_caps *caps, const struct qv_config *c,
-               const struct qv_capacity_bits *bits, const struct qv_capacity *pack,
-               const struct qv_capacity *used, bool more, int64_t repeats)
-{
-    struct qv_capacity fill = *used;
-    if (!caps->quick_plans &&
-        (is_nearly_full(pack, used->patches) || (more && repeats < QV_FEW_ALIKE)))
-        return *pack;
-    if (!caps->quick_plans && !more)
-        for (fill.patches = pack->patches; fill.patches > 1 && fill.patches / 2 >= used->patches;)
-            fill.patches /= 2;
-    return qv_capacity_for_fill(caps, c, bits, pack, &fill);
-}
-
 struct qv_capacity
 qv_capacity_for_chunk(const struct qv_caps *caps, const struct qv_config *c,
                       const struct qv_capacity_bits *bits, const struct qv_capacity *pack,
                       const struct qv_capacity *used, bool more, int64_t repeats)
 {
-    if (used->segment_rows && repeats >= chunks_worth_a_plan(caps, pack, used) &&
-        (!bits || qv_capacity_same_bits(bits, used, pack)))
-        return *used;
-    struct qv_capacity chunk = rows_for_chunk(caps, c, bits, pack, used, more, repeats);
+    const bool alike = repeats >= QV_FEW_ALIKE;
+    struct qv_capacity chunk = *pack, fill = *used;
+    if (caps->quick_plans || (!is_nearly_full(pack, used->patches) && (alike || !more))) {
+        if (used->segment_rows && alike && (!bits || qv_capacity_same_bits(bits, used, pack)))
+            return *used;
+        if (!caps->quick_plans && !more)
+            for (fill.patches = pack->patches; fill.patches / 2 >= qv_at_least(used->patches, 1);)
+                fill.patches /= 2;
+        chunk = qv_capacity_for_fill(caps, c, bits, pack, &fill);
+    }
     const int64_t few = qv_at_least(chunk.patches / QV_LARGE_SEGMENT_ROWS, QV_LEAST_SEGMENTS);
     if (!caps->free_segments && (more || chunk.patches == pack->patches) && used->segments <= few &&
         few < chunk.segments)

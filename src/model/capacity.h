@@ -37,29 +37,9 @@ enum {
      * gets a plan, because two may come by chance. A first job of 42 clips of seven sizes takes
      * 1.384 s instead of 1.64. */
     QV_FEW_ALIKE = 2,
-    /* Alike chunks that are nearly full get a dense plan once this many came, or segments^2 / 3,
-     * where the plan pays: attention in a pack takes 1.6 ms more per chunk with 3 segments, 0.35
-     * with 6, and 0.25 with 16. */
-    QV_NEARLY_FULL_ALIKE = 4,
-    QV_SEGMENTS_SQUARED_ALIKE = 3,
-    /* After this many alike chunks, the next one's plan is made while the device computes. With the
-     * two QV_..._ALIKE above, pairs of 4,096 patches take 2 % less time. */
-    QV_ALIKE_BEFORE = 2,
-    /* One row per this many patches may be left empty for lack of a plan. It is part of
-     * QV_FEW_ALIKE's 1.384 s; not measured apart. */
-    QV_MANY_ROWS = 16,
-    /* If at most this share of a chunk is left empty, nothing better is searched for. QV_MOST_SUMS:
-     * the grains that the search divides a chunk into. 42 clips of seven large sizes fill 0.975 of
-     * their chunks by it, and 0.959 by the largest that fit. QV_FEEDER_PIECES (qwenvit.h) bounds
-     * the search: images of 64 sizes fill 0.76 of chunks of 6,144 patches in the order given, and
-     * 0.97 if the best of 16 are taken; but 24,576 patches hold a hundred small images. */
-    QV_WORTH_A_SEARCH = 128,
-    QV_MOST_SUMS = 4096,
-    /* Not measured apart. QV_CHOICE_CHUNKS: how many chunks a pack's waiting pairs must amount to
-     * before one is filled, so that there is a choice. QV_ITEM_CHUNKS: how many those of one item
-     * may amount to. QV_CHUNK_PIECES: the shares of a chunk in which a clip is read, so that its
-     * pairs wait early and a job's last clips leave the device little to do. */
-    QV_CHOICE_CHUNKS = 2,
+    /* Not measured apart. QV_ITEM_CHUNKS: how many chunks the waiting pairs of one item may amount
+     * to. QV_CHUNK_PIECES: the shares of a chunk in which a clip is read, so that its pairs wait
+     * early and a job's last clips leave the device little to do. */
     QV_ITEM_CHUNKS = 2,
     QV_CHUNK_PIECES = 8,
 };
@@ -120,14 +100,14 @@ struct qv_capacity qv_capacity_for_fill(const struct qv_caps *caps, const struct
                                         const struct qv_capacity *pack,
                                         const struct qv_capacity *used);
 
-/* Returns the capacity for a chunk on a device where plans are slow to make, so that a plan must
- * serve several chunks. `repeats` is the number of chunks like this one right before it. If `more`
- * chunks follow, a chunk that leaves more than a tenth empty gets the capacity that suits it from
- * the third alike chunk on; if none follow, the rest gets a half, a quarter and so on of the pack.
- * used->segment_rows is the number of patches of the chunk's pairs if all have the same, else 0.
- * Pairs of one size get dense attention if that gives the pack's bits and enough such chunks came
- * to be worth a plan. Otherwise a chunk of few segments gets a plan with room for few, on devices
- * where room costs time. */
+/* Returns the capacity for a chunk of which `used` is filled. Where plans are slow to make, a plan
+ * must serve several chunks. `repeats` is the number of chunks like this one right before it. If
+ * `more` chunks follow, a chunk that leaves more than a tenth empty gets the capacity that suits it
+ * from the third alike chunk on; if none follow, the rest gets a half, a quarter and so on of the
+ * pack. used->segment_rows is the number of patches of the chunk's pairs if all have the same, else
+ * 0: such pairs get dense attention from the third chunk on if that gives the pack's bits.
+ * Otherwise a chunk of few segments gets a plan with room for few, on devices where room costs
+ * time. */
 struct qv_capacity qv_capacity_for_chunk(const struct qv_caps *caps, const struct qv_config *c,
                                          const struct qv_capacity_bits *bits,
                                          const struct qv_capacity *pack,

@@ -57,7 +57,7 @@ typedef struct qv_feeder_piece {
     bool ends, last;     /* it ends what the put added; it ends the item */
 } qv_feeder_piece;
 
-/* The most pieces in a chunk, and the most that are considered to fill it. */
+/* The most pieces in a chunk, and the most that it is chosen from. */
 #define QV_FEEDER_PIECES 256
 
 /* A chunk, valid from qv_feeder_ready until the next qv_feeder_ready after it was pulled. Tokens
@@ -91,19 +91,18 @@ qv_status qv_feeder_add(qv_feeder *feeder, qv_input input, const qv_item *item, 
 qv_status qv_feeder_put(qv_feeder *feeder, qv_feed *feed, const void *data, void *user,
                         qv_error *err);
 
-/* Chooses the device's next chunk: as many of the oldest pairs as fit, then the pairs that fill it
- * best. qv_feeder_push must follow. now_s is the time on any clock, in seconds. `more` says that
- * more pairs are coming, and can be put before the waiting ones are pushed. The waiting pairs then
- * wait for a full chunk: while the device works, and once it is idle for as long as it takes to
- * compute a full chunk. Without `more` they go at once. Returns NULL if no chunk may go yet, or if
- * a chunk must be pulled first; *wait_s is lowered to the seconds after which to ask again. */
+/* Chooses the device's next chunk: as many of the oldest pairs as fit, then of the largest that
+ * still fit. qv_feeder_push must follow. now_s is the time on any clock, in seconds. `more` says
+ * that more pairs are coming, and can be put before the waiting ones are pushed. The waiting pairs
+ * then wait for a full chunk: while the device works, and once it is idle for as long as it takes
+ * to compute a full chunk. Without `more` they go at once. Returns NULL if no chunk may go yet, or
+ * if a chunk must be pulled first; *wait_s is lowered to the seconds after which to ask again. */
 const qv_feeder_chunk *qv_feeder_ready(qv_feeder *feeder, int device, double now_s, bool more,
                                        double *wait_s);
 
-/* Pushes the chunk that qv_feeder_ready chose, and may make a plan for later chunks while the
- * device computes. Returns what qv_plan_create and qv_plan_push return. If the chunk is `refused`,
- * only its items have failed; after any other failure the device is lost: drop its items, and do
- * not use it again. */
+/* Pushes the chunk that qv_feeder_ready chose. Returns what qv_plan_create and qv_plan_push return.
+ * If the chunk is `refused`, only its items have failed; after any other failure the device is
+ * lost: drop its items, and do not use it again. */
 qv_status qv_feeder_push(qv_feeder *feeder, int device, qv_error *err);
 
 /* Waits for the device's oldest chunk and writes its tokens, like qv_plan_pull. */

@@ -17,7 +17,6 @@ struct offer {
     size_t n;
     qv_capacity all;
     int64_t oldest; /* the number of its put */
-    bool blocks;    /* nothing more can be put until some of these go */
 };
 
 /* Returns whether a device may take a piece, if `first` is the first item that it may take. With
@@ -35,7 +34,7 @@ gather(const qv_feeder *f, int device, const struct qv_feeder_pack *pack, struct
 {
     const struct qv_fed *first = NULL;
     const struct qv_waiting *p = pack->waiting;
-    *offer = (struct offer){ .oldest = INT64_MAX, .blocks = pack->n >= QV_FEEDER_PIECES };
+    *offer = (struct offer){ .oldest = INT64_MAX };
     for (int i = 0; p && i < QV_FEEDER_PIECES; i++, p = p->next) {
         const struct qv_fed *fed = p->fed;
         if (!may_take(f, device, first, fed))
@@ -47,31 +46,29 @@ gather(const qv_feeder *f, int device, const struct qv_feeder_pack *pack, struct
         offer->all.patches += pairs * fed->pair.patches;
         offer->all.segments += pairs * fed->pair.segments;
         offer->all.windows += pairs * fed->pair.windows;
-        offer->blocks |= fed->put < fed->whole.grid_thw[0] && fed->shown.full;
         offer->runs[offer->n++] = (struct qv_pack_run){ fed->pair, pairs };
     }
 }
 
-/* Returns whether enough pairs wait. For the usual pack two chunks' worth is enough, so that there
- * is a choice of what fits together. Pairs with a capacity of their own are all alike, so one chunk
- * is enough. */
+/* Returns whether a chunk's worth of pairs waits. Pairs with a capacity of their own are all alike,
+ * so as many as fit are enough. */
 static bool
 is_enough(const qv_feeder *f, const qv_capacity *c, const struct offer *offer)
 {
     const qv_capacity *all = &offer->all;
     if (!qv_capacity_equal(c, &f->pack))
         return all->segments >= qv_capacity_fits(c, &offer->runs[0].pair);
-    return all->patches >= QV_CHOICE_CHUNKS * c->patches ||
-           all->segments >= QV_CHOICE_CHUNKS * c->segments ||
-           (c->windows && all->windows >= QV_CHOICE_CHUNKS * c->windows);
+    return all->patches >= c->patches || all->segments >= c->segments ||
+           (c->windows && all->windows >= c->windows);
 }
 
-/* Returns whether a chunk is filled now: enough pairs wait, or no more are waited for. */
+/* Returns whether a chunk is filled now: enough pairs wait, or no more are waited for, or none can
+ * be put until some go. */
 static bool
 may_go(const qv_feeder *f, const struct qv_feeder_pack *pack, const struct offer *offer, bool waits)
 {
-    return offer->n &&
-           (!waits || f->alone || offer->blocks || is_enough(f, &pack->capacity, offer));
+    return offer->n && (!waits || f->alone || pack->n >= QV_FEEDER_PIECES ||
+                        is_enough(f, &pack->capacity, offer));
 }
 
 /* Moves taken[i] pairs of each offered run from the pack into the chunk. */
@@ -114,22 +111,6 @@ size_of(const qv_feeder *f, const struct qv_filled *chunk)
     return used;
 }
 
-/* Returns whether a chunk is one of many: either more chunks wait, or the rows that it leaves empty
- * are few compared with all that were computed, and cost the device less time than a plan of its
- * own would. */
-static bool
-is_one_of_many(const qv_feeder *f, struct qv_feeder_device *d, const struct qv_filled *chunk,
-               const qv_capacity *used)
-{
-    const bool more = !chunk->shown.is_rest;
-    const int64_t spared = d->spared + chunk->room.patches - used->patches;
-    const bool little = QV_MANY_ROWS * spared <= d->rows && !f->is_call;
-    d->rows += used->patches;
-    if (!more && little)
-        d->spared = spared;
-    return more || little;
-}
-
 /* Decides the capacity of a chunk's plan. A chunk that is not full takes a smaller one with the
  * same bits, or any smaller one if the device promises no bits. A call of qv_encode makes no dense
  * plans. */
@@ -143,10 +124,9 @@ set_capacity(const qv_feeder *f, struct qv_feeder_device *d, struct qv_filled *c
     d->last = used;
     chunk->shown.rows = used.patches;
     chunk->capacity = chunk->room;
-    if (!f->fixed) {
-        const bool many = is_one_of_many(f, d, chunk, &used);
-        chunk->capacity = qv_chunk_capacity(d->model, &chunk->room, &used, many, d->repeats);
-    }
+    if (!f->fixed)
+        chunk->capacity =
+            qv_chunk_capacity(d->model, &chunk->room, &used, !chunk->shown.is_rest, d->repeats);
 }
 
 /* Lowers the room of a pack to the smallest bucket that holds all that waits in it and gives the
@@ -245,23 +225,6 @@ take_plan(const qv_feeder *f, struct qv_feeder_device *d, struct qv_filled *chun
     return status;
 }
 
-/* While the device computes, makes the plan that the next chunk takes if it is like this one and
- * the two before. The chunk that takes it reports a failure. */
-static void
-make_next_plan(const qv_feeder *f, struct qv_feeder_device *d, const struct qv_filled *chunk)
-{
-    qv_plan_options options = options_of(f, chunk);
-    qv_plan *plan = NULL;
-    qv_error ignored;
-    if (chunk->shown.is_rest || d->repeats < QV_ALIKE_BEFORE || f->fixed || f->is_call ||
-        d->model->ctx->caps.chunks < 2)
-        return;
-    options.capacity = qv_chunk_capacity(d->model, &chunk->room, &d->last, true, d->repeats + 1);
-    if (!qv_capacity_equal(&options.capacity, &chunk->capacity) &&
-        !qv_plan_create(d->model, &options, &plan, &ignored))
-        qv_plan_free(&plan);
-}
-
 /* ---- chunks under way ------------------------------------------------------------------------ */
 
 static struct qv_filled *
@@ -277,10 +240,9 @@ qv_feeder_oldest(const qv_feeder *f, int device)
     return d->n_pulled < d->n_pushed ? &d->chunks[d->n_pulled % QV_MOST_CHUNKS].shown : NULL;
 }
 
-/* Notes when the device went on to its next chunk or ran out of chunks. Once it has nothing to do
- * and nothing more is coming, the next chunk no longer counts as one of many. */
+/* Notes when the device went on to its next chunk or ran out of chunks. */
 static void
-take_time(const qv_feeder *f, struct qv_feeder_device *d, double now_s, bool more)
+take_time(struct qv_feeder_device *d, double now_s)
 {
     if (d->n_timed < d->n_pulled) {
         const struct qv_filled *last = &d->chunks[(d->n_pulled - 1) % QV_MOST_CHUNKS];
@@ -288,11 +250,8 @@ take_time(const qv_feeder *f, struct qv_feeder_device *d, double now_s, bool mor
         d->began_s = now_s;
         d->n_timed = d->n_pulled;
     }
-    if (d->n_pulled < d->n_pushed)
-        return;
-    d->began_s = now_s;
-    if (!more && !f->packs)
-        d->rows = d->spared = 0;
+    if (d->n_pulled == d->n_pushed)
+        d->began_s = now_s;
 }
 
 /* Returns whether the device waits for its next chunk to fill: while it computes another one, and
@@ -319,7 +278,7 @@ qv_feeder_ready(qv_feeder *f, int device, double now_s, bool more, double *wait_
     struct qv_filled *chunk = next_of(d);
     if (d->n_pushed - d->n_pulled >= d->model->ctx->caps.chunks)
         return NULL;
-    take_time(f, d, now_s, more);
+    take_time(d, now_s);
     if (d->has_turn && qv_turn_is_wanted(d->model->ctx)) /* it ends once all chunks are pulled */
         return NULL;
     d->is_chosen = d->is_chosen || choose(f, device, chunk, more && waits_on(f, d, now_s, wait_s));
@@ -356,7 +315,6 @@ push(const qv_feeder *f, struct qv_feeder_device *d, qv_error *err)
     chunk->shown.capacity_rows = chunk->plan->capacity.patches;
     chunk->shown.capacity_tokens =
         chunk->plan->capacity.patches / (d->model->config.merge * d->model->config.merge);
-    make_next_plan(f, d, chunk);
     return QV_OK;
 }
 

@@ -64,9 +64,6 @@ struct qv_feeder_device {
     double began_s, took_s, until_s;
     qv_capacity last; /* what the last chunk took */
     int64_t repeats;  /* chunks before it that took the same */
-    /* rows: patches of the chunks since the device last ran out of work. spared: rows that those
-     * chunks left empty because no plan was made for them */
-    int64_t rows, spared;
 };
 
 struct qv_feeder {

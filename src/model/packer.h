@@ -14,8 +14,7 @@ struct qv_pack_run {
 /*
  * Chooses which frame pairs go into the next chunk. waiting[n] begins with the oldest, and each of
  * its pairs fits the chunk by itself. As many pairs of the oldest go as fit, so that none waits
- * forever; then the combination of the others that fills the chunk best. If it needs too many
- * segments, the largest pairs that still fit go instead. Of two alike runs the older goes first.
+ * forever; then of the largest that still fit. Of two alike runs the older goes first.
  * Only the first QV_FEEDER_PIECES runs are considered. taken[QV_FEEDER_PIECES] becomes the number
  * of pairs taken from each run. Returns the number of runs that pairs were taken from.
  */

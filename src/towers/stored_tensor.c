@@ -48,16 +48,7 @@ check_shape(const struct qv_config *c, const struct qv_tensor_spec *spec,
 static bool
 can_be_loaded(const struct qv_safetensor *t)
 {
-    switch (t->dtype) {
-    case QV_F32:
-    case QV_F16:
-    case QV_BF16: return true;
-    case QV_U8:
-    case QV_I32:
-    case QV_DTYPE_AUTO:
-    case QV_DTYPE_MAX: break;
-    }
-    return false;
+    return t->dtype == QV_F32 || t->dtype == QV_F16 || t->dtype == QV_BF16;
 }
 
 /* ---- matrices quantised in groups ------------------------------------------------------------ */

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Times torch's Conv3d, for a checkpoint's patch embedding and for a list of shapes."""
 import os
-import re
 
 # first, as common must be imported before torch
 from torch_times import common, left_out, measure, reason, report
@@ -34,69 +33,36 @@ def bench_patch_embed(args):
 
 # ---- conv3d ------------------------------------------------------------------------------------
 
-INTEGER, TRIPLE, ANY = "an integer", "three integers with commas between them", "a value"
-FORMS = {INTEGER: r"-?\d+", TRIPLE: r"-?\d+,-?\d+,-?\d+", ANY: ".+"}
-FIELDS = {  # a field's form, and its default; None: it must be given
-    "n": (INTEGER, "1"), **dict.fromkeys("dhwco", (INTEGER, None)), "kernel": (TRIPLE, None),
-    "stride": (TRIPLE, "1,1,1"), "dilation": (TRIPLE, "1,1,1"), "pad_front": (TRIPLE, "0,0,0"),
-    "pad_back": (TRIPLE, "0,0,0"), "groups": (INTEGER, "1"), "bias": (INTEGER, "0"),
-    "residual_rows": (INTEGER, "0"), "causal": ("none|zeros|first", "none"),
-    "layout": ("channels_first|channels_last|patch_rows|frames_u8", "channels_first"),
-    "act": ("none|gelu_tanh|gelu_erf", "none"), "dtype": ("auto|f32|bf16", "auto"),
-    # these do not change the convolution's time
-    **dict.fromkeys(("merge", "frames_equal", "alpha", "pixel_scale", "pixel_shift"), (ANY, ""))}
-
-
-def parse_shape(line, where):
-    """Returns a shapes line as a dict with all defaults filled in, and its name and text."""
-    name, colon, text = line.partition(":")
-    words = (text if colon else line).split()
-    given = dict(word.partition("=")[::2] for word in words)
-    for word in words:
-        field, _, value = word.partition("=")
-        if field not in FIELDS:
-            raise SystemExit(f'{where}: unknown field "{field}"; fields are {", ".join(FIELDS)}')
-        if given[field] != value or not re.fullmatch(FORMS.get(FIELDS[field][0], FIELDS[field][0]), value):
-            raise SystemExit(f"{where}: {word} must be given once, with {FIELDS[field][0]}")
-    d = {field: given.get(field, default) for field, (_, default) in FIELDS.items()}
-    missing = [field for field, value in d.items() if value is None]
-    if missing:
-        raise SystemExit(f"{where}: {', '.join(missing)} must be given")
-    for field, (form, _) in FIELDS.items():
-        if form in (INTEGER, TRIPLE):
-            numbers = tuple(map(int, d[field].split(",")))
-            d[field] = numbers if form == TRIPLE else numbers[0]
-    if d["c"] % d["groups"] or d["o"] % d["groups"]:
-        raise SystemExit(f"{where}: groups {d['groups']} must divide c {d['c']} and o {d['o']}")
-    if d["causal"] != "none" and d["pad_back"][0]:
-        raise SystemExit(f"{where}: causal padding has no pad_back on the depth axis")
-    d["desc"] = " ".join(words)
-    d["case"] = name.strip() if colon else d["desc"]
-    return d
+DEFAULTS = {"n": "1", "stride": "1,1,1", "dilation": "1,1,1", "pad_front": "0,0,0", "pad_back": "0,0,0", "groups": "1",
+            "bias": "0", "residual_rows": "0", "causal": "none", "layout": "channels_first", "act": "none", "dtype": "auto"}
+WORDS = {"causal", "layout", "act", "dtype", "merge", "frames_equal", "alpha", "pixel_scale", "pixel_shift"}
 
 
 def read_shapes(path):
+    """Yields each line of a shapes file as a dict with all defaults filled in, and its name and text. `qwenvit bench
+    conv3d` checks the same file."""
     with open(path, encoding="utf-8") as f:
-        lines = [(i, line.strip()) for i, line in enumerate(f, 1)]
-    return [parse_shape(line, f"{path}:{i}") for i, line in lines if line and line[0] != "#"]
-
-
-def split_padding(d, axes, first=0):
-    """Returns (padding that must be copied before and after each axis, without `first` frames; padding that
-    the convolution itself can do, because both sides are equal)."""
-    front, back, same = list(d["pad_front"]), list(d["pad_back"]), [0, 0, 0]
-    front[0] -= first
-    for axis in axes:
-        if front[axis] == back[axis]:
-            same[axis], front[axis], back[axis] = front[axis], 0, 0
-    return front, back, same
+        lines = [line.strip() for line in f]
+    for line in lines:
+        if line and line[0] != "#":
+            name, colon, text = line.partition(":")
+            desc = " ".join((text if colon else line).split())
+            d = DEFAULTS | dict(word.split("=") for word in desc.split())
+            for field in d.keys() - WORDS:
+                numbers = tuple(map(int, d[field].split(",")))
+                d[field] = numbers if len(numbers) > 1 else numbers[0]
+            yield d | {"desc": desc, "case": name.strip() if colon else desc}
 
 
 def make_conv(d, x, weight, bias):
     """Returns the call that a user of torch would write. Padding that conv3d cannot do (more on one
     side, a repeated first frame) is a copy first, and is timed with the convolution."""
     first = d["pad_front"][0] if d["causal"] == "first" else 0
-    front, back, same = split_padding(d, (0, 1, 2), first)
+    front, back, same = list(d["pad_front"]), list(d["pad_back"]), [0, 0, 0]
+    front[0] -= first
+    for axis in range(3):
+        if front[axis] == back[axis]:
+            same[axis], front[axis], back[axis] = front[axis], 0, 0
     pads = [p for axis in (2, 1, 0) for p in (front[axis], back[axis])]
 
     def run():
@@ -106,40 +72,6 @@ def make_conv(d, x, weight, bias):
         if any(pads):
             y = F.pad(y, pads)
         return F.conv3d(y, weight, bias, d["stride"], tuple(same), d["dilation"], d["groups"])
-    return run
-
-
-def make_conv_by_depth(d, x, weight, bias):
-    """Returns a call that sums a 2D convolution per depth tap, each over all frames at once, channels
-    last. Padding in depth is a copy first, and is timed with them."""
-    front, back, same = split_padding(d, (1, 2))
-    x = x.permute(0, 2, 3, 4, 1).contiguous()  # [n, d, h, w, c]
-    taps = [weight[:, :, i].contiguous(memory_format=torch.channels_last)
-            for i in range(d["kernel"][0])]
-    pads = [0, 0, front[2], back[2], front[1], back[1]]
-    step, dilation = d["stride"], d["dilation"]
-    frames = front[0] + x.shape[1] + back[0]
-    out = (frames - dilation[0] * (len(taps) - 1) - 1) // step[0] + 1
-
-    def padded():
-        y = x
-        if front[0] or back[0]:
-            first = d["causal"] == "first"
-            parts = [(y[:, :1] if first else torch.zeros_like(y[:, :1])).expand(
-                -1, front[0], -1, -1, -1), y,
-                torch.zeros_like(y[:, :1]).expand(-1, back[0], -1, -1, -1)]
-            y = torch.cat([p for p in parts if p.shape[1]], 1)
-        return F.pad(y, pads) if any(pads) else y
-
-    def run():
-        y, total = padded(), None
-        for i, tap in enumerate(taps):
-            at = i * dilation[0]
-            z = y[:, at:at + (out - 1) * step[0] + 1:step[0]].flatten(0, 1).permute(0, 3, 1, 2)
-            z = F.conv2d(z, tap, None if i else bias, step[1:], same[1:], dilation[1:],
-                         d["groups"])
-            total = z if total is None else total.add_(z)
-        return total
     return run
 
 
@@ -180,8 +112,7 @@ def time_conv(args, d, dtype):
     for way, make in (
             ("torch conv3d", lambda: make_conv(d, x, weight, bias)),
             ("torch conv3d channels last", lambda: make_conv(
-                d, x.contiguous(memory_format=last), weight.contiguous(memory_format=last), bias)),
-            ("torch conv2d by depth", lambda: make_conv_by_depth(d, x, weight, bias))):
+                d, x.contiguous(memory_format=last), weight.contiguous(memory_format=last), bias))):
         run = make()
         try:
             times = measure(args, run, graph=True)

@@ -72,7 +72,7 @@ def measure(args, function, graph=False):
 
 def machine(args):
     import transformers
-    device, isa = torch.cuda.get_device_name() if args.device == "cuda" else common.cpu_info()[0], ""
+    device, isa = torch.cuda.get_device_name() if args.device == "cuda" else common.cpu_name(), ""
     if args.device == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX2":
         isa = ", AVX2"  # as qwenvit's records end
     return dict(backend="torch", threads=torch.get_num_threads(),

@@ -4,7 +4,6 @@ import importlib
 import json
 import os
 import platform
-import subprocess
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -265,7 +264,7 @@ def quarter_turns(path):
         return round(getattr(frame, "rotation", 0) / 90) % 4
 
 
-def clip_frames(processor, path, num_frames=None, fps=None, rotate=True):
+def clip_frames(processor, path, num_frames=None, fps=None):
     """Returns (frames uint8 [n, H, W, 3], seconds of each), decoded by PyAV and sampled by
     transformers.
 
@@ -284,19 +283,18 @@ def clip_frames(processor, path, num_frames=None, fps=None, rotate=True):
     order = np.unique(metadata.frames_indices, return_inverse=True)[1]
     order = order[order < len(frames)]  # a damaged clip may have fewer frames than its header says
     frames, seconds = frames[order], list(metadata.timestamps)[:len(order)]
-    if rotate:
-        frames = np.ascontiguousarray(np.rot90(frames, quarter_turns(path), axes=(1, 2)))
+    frames = np.ascontiguousarray(np.rot90(frames, quarter_turns(path), axes=(1, 2)))
     if len(frames) == 1:
         frames, seconds = np.repeat(frames, 2, axis=0), seconds * 2
     return frames, seconds
 
 
 def clip_pixels(folder, path, num_frames=None, fps=None, min_pixels=None, max_pixels=None,
-                cap_pixels=False, rotate=True):
+                cap_pixels=False):
     """Returns (pixel_values, grid_thw, seconds of each sampled frame), resized and cut into rows by
     transformers."""
     processor = video_processor(folder)
-    frames, seconds = clip_frames(processor, path, num_frames, fps, rotate)
+    frames, seconds = clip_frames(processor, path, num_frames, fps)
     cap = {} if is_glm(folder) else dict(cap_pixels_per_frame=cap_pixels)
     out = processor(videos=[frames], do_sample_frames=False, return_tensors="pt",
                     size=clip_size(processor, min_pixels, max_pixels), **cap)
@@ -348,27 +346,13 @@ def worst_cosine(x, truth):
     return float("nan") if bool(c.isnan().any()) else float(c.min())
 
 
-# ---- setting --------------------------------------------------------------------------------------
+# ---- the machine -----------------------------------------------------------------------------------
 
-def cpu_info():
-    """Returns the CPU's name and its features, as Linux reports them."""
+def cpu_name():
+    """Returns the CPU's name, as Linux reports it."""
     info = ""
     if os.path.exists("/proc/cpuinfo"):
         with open("/proc/cpuinfo", encoding="utf-8") as f:
             info = f.read()
     names = [x.split(":", 1)[1].strip() for x in info.split("\n") if x.startswith("model name")]
-    return (names or [platform.processor() or platform.machine()])[0], info
-
-
-def setting(args):
-    """Returns the machine and the library versions behind the numbers."""
-    import torchvision
-    import transformers
-    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.strip()
-    cpu, info = cpu_info()
-    cpu += " with AMX" if "amx_bf16" in info else " with AVX-512 BF16" if "avx512_bf16" in info else ""
-    gpu = torch.cuda.get_device_name() if args.device == "cuda" else None
-    return dict(cpu=cpu, gpu=gpu, threads=torch.get_num_threads(), commit=args.commit or commit,
-                model=os.path.basename(os.path.normpath(args.model)), torch=torch.__version__,
-                torchvision=torchvision.__version__, transformers=transformers.__version__)
+    return (names or [platform.processor() or platform.machine()])[0]

@@ -119,8 +119,8 @@ def main():
     options.add_argument("--work", metavar="DIR", required=True, help="GGUF files are made there, and stay")
     options.add_argument("--threads", type=int, default=2, metavar="N")
     options.add_argument("--json", metavar="FILE", help="append the numbers, one JSON object per line")
-    options.set_defaults(extra="", num_frames=None, fps=None, min_pixels=None, max_pixels=None, cap_pixels=False,
-                     timeout=600)  # what parity.py's functions ask for
+    # what parity.py's functions ask for
+    options.set_defaults(extra="", num_frames=None, fps=None, min_pixels=None, max_pixels=None, cap_pixels=False)
     options.add_argument("--qwenvit", metavar="COMMAND", required=True)
     options.add_argument("--image", metavar="FILE.ppm", required=True)
     options.add_argument("--types", type=lambda s: s.split(","), default=[*CONVERTED, *QUANTIZED], metavar="LIST",

@@ -29,10 +29,7 @@ def main():
     parser.add_argument("--dtype", choices=common.DTYPES, default="f32")
     parser.add_argument("--yardstick", action="store_true",
                         help="f32 on bf16-rounded weights, and bf16 beside it")
-    parser.add_argument("--attention", choices=("sdpa", "eager"), default="sdpa")
     common.add_sampling(parser)
-    parser.add_argument("--no-rotate", action="store_true",
-                        help="ignore the display rotation, as transformers alone does")
     args = parser.parse_args()
     if args.yardstick and args.dtype != "f32":
         parser.error("--yardstick has f32 and bf16 in one file: --dtype does not go with it")
@@ -43,7 +40,7 @@ def main():
     if args.clip:
         pixels, grids, tensors["timestamps"] = common.clip_pixels(
             args.model, args.clip, args.num_frames, args.fps, args.min_pixels, args.max_pixels,
-            args.cap_pixels, not args.no_rotate)
+            args.cap_pixels)
     elif args.image:
         pixels, grids = common.image_pixels(args.model, args.image, args.min_pixels,
                                               args.max_pixels)
@@ -52,7 +49,7 @@ def main():
         pixels, grids = given["pixel_values"], given["grid_thw"].reshape(-1, 3)
 
     def run(dtype):
-        model = common.load_tower(args.model, dtype, args.attention, args.yardstick, args.device)
+        model = common.load_tower(args.model, dtype, "sdpa", args.yardstick, args.device)
         return common.run_tower(model, pixels, grids)
 
     layers = run(args.dtype)
@@ -63,8 +60,7 @@ def main():
     tensors.update({name: x.float().contiguous() for name, x in layers.items()})
     save_file(tensors, args.output, metadata={
         "implementation": f"transformers {transformers.__version__}, torch {torch.__version__}",
-        "dtype": args.dtype, "attention": args.attention,
-        "yardstick": str(args.yardstick).lower()})
+        "dtype": args.dtype, "yardstick": str(args.yardstick).lower()})
     print(f"{args.output}: grids {grids.tolist()}, {len(pixels)} patches, "
           f"{len(layers['merger'])} tokens, {len(layers)} layers")
 

@@ -11,7 +11,6 @@ qwenvit may round them or not (bytes are exact in bf16): both truths are shown, 
 --pack: all clips and images at once, one chunk of qwenvit against one call of transformers.
 """
 import argparse
-import json
 import os
 import re
 import shlex
@@ -42,7 +41,7 @@ def run_encode(args, clips, output, more):
     """Returns what `qwenvit encode` prints."""
     command = shlex.split(args.qwenvit) + ["encode", *clips, "-o", output] + more
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          timeout=args.timeout)
+                          timeout=600)
     if done.returncode != 0:
         raise RuntimeError(f"{shlex.join(command)}: exit {done.returncode}: "
                            + done.stdout.strip()[-300:])
@@ -209,9 +208,6 @@ def main():
     parser.add_argument("--dtype", type=lambda s: s.split(","), default=["f32", "bf16"],
                         metavar="LIST", help="default: f32,bf16")
     common.add_sampling(parser)
-    parser.add_argument("--timeout", type=float, default=600, metavar="S", help="of one encode")
-    parser.add_argument("--commit", help="of the qwenvit checked; default: that of this folder")
-    parser.add_argument("--json", metavar="FILE", help="write all numbers there")
     args = parser.parse_args()
     if not set(args.dtype) <= {"f32", "bf16"}:
         parser.error(f"--dtype {','.join(args.dtype)}: f32 and bf16 can be compared")
@@ -232,10 +228,6 @@ def main():
     failed = [r["clip"] for r in results if not r["ok"]]
     print(f"\n{len(results) - len(failed)} of {len(results)} {'packs' if args.pack else 'clips'} "
           "agree")
-    if args.json:
-        with open(args.json, "w", encoding="utf-8") as f:
-            json.dump(dict(common.setting(args), clips=results), f, indent=1)
-            f.write("\n")
     return 1 if failed else 0
 
 

@@ -1,24 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Compares qwenvit's video loader in vLLM with vLLM's own: are pixel_values the same, and what does each cost? A clip is loaded
-as vLLM loads it (VideoMediaIO), and the frames go to the checkpoint's video processor.
+"""Compares qwenvit's video loader in vLLM with vLLM's own: are pixel_values the same? A clip is loaded as vLLM loads it
+(VideoMediaIO), and the frames go to the checkpoint's video processor.
 
-    vllm_loader.py CLIP... [--model FOLDER] [--times N] [--callers N]
+    vllm_loader.py CLIP... [--model FOLDER]
 
---model: a folder with preprocessor files; by default one with the numbers of Qwen3-VL is made. --times: loads each clip N times, and
-prints requests per second, CPU time and peak memory for both loaders in turn; without it, prints a table of differences. Exit 1: a
-clip that both load has the same frames but different pixel_values.
+--model: a folder with preprocessor files; by default one with the numbers of Qwen3-VL is made. Prints a table of differences.
+Exit 1: a clip that both load has the same frames but different pixel_values.
 """
 import argparse
-import concurrent.futures
 import json
-import multiprocessing
 import os
-import resource
 import sys
 import tempfile
-import threading
-import time
 
 SIZES = {"size": {"shortest_edge": 4096, "longest_edge": 25165824}, "patch_size": 16, "temporal_patch_size": 2, "merge_size": 2,
          "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "video_processor_type": "Qwen3VLVideoProcessor"}
@@ -62,65 +56,6 @@ def read(path):
         return f.read()
 
 
-def memory_of(pids):
-    """Returns the proportional set size of processes in bytes: shared pages count in parts."""
-    total = 0
-    for pid in pids:
-        try:
-            with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as f:
-                total += sum(int(line.split()[1]) << 10 for line in f if line.startswith("Pss:"))
-        except OSError:
-            pass
-    return total
-
-
-def family_of(pid):
-    """Returns a process and all its descendants."""
-    found = [pid]
-    for one in found:
-        try:
-            with open(f"/proc/{one}/task/{one}/children", encoding="ascii") as f:
-                found += map(int, f.read().split())
-        except OSError:
-            pass
-    return found
-
-
-def timed(clips, model, loader, times, callers, out):
-    """Runs in a process of its own."""
-    loading = Loading(model, loader)
-    bodies = [read(path) for path in clips]
-    loading(bodies[0])
-    base, most, done = memory_of(family_of(os.getpid())), 0, threading.Event()
-
-    def watch():
-        nonlocal most
-        while not done.wait(0.05):
-            most = max(most, memory_of(family_of(os.getpid())))
-
-    def cpu():
-        used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-        living = 0
-        for pid in family_of(os.getpid())[1:]:  # keeps the decoders of a long-running program
-            with open(f"/proc/{pid}/stat", encoding="ascii") as f:
-                fields = f.read().rpartition(")")[2].split()
-                living += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-        return sum(u.ru_utime + u.ru_stime for u in used) + living
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    before, began = cpu(), time.perf_counter()
-    with concurrent.futures.ThreadPoolExecutor(callers) as pool:
-        for _ in pool.map(lambda data: loading(data)[1], bodies * times):
-            pass
-    seconds, used = time.perf_counter() - began, cpu() - before
-    done.set()
-    watcher.join()
-    n = len(bodies) * times
-    out.put({"loader": loader, "clips": n, "callers": callers, "requests_per_s": round(n / seconds, 2),
-             "cpu_s_per_request": round(used / n, 3), "peak_mb": round((most - base) / 1e6), "base_mb": round(base / 1e6)})
-
-
 def compare(clips, model):
     theirs, ours, failed = Loading(model, "vllm"), Loading(model, "qwenvit"), False
     for path in clips:
@@ -148,23 +83,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("clips", nargs="+")
     parser.add_argument("--model")
-    parser.add_argument("--times", type=int, default=0)
-    parser.add_argument("--callers", type=int, default=len(os.sched_getaffinity(0)))
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if not args.model:
             with open(os.path.join(folder, "video_preprocessor_config.json"), "w", encoding="utf-8") as f:
                 json.dump(SIZES, f)
-        model = args.model or folder
-        if not args.times:
-            return compare(args.clips, model)
-        spawn = multiprocessing.get_context("spawn")
-        for loader in ("vllm", "qwenvit") * 2:
-            out = spawn.Queue()
-            process = spawn.Process(target=timed, args=(args.clips, model, loader, args.times, args.callers, out))
-            process.start()
-            print(json.dumps(out.get()), flush=True)
-            process.join()
+        return compare(args.clips, args.model or folder)
 
 
 if __name__ == "__main__":
