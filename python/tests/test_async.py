@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import qwenvit
-from qwenvit._sources import FrameFiles, describe
+from qwenvit._sources import describe
+from qwenvit.media import FrameFiles
 from conftest import another_tower, python, refused
 from qwenvit import _async
 
@@ -290,7 +291,7 @@ def test_frames_that_nobody_waits_for_are_not_decoded(model, monkeypatch):
 
     async def leave(encoder):
         with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(encoder._prepared({"bytes": files}, {}), 0.2)
+            await asyncio.wait_for(encoder.prepared({"bytes": files}, {}), 0.2)
         n = len(decoded)
         await asyncio.sleep(0.3)
         return n

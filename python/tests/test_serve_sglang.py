@@ -116,7 +116,7 @@ def test_requests_of_its_receiver(start, family):
 
 
 def test_frames_that_a_client_sampled(served):
-    from qwenvit._sources import FrameFiles
+    from qwenvit.media import FrameFiles
 
     pull, frames = Pull(), [image(i, 96, 128) for i in range(4)]
     clip = "data:video/jpeg;base64," + ",".join(base64.b64encode(f).decode() for f in frames)
@@ -248,7 +248,7 @@ def test_nothing_is_unpickled():
 
 def test_another_version_is_a_warning(monkeypatch, caplog):
     for version in (None, GIVEN["sglang"], "0.5.24"):
-        monkeypatch.setattr(sglang, "_installed", lambda engine: version)
+        monkeypatch.setattr(sglang, "installed", lambda engine: version)
         sglang.Peers("127.0.0.1", "qwen3_vl")
     assert [r.message for r in caplog.records] == [f"sglang 0.5.24 has not been tried; {sglang.VERSION} has"]
     refused(lambda: sglang.Peers("127.0.0.1", "glm4v"), "no tokens of glm4v")

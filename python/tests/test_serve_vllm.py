@@ -18,7 +18,7 @@ for needed in ("httptools", "uvicorn", "prometheus_client", "blake3"):
     pytest.importorskip(needed)
 from qwenvit.serve.vllm import image_key  # noqa: E402
 from qwenvit.serve.items import Refused  # noqa: E402
-from qwenvit._sources import FrameFiles  # noqa: E402
+from qwenvit.media import FrameFiles  # noqa: E402
 
 with open(os.path.join(os.path.dirname(__file__), "vllm_requests.json"), encoding="utf-8") as f:
     GIVEN = json.load(f)

@@ -15,7 +15,7 @@ import pytest
 import qwenvit
 from conftest import GOLDEN, added, read_safetensors, refused
 from qwenvit._options import ClipOptions
-from qwenvit._sources import bytes_of_data
+from qwenvit.media import bytes_of_data
 
 
 @pytest.fixture(scope="module")

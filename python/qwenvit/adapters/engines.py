@@ -19,8 +19,8 @@ from .. import _check
 from .._check import Path
 from .._error import error
 from .._files import DTYPES, header, whole
-from .._patch import _find_tower, output_of
-from .._prompt import FAMILIES, NO_SECONDS, PADS, Item, as_list, items_of, wrong
+from .._transformers import find_tower, output_of
+from .items import FAMILIES, NO_SECONDS, PADS, Item, as_list, items_of, wrong
 
 # the oldest release whose interface is known, and the newest one that was tried
 VLLM, SGLANG = ("vllm", (0, 33), (0, 33)), ("sglang", (0, 5), (0, 5))
@@ -48,7 +48,7 @@ def to_vllm(
     Raises Error for an older version than those known (a newer one gives a warning), a cache
     without the DeepStack outputs that its model has, or a clip without what its family needs.
     """
-    _check_version(*VLLM, version)
+    check_version(*VLLM, version)
     embeddings = _check.flag(embeddings, "embeddings")
     data: dict[str, Any] = {}
     for kind, items in _by_kind(results, is_image, timestamps).items():
@@ -69,7 +69,7 @@ def to_sglang(
 
     Arguments and errors are those of to_vllm().
     """
-    _check_version(*SGLANG, version)
+    check_version(*SGLANG, version)
     data: dict[str, Any] = {}
     for kind, items in _by_kind(results, is_image, timestamps).items():
         fields: dict[str, Any] = {"format": "precomputed_embedding", "feature": _matrix(items)}
@@ -134,7 +134,7 @@ def accept_tokens(model: Any) -> Any:
     generate() works as before, and so does training of the rest of the model. reject_tokens()
     undoes it. The tower's weights stay and are not used.
     """
-    tower = _find_tower(model)
+    tower = find_tower(model)
     if "forward" in tower.__dict__:
         raise error("QV_ESTATE", "this model's tower is patched, or accepts tokens already")
     tower.forward = _Stored(tower).forward
@@ -143,7 +143,7 @@ def accept_tokens(model: Any) -> Any:
 
 def reject_tokens(model: Any) -> Any:
     """Lets the tower take pixels again."""
-    tower = _find_tower(model)
+    tower = find_tower(model)
     if not isinstance(getattr(tower.__dict__.get("forward"), "__self__", None), _Stored):
         raise error("QV_ESTATE", "this model does not accept tokens")
     del tower.forward
@@ -228,7 +228,7 @@ def _numbers(version: str) -> tuple[int, ...] | None:
     return tuple(map(int, parts)) if len(parts) == 2 and all(map(str.isdigit, parts)) else None
 
 
-def _installed(engine: str) -> str | None:
+def installed(engine: str) -> str | None:
     """Returns the version of an installed package, or None."""
     import importlib.metadata
 
@@ -238,8 +238,8 @@ def _installed(engine: str) -> str | None:
         return None
 
 
-def _check_version(engine: str, oldest: tuple[int, int], newest: tuple[int, int], version: str | None) -> None:
-    version = _installed(engine) if version is None else version
+def check_version(engine: str, oldest: tuple[int, int], newest: tuple[int, int], version: str | None) -> None:
+    version = installed(engine) if version is None else version
     if version is None:
         return
     version = _check.utf8(version)
