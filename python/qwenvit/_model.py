@@ -241,13 +241,8 @@ class Model:
     def _forward_torch(self, x: Any, grid_thw: Any, dtype: str, hidden: bool) -> Outputs:
         import torch
 
-        _check.one_of(dtype, "dtype", ("f32", "bf16"))
         no_gradient(x, "pixel_values")  # to_dlpack() does not check this
-        try:
-            outs, rows = self._encode_torch(x, grid_thw, dtype, hidden, torch)
-        except Exception:
-            self._must_be_rows(x, torch)  # gives a better error text
-            raise
+        outs, rows = self._encode_torch(x, grid_thw, dtype, hidden, torch)
         tokens, *deepstack = outs.unbind()
         result = Tensors(tokens, deepstack)
         result.hidden_states = rows
@@ -257,9 +252,8 @@ class Model:
         """Returns [1 + deepstack, n, out_hidden], and the hidden states or None. Any function of torch
         takes as long as a kernel while its code is in no cache. So few are called before the core
         is, and memory is allocated while the device works."""
-        index = x.get_device()  # -1: the host
         outs: list[Any] = []
-        between = self._between(x, index, torch)
+        between = self._between(x, torch)
         if between:
             self._follow(x, *between)
 
@@ -275,16 +269,20 @@ class Model:
 
         grid = [v for row in integers(grid_thw, "grid_thw") for v in row]
         try:
-            self._core.forward_at(torch.utils.dlpack.to_dlpack(x), grid, allocate, dtype, hidden)
+            shared = torch.utils.dlpack.to_dlpack(x)
+        except Exception as e:  # of a sparse one, for example
+            raise error("QV_EINVAL", f"pixel_values: a tensor that cannot be shared: {e}") from None
+        try:
+            self._core.forward_at(shared, grid, allocate, dtype, hidden)
         finally:
             if between and between[0]:
                 between[1].wait_stream(between[0])
         return outs[0], outs[1] if hidden else None
 
-    def _between(self, x: Any, index: int, torch: Any) -> tuple[Any, Any] | None:
+    def _between(self, x: Any, torch: Any) -> tuple[Any, Any] | None:
         """Returns (the model's stream, the caller's, which holds the work that makes x), if those
         differ. A model that was loaded without a stream has several of its own, which is None here."""
-        if index < 0 or self._stream and self._stream == current_stream(torch, index):
+        if not x.is_cuda or self._stream and self._stream == current_stream(torch, x.get_device()):
             return None
         own = torch.cuda.ExternalStream(self._stream, x.device) if self._stream else None
         return own, torch.cuda.current_stream(x.device)
@@ -302,21 +300,6 @@ class Model:
             tensor.record_stream(own)
         else:
             caller.synchronize()
-
-    def _must_be_rows(self, x: Any, torch: Any) -> None:
-        """Checks torch's rows, and raises errors in torch's terms."""
-        dim, backend, where = self.info["row_dim"], self.info["backend"], x.device.type
-        wrong = None
-        if x.dtype not in (torch.float32, torch.bfloat16):
-            wrong = f"dtype must be float32 or bfloat16; {x.dtype} came"
-        elif x.ndim != 2 or x.shape[1] != dim:
-            wrong = f"must be [patches, {dim}] for this model; {list(x.shape)} came"
-        elif x.layout != torch.strided or not x.is_contiguous():
-            wrong = "not contiguous; make a contiguous copy"
-        elif where != "cpu" and (where != "cuda" or backend != "cuda"):
-            wrong = f"in a device's memory ({where}); this model computes on {backend} and takes the host's"
-        if wrong:
-            raise error("QV_EINVAL", f"pixel_values: {wrong}")
 
     # ---- files and frames --------------------------------------------------------------------------
 

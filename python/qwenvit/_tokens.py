@@ -169,8 +169,7 @@ class Tokens:
         if metadata is not None and not isinstance(metadata, dict):
             raise _check.wrong("metadata", metadata, "a dict of texts")
         pairs = [(_check.utf8(k), _check.utf8(v)) for k, v in (metadata or {}).items()]
-        dtype = "" if dtype is None else _check.one_of(dtype_name(dtype), "dtype", ("f32", "bf16"))
-        self._core.save(_check.path(path, "path"), pairs, dtype)
+        self._core.save(_check.path(path, "path"), pairs, "" if dtype is None else dtype_name(dtype))
 
     @property
     def damage(self) -> str:

@@ -12,15 +12,6 @@
 namespace qvpy
 {
 
-std::string
-text_of(nb::bytes bytes, const char *what)
-{
-    std::string text(bytes.c_str(), bytes.size());
-    if (text.find('\0') != std::string::npos)
-        fail(QV_EINVAL, "a %s has a NUL in it", what);
-    return text;
-}
-
 qv_status
 parse_status(const std::string &name)
 {
@@ -98,7 +89,6 @@ class CacheFill
         : model_object(model_), decoder_object(decoder_), model(nb::cast<Model *>(model_)),
           fill(nullptr, [](qv_cache_fill *f) { qv_cache_fill_close(&f); }), owner(getpid())
     {
-        const std::string dir = text_of(folder, "folder");
         qv_cache_fill_options o = {};
         o.tokens = parse_dtype(tokens, false);
         o.no_deepstack = !deepstack;
@@ -115,7 +105,7 @@ class CacheFill
         {
             const Released released;
             qv_cache_fill *opened = nullptr;
-            checked(qv_cache_fill_open, dir.c_str(), &o, &opened);
+            checked(qv_cache_fill_open, folder.c_str(), &o, &opened);
             fill.reset(opened);
             checked(qv_cache_fill_begin, opened, on->model);
         }

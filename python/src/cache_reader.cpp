@@ -28,7 +28,7 @@ struct CacheReader {
     std::string dir;
 
     CacheReader(nb::bytes folder, std::optional<Names> names, const CacheReader *before)
-        : dir(text_of(folder, "folder"))
+        : dir(text_of(folder))
     {
         std::vector<const char *> pointers;
         qv_cache_reading how = {};

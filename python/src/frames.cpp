@@ -284,7 +284,7 @@ open_and_read(const qv_preprocess &image, const qv_preprocess &video, nb::handle
               const std::string &name, nb::bytes source, bool is_path, nb::dict options,
               Frames &frames)
 {
-    const std::string path = is_path ? text_of(source, "path") : name;
+    const std::string path = is_path ? text_of(source) : name;
     qv_clip_options o = {};
     qv_clip *clip = nullptr;
     take_clip_options(options, &o);

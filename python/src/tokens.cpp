@@ -150,9 +150,8 @@ metadata_of(const Tokens &t, const Pairs &more)
 
 /* Writes the file that `qwenvit encode` writes. dtype: "" for the model's. */
 static void
-save(const Tokens &t, nb::bytes path_, const Pairs &more, const std::string &dtype)
+save(const Tokens &t, nb::bytes path, const Pairs &more, const std::string &dtype)
 {
-    const std::string path = text_of(path_, "path");
     must_be_there(t, " to save");
     const Pairs metadata = metadata_of(t, more);
     const Text preprocessing = preprocessing_of(t, true);

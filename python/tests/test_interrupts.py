@@ -188,27 +188,6 @@ def test_calls_from_several_threads_run_side_by_side(small, few, expected, tmp_p
     encoder.close()
 
 
-def test_a_call_that_stands_still_holds_nobody_up(small, few, expected):
-    begun, end, seen = threading.Event(), threading.Event(), []
-
-    def progress(_):
-        begun.set()
-        end.wait(30)
-
-    left = small.encode([few] * 100)  # nobody takes from it
-    next(left)
-    thread = threading.Thread(target=lambda: seen.append(small.encode(few, progress=progress)))
-    try:
-        thread.start()
-        assert begun.wait(30)
-        assert len(small.encode(few)) and len(list(small.encode([few] * 3))) == 3
-        assert len(small.forward(expected["pixel_values"], expected["grid_thw"])) and not seen
-    finally:
-        end.set()
-        thread.join(30)
-    assert len(seen[0]) == len(small.encode(few)) and len(list(left)) == 99
-
-
 def test_a_call_within_a_call(small, few):
     got = []
 

@@ -174,9 +174,8 @@ def test_requests_that_are_refused(served):
         assert status == wanted and answer["status"] == "error" and words in answer["message"], (status, answer)
         assert answer["req_id"] == (None if "req_id" in more and more["req_id"] in (3, "\ud800") else
                                     more.get("req_id", "a_local_part_0"))
-    for text, wanted, words in (("[]", 400, "the body must be"), ("{", 400, "not JSON"), ("[" * 70000, 413, "at most 65536")):
-        status, _, answer = served.ask(text, path="/encode", content_type="application/json")
-        assert status == wanted and words in json.loads(answer)["message"]
+    status, _, answer = served.ask("[]", path="/encode", content_type="application/json")
+    assert status == 400 and "the body must be" in json.loads(answer)["message"]
     assert not pull.got and not pull.most
 
 

@@ -52,11 +52,8 @@ def to_vllm(
     embeddings = _check.flag(embeddings, "embeddings")
     data: dict[str, Any] = {}
     for kind, items in _by_kind(results, is_image, timestamps).items():
-        fields = data[kind] = {f"{kind}_grid_thw": _grid(items)}
-        if embeddings:
-            fields[f"{kind}_embeds"] = _matrix(items)
-        if kind == "video":
-            fields.update(_clip_fields(items, second_per_grid_ts))
+        data[kind] = {f"{kind}_embeds": _matrix(items)} if embeddings else {}
+        data[kind].update(_fields(kind, items, second_per_grid_ts))
     return data
 
 
@@ -72,12 +69,9 @@ def to_sglang(
     check_version(*SGLANG, version)
     data: dict[str, Any] = {}
     for kind, items in _by_kind(results, is_image, timestamps).items():
-        fields: dict[str, Any] = {"format": "precomputed_embedding", "feature": _matrix(items)}
-        fields[f"{kind}_grid_thw"] = _grid(items)
-        if kind == "video":
-            fields.update(_clip_fields(items, second_per_grid_ts))
-            fields.pop("timestamps", None)  # the text has them
-        data[f"{kind}_data"] = [fields]
+        fields = _fields(kind, items, second_per_grid_ts)
+        fields.pop("timestamps", None)  # the text has them
+        data[f"{kind}_data"] = [{"format": "precomputed_embedding", "feature": _matrix(items), **fields}]
     return data
 
 
@@ -92,10 +86,8 @@ def to_transformers(
     data: dict[str, Any] = {}
     for kind, items in _by_kind(results, is_image, timestamps).items():
         data["pixel_values" if kind == "image" else "pixel_values_videos"] = _matrix(items)
-        data[f"{kind}_grid_thw"] = _grid(items)
-        if kind == "video":
-            data.update(_clip_fields(items, second_per_grid_ts))
-            data.pop("timestamps", None)
+        data.update(_fields(kind, items, second_per_grid_ts))
+        data.pop("timestamps", None)
     return data
 
 
@@ -283,18 +275,21 @@ def _by_kind(results: Any, is_image: bool | None, timestamps: Any) -> dict[str, 
     return kinds
 
 
-def _clip_fields(items: list[Item], second_per_grid_ts: Any) -> dict[str, Any]:
-    """Returns what a family's processor gives with clips besides their tokens."""
+def _fields(kind: str, items: list[Item], second_per_grid_ts: Any) -> dict[str, Any]:
+    """Returns what a family's processor gives besides tokens."""
     import torch
 
+    grid = {f"{kind}_grid_thw": torch.tensor([item.grid for item in items], dtype=torch.int64)}
     family = items[0].result.model_type
+    if kind == "image":
+        return grid
     if FAMILIES.get(family):
         for item in items:
             if item.seconds is None:
                 raise wrong(item.result, NO_SECONDS)
-        return {"timestamps": [item.seconds for item in items]}
+        return {**grid, "timestamps": [item.seconds for item in items]}
     if family != "qwen2_5_vl":
-        return {}
+        return grid
     given = second_per_grid_ts
     single = given is None or isinstance(given, (int, float))
     given = [given] * len(items) if single else _check.items(given, "second_per_grid_ts")
@@ -311,13 +306,7 @@ def _clip_fields(items: list[Item], second_per_grid_ts: Any) -> dict[str, Any]:
                 "Qwen2.5-VL needs the seconds of a frame pair, which frames and older caches do not say: "
                 "give second_per_grid_ts=, 2 divided by the sampled frames per second",
             )
-    return {"second_per_grid_ts": torch.tensor(seconds)}
-
-
-def _grid(items: list[Item]) -> Any:
-    import torch
-
-    return torch.tensor([item.grid for item in items], dtype=torch.int64)
+    return {**grid, "second_per_grid_ts": torch.tensor(seconds)}
 
 
 def _matrix(items: list[Item]) -> Any:
