@@ -9,7 +9,6 @@ import tempfile
 import warnings
 from typing import Any, Literal, TypeVar
 
-from ._arrays import no_gradient
 from ._check import Path, optional_path
 from ._error import Error, error
 from ._files import DTYPES, header
@@ -238,11 +237,10 @@ class _Patch:
 
     # ---- the forward pass ----------------------------------------------------------------------------
 
-    def _refuse_call(self, x: Any, kwargs: dict[str, Any]) -> None:
+    def _refuse_call(self, kwargs: dict[str, Any]) -> None:
         first = next(iter(self.parameters.values()))
         if self.tower.training:
             raise error("QV_EUNSUPPORTED", "training through a patched tower; unpatch() the model first")
-        no_gradient(x, "pixel_values")
         if first.numel() or first.device != self.device or first.dtype != self.dtype:
             raise error(
                 "QV_ESTATE",
@@ -260,7 +258,7 @@ class _Patch:
                 raise error("QV_EUNSUPPORTED", f"{name}: a patched tower takes pixels and grid_thw alone")
 
     def forward(self, hidden_states: Any, grid_thw: Any, **kwargs: Any) -> Any:
-        self._refuse_call(hidden_states, kwargs)
+        self._refuse_call(kwargs)
         x = hidden_states.contiguous()
         keeps = returns_objects() and not any(n.startswith("downsample.") for n in self.parameters)
         out = self.model.forward(x, grid_thw, self.dtype, hidden_states=keeps)

@@ -15,6 +15,8 @@ from . import _check, _core, _decoder
 from ._error import Error, error
 from ._options import ClipOptions
 
+__all__ = ["FrameFiles", "bytes_of_data", "chat_part", "ffmpeg", "image_kind", "is_data", "options_of"]
+
 Options = dict[str, Any]
 
 CHAT = ("image", "video", "image_url", "video_url", "input_image", "input_video")  # types of a chat's content
@@ -73,13 +75,10 @@ def _media(source: Options) -> Options | None:
 
 
 def chat_part(source: Options) -> tuple[Any, bool, Options] | None:
-    """Returns what an entry of a chat's content is of, whether that must be an image, and its options; None as
-    _media()."""
+    """Returns what an entry of a chat's content is of, whether that must be an image, and its options; None: it is
+    not such an entry, or has no image and no clip."""
     media = _media(source)
-    if not media:
-        return None
-    [kind] = [k for k in KINDS if k in media][:1]
-    return media.pop(kind), is_image_part(source), media
+    return (media.pop(next(k for k in KINDS if k in media)), is_image_part(source), media) if media else None
 
 
 def media_of(source: Any) -> Any:

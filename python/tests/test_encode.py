@@ -77,15 +77,6 @@ def test_damage_is_told_as_the_command_tells_it(model, golden, torn, tmp_path):
     assert (good.damaged_frames, good.damage) == (0, "") and "replaced" not in repr(good)
 
 
-def test_a_clip_is_cut_by_seconds(model, clip):
-    times = model.encode(clip, fps=100).timestamps
-    start, end = times[2], times[6]
-    cut = model.encode({"path": clip, "start": start, "end": end}, fps=100)
-    assert (cut.timestamps == times[2:6]).all() and cut.grid_thw.tolist()[0][0] == 2
-    assert (model.encode(clip, fps=100, start=start, end=end).tokens == cut.tokens).all()
-    assert (model.encode(clip, fps=100, start=times[4]).timestamps == times[4:]).all()
-
-
 def test_what_a_source_raises_comes_out(model, frames):
     def sources():
         yield frames
@@ -238,12 +229,6 @@ def test_keys_are_texts_and_none_is_lost(model, clip, frames, kind):
 )
 def test_bad_sources_are_refused_in_words(model, source, options, words):
     refused(lambda: model.encode(source, **options), words, "QV_EINVAL")
-
-
-def test_a_size_that_no_frame_has_costs_its_source(model, frames):
-    sources = [frames, *({"frames": frames, "min_pixels": 1 << n, "max_pixels": 1 << 40} for n in (31, 33, 40)), frames]
-    results = list(model.encode(sources, errors="yield"))
-    assert [getattr(r, "status", "ok") for r in results] == ["ok", *["QV_EINVAL"] * 3, "ok"]
 
 
 @pytest.fixture
