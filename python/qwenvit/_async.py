@@ -108,6 +108,8 @@ class AsyncEncoder:
         self, model: Model | Sequence[Model] | _check.Path, *, devices: Any = None, dtype: Dtype | None = "f32", queue: int = 512,
         queue_bytes: int = MOST_AHEAD, decoders: int = 0, hidden_states: bool = False, **options: Any,
     ) -> None:
+        if dtype is not None:  # refused before models are loaded
+            dtype = _check.one_of(dtype_name(dtype), "dtype", ("f32", "bf16"))
         queue = _check.whole(queue, "queue", 1, 1 << 20)
         queue_bytes = _check.whole(queue_bytes, "queue_bytes", 1, (1 << 62) - 1)
         decoders = _check.whole(decoders, "decoders", 0, _model.MOST_THREADS)
@@ -125,8 +127,7 @@ class AsyncEncoder:
         self._owns = is_path
         jobs = given[0]._jobs if len(given) == 1 else Jobs(*[m._core for m in given])
         self._cores = jobs.models
-        dtype = self.info["dtype"] if dtype is None else dtype_name(dtype)
-        self._client = jobs.client(dtype, self._options, queue_bytes, decoders, queue=queue, hidden=hidden)
+        self._client = jobs.client(dtype or self.info["dtype"], self._options, queue_bytes, decoders, queue=queue, hidden=hidden)
         self._places = itertools.count()
         self._counts = self._client.progress()
         self._collector = _Collector(self._client, self.info["model_type"])

@@ -391,10 +391,6 @@ void
 bind_frames(nb::module_ &m)
 {
     nb::class_<Frames>(m, "Frames")
-        .def_prop_ro("grid_thw",
-                     [](const Frames &f) {
-                         return nb::make_tuple(f.grid_thw[0], f.grid_thw[1], f.grid_thw[2]);
-                     })
         .def_prop_ro("is_image", [](const Frames &f) { return f.is_image; })
         .def_prop_ro("timestamps", [](const Frames &f) { return f.timestamps; })
         .def("array",
