@@ -124,7 +124,8 @@ class Interrupt(BaseException):
     pass
 
 
-def test_a_threads_exception_never_loses_the_model(small, few):
+def test_a_threads_exception_never_loses_the_model(small, few, monkeypatch):
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # it may come while Python destroys something
     stop, raised = threading.Event(), 0
 
     def work():  # no thread is made, as CPython 3.11 may raise the exception in that one
