@@ -11,8 +11,7 @@ os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "python"
 
 
 def path_of(module):
-    names = [module.replace(".", "/") + ending for ending in (".py", "/__init__.py")]
-    return next(filter(os.path.exists, names), None)
+    return next(filter(os.path.exists, (module.replace(".", "/") + end for end in (".py", "/__init__.py"))), None)
 
 
 def imports(path):
