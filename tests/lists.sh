@@ -27,6 +27,8 @@ clips/options.inc python/src/model.cpp      gives the numbers of the model
 clips/options.inc python/src/frames.cpp     resizes frames that are in memory
 clips/options.inc python/qwenvit/_options.py    types of options, which a test holds to those of the binding
 clips/options.inc python/qwenvit/_sources.py    says what frames in memory may have
+clips/options.inc python/qwenvit/media.py       knows names of options in qwen-vl-utils
+clips/options.inc python/qwenvit/_transformers.py calls smart_resize of transformers
 src/outcome.inc job/fill.c                frames in memory come with their rate
 src/outcome.inc cache/reader.c              gives the rate of a row of the index
 src/outcome.inc cache/record.c              reads two fields of a record, of which older records lack either
@@ -35,9 +37,9 @@ src/outcome.inc tools/command/token_sink.c      tells them in sentences
 src/outcome.inc tools/command/estimate.c    sums frames of a list of clips
 src/outcome.inc tools/command/progress_line.c sums frames and times of the clips of a job
 src/outcome.inc python/src/cache.cpp        frames in memory come with their rate
-src/outcome.inc python/qwenvit/adapters/__init__.py says what is damaged
+src/outcome.inc python/qwenvit/adapters/items.py says what is damaged
 src/outcome.inc python/qwenvit/_cache.py    gives fields of a record as properties, with their defaults
-src/outcome.inc python/qwenvit/_model.py    gives properties of Tokens, of which some are None if unset
+src/outcome.inc python/qwenvit/_tokens.py   gives properties of Tokens, of which some are None if unset
 src/outcome.inc python/qwenvit/adapters/engines.py second_per_grid_ts is a field of processors
 '
 # words that other things are called by

@@ -22,21 +22,15 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 WORST = 0.1  # a token's distance to transformers' own, above which a way is wrong
 
 
-class Bench:
-    """Writes records. `facts` are in each."""
-
-    def __init__(self, o):
-        self.o, self.facts = o, {"bench": "forward", "version": qwenvit.__version__, "rounds": o.rounds}
-
-    def write(self, way, **numbers):
-        line = json.dumps({**self.facts, "way": way, **numbers})
-        print(line, flush=True)
-        if self.o.json:
-            with open(self.o.json, "a", encoding="utf-8") as f:
-                f.write(line + "\n")
+def write(o, **record):
+    line = json.dumps({"bench": "forward", "version": qwenvit.__version__, "rounds": o.rounds, **record})
+    print(line, flush=True)
+    if o.json:
+        with open(o.json, "a", encoding="utf-8") as f:
+            f.write(line + "\n")
 
 
-def bench(b):
+def bench(o):
     """On CUDA, our ways run on torch's default stream, and as "own stream" on one that load() was
     given. Ends with 1 if tokens are wrong, or differ from round to round while their pixels are made
     on the caller's stream right before the call, and the tokens are copied there right after it; if a
@@ -46,7 +40,6 @@ def bench(b):
     sys.path.insert(0, os.path.join(HERE, "..", "..", "tools", "reference"))
     import common
 
-    o = b.o
     cuda, tower = o.device == "cuda", common.load_tower(o.model, "bf16", device=o.device)
     grid = [[int(v) for v in o.grid.split(",")]]
     n, device = math.prod(grid[0]), cuda and torch.cuda.current_device()
@@ -72,20 +65,20 @@ def bench(b):
         for name, stream in streams.items():
             model = qwenvit.load(o.model, o.device, "bf16", stream=stream)
             ways[f"Model.forward{name}"] = (lambda model=model: model.forward(pixels, grid, "bf16")[0], stream)
-        results = measure(b, ways, truth, pixels, wait)
+        results = measure(o, ways, truth, pixels, wait)
         qwenvit.patch(tower)
-        results += measure(b, {"qwenvit.patch": (whole_call, None)}, truth, pixels, wait)
+        results += measure(o, {"qwenvit.patch": (whole_call, None)}, truth, pixels, wait)
     same_device = not cuda or torch.cuda.current_device() == device
     return int(not (all(results) and same_device))
 
 
-def measure(b, ways, truth, pixels, wait):
+def measure(o, ways, truth, pixels, wait):
     """Returns, for each way, whether it is right; and writes its record."""
     import torch
 
     first, times, right, order = {}, {way: [] for way in ways}, dict.fromkeys(ways, True), random.Random(0)
     source, cuda = pixels.clone(), pixels.is_cuda
-    for i in range(2 + b.o.rounds):  # the first two warm it up
+    for i in range(2 + o.rounds):  # the first two warm it up
         for way in order.sample(list(ways), len(ways)):
             call, stream = ways[way]
             with torch.cuda.stream(stream) if stream else contextlib.nullcontext():
@@ -109,7 +102,7 @@ def measure(b, ways, truth, pixels, wait):
         seconds, host_s = (statistics.median(t) for t in zip(*taken))
         if cuda and way.startswith("Model.forward"):
             right[way] &= host_s < seconds
-        b.write(way, seconds=seconds, host_s=host_s, patches=len(pixels), is_right=right[way])
+        write(o, way=way, seconds=seconds, host_s=host_s, patches=len(pixels), is_right=right[way])
     return list(right.values())
 
 
@@ -120,7 +113,7 @@ def main():
     parser.add_argument("--grid", default="1,20,38", metavar="T,H,W", help="frame pairs, patch rows, columns")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="default: 3")
     parser.add_argument("--json", metavar="FILE")
-    return bench(Bench(parser.parse_args()))
+    return bench(parser.parse_args())
 
 
 if __name__ == "__main__":

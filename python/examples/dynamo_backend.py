@@ -6,8 +6,6 @@
 Images come as data: URLs, as bytes, or as keys of the cache that QWENVIT_CACHE names (optional). A
 client cannot name paths on the server.
 """
-import base64
-import binascii
 import io
 import os
 
@@ -16,16 +14,13 @@ from dynamo.vllm.multimodal_utils.custom_encoder import Preprocessed, Qwen3VLIma
 from PIL import Image
 
 import qwenvit
+from qwenvit import media
 
 
 def image_of(raw):
     """Decodes what a client sent. The client sees errors, which concern only its own image."""
-    if isinstance(raw, str) and raw.startswith("data:"):
-        about, _, data = raw.partition(",")
-        try:
-            raw = base64.b64decode(data, validate=True) if about.endswith(";base64") else data.encode()
-        except binascii.Error:
-            raise ValueError("a data: URL whose base64 is broken") from None
+    if media.is_data(raw):
+        raw = media.bytes_of_data(raw, "an image")
     if not isinstance(raw, bytes):
         raise ValueError("an image is bytes, a data: URL or a key of the cache")
     try:

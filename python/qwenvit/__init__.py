@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from ._core import version as __version__
 from ._error import Error, FileError, InputError, OutOfMemoryError
-from ._model import Model, Pixels, Tokens, devices, load
+from ._model import Model, devices, load
+from ._tokens import Pixels, Tokens
 
 if TYPE_CHECKING:
     from . import torch

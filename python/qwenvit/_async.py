@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from . import _check, _core, _model
 from ._error import Error, error
-from ._model import Dtype, Model, Tokens
-from ._sources import OPTIONS_OF_FILES, FrameFiles, array_of_file, describe, is_data, key_of, options_of
+from ._model import Model
+from ._sources import OPTIONS_OF_FILES, array_of_file, describe, key_of
 from ._stream import MOST_AHEAD, Jobs
+from ._tokens import Dtype, Tokens, dtype_name, result_of
+from .media import FrameFiles, is_data, options_of
 
 if TYPE_CHECKING:
     from ._sources import One
@@ -38,7 +40,7 @@ class _Collector(threading.Thread):
     def run(self) -> None:
         try:
             while isinstance(core := self.client.next(-1), _core.Tokens):
-                self.answer(core.index, _model.result_of(core, self.model_type))
+                self.answer(core.index, result_of(core, self.model_type))
             self.over = "QV_ESTATE", "this encoder was closed"
         except Error as e:
             self.over = e.status, f"no device is left, so this encoder cannot go on: {e}"
@@ -106,8 +108,8 @@ class AsyncEncoder:
         self, model: Model | Sequence[Model] | _check.Path, *, devices: Any = None, dtype: Dtype | None = "f32", queue: int = 512,
         queue_bytes: int = MOST_AHEAD, decoders: int = 0, hidden_states: bool = False, **options: Any,
     ) -> None:
-        if dtype is not None:
-            dtype = _check.one_of(_model._name(dtype), "dtype", ("f32", "bf16"))
+        if dtype is not None:  # refused before models are loaded
+            dtype = _check.one_of(dtype_name(dtype), "dtype", ("f32", "bf16"))
         queue = _check.whole(queue, "queue", 1, 1 << 20)
         queue_bytes = _check.whole(queue_bytes, "queue_bytes", 1, (1 << 62) - 1)
         decoders = _check.whole(decoders, "decoders", 0, _model.MOST_THREADS)
@@ -124,6 +126,7 @@ class AsyncEncoder:
         self.info: dict[str, Any] = given[0].info
         self._owns = is_path
         jobs = given[0]._jobs if len(given) == 1 else Jobs(*[m._core for m in given])
+        self._cores = jobs.models
         self._client = jobs.client(dtype or self.info["dtype"], self._options, queue_bytes, decoders, queue=queue, hidden=hidden)
         self._places = itertools.count()
         self._counts = self._client.progress()
@@ -137,7 +140,7 @@ class AsyncEncoder:
         many requests or bytes wait. cancel() of the Future drops the source."""
         place = next(self._places)
         key = key_of(source, place)
-        described = describe([m._core for m in self.models], source, place, options_of(options), self._options)
+        described = describe(self._cores, source, place, options_of(options), self._options)
         requests = self._collector.requests
         request = requests[place] = Future[Tokens]()
         try:
@@ -150,9 +153,9 @@ class AsyncEncoder:
             raise
         return request
 
-    async def _prepared(self, source: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Returns a source and its options for submit(), whose frames in files other threads have decoded: one
-        after the other, so that a task that is cancelled decodes no more."""
+    async def prepared(self, source: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Returns a dict with "bytes" and its options as submit() takes them. Of media.FrameFiles other threads decode
+        the files: one after the other, so that a task that is cancelled decodes no more."""
         if not isinstance(source.get("bytes"), FrameFiles):
             return source, options
         files, arrays = list(source["bytes"].files()), list[Any]()
@@ -160,8 +163,7 @@ class AsyncEncoder:
         for i, file in enumerate(files):
             name, both = f"frames: frame {i}", {**self._options, **asked}
             arrays.append(await asyncio.to_thread(array_of_file, file, name, both, len(files)))
-        cores = [m._core for m in self.models]
-        frames, *_ = await asyncio.to_thread(describe, cores, {"frames": arrays}, 0, asked, self._options)
+        frames, *_ = await asyncio.to_thread(describe, self._cores, {"frames": arrays}, 0, asked, self._options)
         return {"frames": frames, "key": source.get("key")}, {}
 
     async def encode(self, source: One, *, timeout: float | None = None, **options: Any) -> Tokens:

@@ -13,7 +13,8 @@ from . import _check
 from ._arrays import as_bf16, needed_numpy, numpy
 from ._core import CacheReader
 from ._error import Error, error
-from .adapters import Adapters
+from .adapters import engines
+from .adapters.items import damage_of
 
 
 class Item(NamedTuple):
@@ -57,7 +58,7 @@ def _failure(reader: CacheReader, index: int) -> tuple[str, tuple[str, str]]:
         return key, (code, f"its record cannot be read: {e}")
 
 
-class Entry(Adapters):
+class Entry:
     """The tokens of one key of a cache.
 
     tokens: [n, width].
@@ -144,6 +145,13 @@ class Entry(Adapters):
     @property
     def damaged_frames(self) -> int:
         return count_of(self.record, "damaged_frames")
+
+    @property
+    def damage(self) -> str:
+        return damage_of(self)
+
+    to_vllm, to_sglang, to_transformers = engines.to_vllm, engines.to_sglang, engines.to_transformers
+    save_ec = engines.save_ec
 
     @property
     def remark(self) -> str:

@@ -11,7 +11,8 @@ from typing import Any, Literal
 from . import _check, _core, _decoder
 from ._error import Error, error
 from ._model import MOST_THREADS, Model
-from ._sources import KINDS, OF_FRAMES, describe, local_path, options_of
+from ._sources import OF_FRAMES, describe, local_path
+from .media import KINDS, options_of
 
 FIELDS = ("path", "key", *_core.ROW_OPTIONS)
 
@@ -47,19 +48,14 @@ class CacheWriter:
         if not isinstance(model, Model):
             raise _check.wrong("model", model, "what qwenvit.load() gives")
         self.model, self.folder = model, os.fsdecode(_check.path(folder, "folder"))
-        how = {
-            "tokens": _check.one_of(tokens, "tokens", ("bf16", "f32")),
-            "no_deepstack": not _check.flag(deepstack, "deepstack"),
-            "retry_failed": _check.flag(retry_failed, "retry_failed"),
-            "part_bytes": _check.whole(part_bytes, "part_bytes"),
-            "part_seconds": _check.real(part_seconds, "part_seconds"),
-            "decoders": _check.whole(decoders, "decoders", 0, MOST_THREADS),
-        }
         self._options = options
         decoder = None
         with contextlib.suppress(Error):  # frames in memory need none
             decoder = _decoder.start()
-        self._core = _core.CacheFill(model._core, decoder, os.fsencode(self.folder), how, options_of(options))
+        self._core = _core.CacheFill(
+            model._core, decoder, os.fsencode(self.folder), _check.one_of(tokens, "tokens", ("bf16", "f32")),
+            _check.flag(deepstack, "deepstack"), _check.flag(retry_failed, "retry_failed"), _check.whole(part_bytes, "part_bytes"),
+            _check.real(part_seconds, "part_seconds"), _check.whole(decoders, "decoders", 0, MOST_THREADS), options_of(options))
         self.damaged: list[str] = self._core.damaged()
         self.failed: dict[str, tuple[str, str]] = {}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""load(), Model and Tokens."""
+"""load() and Model."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
-from . import _check, _core, _sources, _stream
-from ._arrays import current_stream, integers, is_torch, needed_numpy, no_gradient, number_of, shareable, to_numpy
+from . import _check, _core, _sources, _stream, media
+from ._arrays import current_stream, integers, is_torch, no_gradient, number_of, shareable
 from ._error import Error, error
-from .adapters import Adapters
+from ._tokens import Dtype, Outputs, Pixels, Tensors, Tokens, dtype_name
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ._options import ClipOptions
     from ._sources import Clip, One
     from ._stream import Progress
-
-Dtype = Any  # "f32", "bf16", or a dtype of torch or numpy
 
 
 class Device(Protocol):  # torch's
@@ -93,7 +91,7 @@ def load(
     if lacking and place == "cuda":
         raise error("QV_ENODEVICE", lacking)
     norms = _three(image_mean, "image_mean"), _three(image_std, "image_std")
-    made = _core.Model(folder, place, index, _name(dtype), threads, stream, kernels, *norms)
+    made = _core.Model(folder, place, index, dtype_name(dtype), threads, stream, kernels, *norms)
     model = Model(made, stream)
     for text in filter(None, (model.info["warning"], model.info["model_warning"])):
         warnings.warn(text, stacklevel=2)
@@ -183,167 +181,6 @@ def _lacking(backend: str) -> str:
     return _cuda.prepare()
 
 
-def _name(dtype: Dtype) -> str:
-    """Returns the library's name of a dtype such as torch.bfloat16, "bf16" or numpy.float32, or of
-    None."""
-    if dtype is None:
-        return "auto"
-    text = _check.utf8(getattr(dtype, "__name__", dtype)).removeprefix("torch.")
-    return {"bfloat16": "bf16", "float32": "f32", "float": "f32"}.get(text, text)
-
-
-class Outputs(Protocol):
-    """What forward() returns: tokens [n, out_hidden], a list of DeepStack's outputs, each of the same
-    shape, and hidden_states. `tokens, deepstack = ..` takes it apart."""
-
-    @property
-    def tokens(self) -> Any: ...
-    @property
-    def deepstack(self) -> list[Any]: ...
-    @property
-    def hidden_states(self) -> Any | None: ...
-    def __iter__(self) -> Iterator[Any]: ...
-
-
-class _Two(NamedTuple):
-    tokens: Any
-    deepstack: list[Any]
-
-
-class _Tensors(_Two):
-    hidden_states: Any | None = None
-
-
-class Tokens(Adapters):
-    """The vision tokens of a clip or an image, or of the items of a forward().
-
-    tokens: [n, out_hidden].
-    deepstack: a list of DeepStack's outputs, each [n, out_hidden]; empty if the family has none.
-    hidden_states: [n * merge_size^2, hidden], the last block's rows, one per patch, in the order of
-        pixel_values: merge_size^2 consecutive rows become one token. None unless they were asked for.
-    grid_thw: int64 [items, 3]: frame pairs, patch rows, patch columns.
-    timestamps: float64 [frames], the seconds of the sampled frames, or None.
-    key, index: the source's key, and its place among the sources of encode().
-    is_image: whether the source is an image; None after forward(), which does not know.
-    sampled_fps: frames per second that were sampled from a clip's file, else None.
-    second_per_grid_ts: seconds of a frame pair, as Qwen2.5-VL's processor gives them, else None.
-    damaged_frames: how many frames could not be decoded; each was replaced by the frame before.
-    damage: the same as a text, or "".
-    decoded_by: "cpu" or "gpu" for a clip that was decoded, else None.
-    not_gpu: why no GPU decoded it where one could have; where one did, why the CPU converted its
-        frames; or "".
-    remark: what may surprise about an image's pixels, such as that gray of 16 bits is white from
-        level 255 up, or "".
-
-    Arrays are numpy's and share memory with this object. bf16 is ml_dtypes.bfloat16 if that package
-    is installed, otherwise uint16 with the same bits; torch() gives bfloat16 tensors in any case.
-    Without numpy, arrays are objects with DLPack and a buffer.
-
-    numpy.asarray() of this object, and from_dlpack() of torch, jax and others, give its tokens, without
-    a copy. `tokens, deepstack = ..` takes it apart.
-
-    Tokens can be pickled and copied, so that a DataLoader's workers can return them;
-    qwenvit.torch.collate makes a batch of them.
-    """
-
-    def __init__(self, core: _core.Tokens, model_type: str | None = None) -> None:
-        self._core, self.model_type = core, model_type
-        self.key: str = core.key
-        self.index: int | None = core.index if core.key else None
-        self.dtype: str = core.dtype
-        self.is_image: bool | None = core.is_image if core.key else None
-        self.sampled_fps: float | None = core.sampled_fps or None
-        self.second_per_grid_ts: float | None = core.second_per_grid_ts or None
-        self.damaged_frames: int = core.damaged_frames
-        self.decoded_by: str | None = None if core.is_image else core.decoded_by or None
-        self.not_gpu: str = core.not_gpu
-        self.remark: str = core.remark
-
-    def __reduce__(self) -> Any:
-        return Tokens, (self._core, self.model_type)
-
-    def _matrix(self, i: int) -> Any:
-        bf16 = self.dtype == "bf16"
-        return to_numpy(self._core.matrix(i, bf16), bf16)
-
-    @property
-    def tokens(self) -> Any:
-        return self._matrix(0)
-
-    @property
-    def deepstack(self) -> list[Any]:
-        return [self._matrix(1 + i) for i in range(self._core.n_deepstack)]
-
-    @property
-    def hidden_states(self) -> Any | None:
-        return self._matrix(1 + self._core.n_deepstack) if self._core.hidden else None
-
-    @property
-    def grid_thw(self) -> Any:
-        return to_numpy(self._core.grid_thw())
-
-    @property
-    def timestamps(self) -> Any | None:
-        seconds = self._core.timestamps()
-        return None if seconds is None else to_numpy(seconds)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        np = needed_numpy("numpy.asarray() of tokens")
-        tokens = self.tokens
-        cast = tokens if dtype is None or np.dtype(dtype) == tokens.dtype else tokens.astype(dtype)
-        return cast.copy() if copy and cast is tokens else cast
-
-    def __dlpack__(self, **how: Any) -> Any:
-        array: Any = self._core.matrix(0, False)
-        return array.__dlpack__(**how)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        array: Any = self._core.matrix(0, False)
-        return array.__dlpack_device__()
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter((self.tokens, self.deepstack))
-
-    def __len__(self) -> int:
-        return self._core.n
-
-    def __repr__(self) -> str:
-        c = self._core
-        damage = f", {self.damage}" if self.damage else ""
-        return f"<qwenvit.Tokens [{c.n}, {c.width}] {c.dtype}, {c.n_deepstack} deepstack, {c.key!r}{damage}>"
-
-    def torch(self) -> tuple[Any, list[Any]]:
-        """Returns (tokens, deepstack) as tensors on the host, without a copy."""
-        import torch
-
-        all_ = [torch.from_dlpack(self._core.matrix(i, False)) for i in range(1 + self._core.n_deepstack)]
-        return all_[0], all_[1:]
-
-    def packed(self) -> Any:
-        """Returns [n, out_hidden * (1 + deepstack)], a copy: the tokens with DeepStack's outputs
-        beside them. It is the matrix that vLLM and SGLang take."""
-        return needed_numpy("packed()").concatenate([self.tokens, *self.deepstack], axis=1)
-
-    def save(self, path: Path, metadata: dict[str, Any] | None = None, *, dtype: Dtype = None) -> None:
-        """Writes a safetensors file, whole or not at all: tokens, deepstack.0.., hidden (if there are
-        hidden_states), grid_thw and timestamps. Of a clip or image that was given by its path, it is
-        byte for byte the file that `qwenvit encode` writes with the same options.
-
-        metadata: a dict of texts to be added.
-        dtype: of the tokens in the file, "f32" or "bf16"; None: what the model computes in. The f32
-            tokens of a bf16 model are bf16 values, so that nothing is lost.
-        """
-        if metadata is not None and not isinstance(metadata, dict):
-            raise _check.wrong("metadata", metadata, "a dict of texts")
-        pairs = [(_check.utf8(k), _check.utf8(v)) for k, v in (metadata or {}).items()]
-        dtype = "" if dtype is None else _check.one_of(_name(dtype), "dtype", ("f32", "bf16"))
-        self._core.save(_check.path(path, "path"), pairs, dtype)
-
-
-def result_of(core: _core.Tokens, model_type: str) -> Tokens | Error:
-    return Tokens(core, model_type) if core.status == "QV_OK" else error(core.status, core.error, core.key, core.index)
-
-
 class Model:
     """A vision tower on a device, made by load(). encode() takes files and frames, forward() takes
     patches.
@@ -395,24 +232,19 @@ class Model:
         """
         hidden = _check.flag(hidden_states, "hidden_states")
         if is_torch(pixel_values):
-            return self._forward_torch(pixel_values, grid_thw, _name(dtype), hidden)
+            return self._forward_torch(pixel_values, grid_thw, dtype_name(dtype), hidden)
         rows, is_bf16 = shareable(pixel_values, "pixel_values")
         grid = [v for row in integers(grid_thw, "grid_thw") for v in row]
-        core = self._core.forward(rows, is_bf16, grid, _name(dtype), hidden)
+        core = self._core.forward(rows, is_bf16, grid, dtype_name(dtype), hidden)
         return Tokens(core, self.info["model_type"])
 
     def _forward_torch(self, x: Any, grid_thw: Any, dtype: str, hidden: bool) -> Outputs:
         import torch
 
-        _check.one_of(dtype, "dtype", ("f32", "bf16"))
         no_gradient(x, "pixel_values")  # to_dlpack() does not check this
-        try:
-            outs, rows = self._encode_torch(x, grid_thw, dtype, hidden, torch)
-        except Exception:
-            self._must_be_rows(x, torch)  # gives a better error text
-            raise
+        outs, rows = self._encode_torch(x, grid_thw, dtype, hidden, torch)
         tokens, *deepstack = outs.unbind()
-        result = _Tensors(tokens, deepstack)
+        result = Tensors(tokens, deepstack)
         result.hidden_states = rows
         return result
 
@@ -420,9 +252,8 @@ class Model:
         """Returns [1 + deepstack, n, out_hidden], and the hidden states or None. Any function of torch
         takes as long as a kernel while its code is in no cache. So few are called before the core
         is, and memory is allocated while the device works."""
-        index = x.get_device()  # -1: the host
         outs: list[Any] = []
-        between = self._between(x, index, torch)
+        between = self._between(x, torch)
         if between:
             self._follow(x, *between)
 
@@ -438,16 +269,20 @@ class Model:
 
         grid = [v for row in integers(grid_thw, "grid_thw") for v in row]
         try:
-            self._core.forward_at(torch.utils.dlpack.to_dlpack(x), grid, allocate, dtype, hidden)
+            shared = torch.utils.dlpack.to_dlpack(x)
+        except Exception as e:  # of a sparse one, for example
+            raise error("QV_EINVAL", f"pixel_values: a tensor that cannot be shared: {e}") from None
+        try:
+            self._core.forward_at(shared, grid, allocate, dtype, hidden)
         finally:
             if between and between[0]:
                 between[1].wait_stream(between[0])
         return outs[0], outs[1] if hidden else None
 
-    def _between(self, x: Any, index: int, torch: Any) -> tuple[Any, Any] | None:
+    def _between(self, x: Any, torch: Any) -> tuple[Any, Any] | None:
         """Returns (the model's stream, the caller's, which holds the work that makes x), if those
         differ. A model that was loaded without a stream has several of its own, which is None here."""
-        if index < 0 or self._stream and self._stream == current_stream(torch, index):
+        if not x.is_cuda or self._stream and self._stream == current_stream(torch, x.get_device()):
             return None
         own = torch.cuda.ExternalStream(self._stream, x.device) if self._stream else None
         return own, torch.cuda.current_stream(x.device)
@@ -465,21 +300,6 @@ class Model:
             tensor.record_stream(own)
         else:
             caller.synchronize()
-
-    def _must_be_rows(self, x: Any, torch: Any) -> None:
-        """Checks torch's rows, and raises errors in torch's terms."""
-        dim, backend, where = self.info["row_dim"], self.info["backend"], x.device.type
-        wrong = None
-        if x.dtype not in (torch.float32, torch.bfloat16):
-            wrong = f"dtype must be float32 or bfloat16; {x.dtype} came"
-        elif x.ndim != 2 or x.shape[1] != dim:
-            wrong = f"must be [patches, {dim}] for this model; {list(x.shape)} came"
-        elif x.layout != torch.strided or not x.is_contiguous():
-            wrong = "not contiguous; make a contiguous copy"
-        elif where != "cpu" and (where != "cuda" or backend != "cuda"):
-            wrong = f"in a device's memory ({where}); this model computes on {backend} and takes the host's"
-        if wrong:
-            raise error("QV_EINVAL", f"pixel_values: {wrong}")
 
     # ---- files and frames --------------------------------------------------------------------------
 
@@ -546,20 +366,20 @@ class Model:
         of its source, and its key, which is by default its path, else its index. At most 1 GiB of
         sources and results, and 64 MiB for each decoder, wait to be taken, besides what is under way.
         """
-        source = _sources.media_of(_given(source, frames))
+        source = media.media_of(_given(source, frames))
         one = _sources.is_one(source)
         if progress is not None and not isinstance(progress, bool) and not callable(progress):
             raise _check.wrong("progress", progress, "True, False or a function")
         how = _stream.How(
-            _check.one_of(_name(dtype), "dtype", ("f32", "bf16")), progress,
+            _check.one_of(dtype_name(dtype), "dtype", ("f32", "bf16")), progress,
             _check.one_of(errors, "errors", ("raise", "yield")), _check.flag(ordered, "ordered"),
             _check.whole(decoders, "decoders", 0, MOST_THREADS), 1 if one else _length(source),
             _check.flag(hidden_states, "hidden_states"),
         )
-        asked = _sources.options_of({**options})
-        if not one and (odd := [k for k in _sources.TIMES_OF_FRAMES if k in asked]):
+        asked = media.options_of({**options})
+        if not one and (odd := [k for k in media.TIMES_OF_FRAMES if k in asked]):
             raise error("QV_EINVAL", f"{odd[0]} belong to one clip: put them into its dict, beside frames")
-        results = _stream.results(self, [source] if one else source, how, asked, one)
+        results = _stream.results(self._jobs, self.info["model_type"], [source] if one else source, how, asked, one)
         if not one:
             return results
         [result] = results
@@ -574,50 +394,12 @@ class Model:
         The result also has key, is_image, timestamps, sampled_fps, second_per_grid_ts and
         damaged_frames, as in Tokens.
         """
-        source = _sources.media_of(_given(source, frames))
+        source = media.media_of(_given(source, frames))
         if not _sources.is_one(source):
             raise error("QV_EINVAL", "preprocess() takes one source; call it for each")
         key = _sources.key_of(source, 0)
-        data, is_path, asked, decoder = _sources.describe([self._core], source, 0, _sources.options_of({**options}))
+        data, is_path, asked, decoder = _sources.describe([self._core], source, 0, media.options_of({**options}))
         return Pixels._of(_core.preprocess(self._core, decoder, key, data, is_path, asked))
-
-
-class _Pair(NamedTuple):
-    pixel_values: Any
-    grid_thw: Any
-
-
-class Pixels(_Pair):
-    """What Model.preprocess() returns.
-
-    It can be pickled and copied. Made of two other arrays, as by a DataLoader that collates a
-    batch, it has no key, timestamps and so on: they are those of one source.
-    """
-
-    key: str | None = None
-    is_image: bool | None = None
-    timestamps: Any | None = None
-    sampled_fps: float | None = None
-    second_per_grid_ts: float | None = None
-    damaged_frames: int = 0
-    damage: str = ""
-    remark: str = ""
-
-    @classmethod
-    def _of(cls, core: _core.Tokens) -> Pixels:
-        pixels, about = cls(to_numpy(core.matrix(0, False)), to_numpy(core.grid_thw())), Tokens(core)
-        pixels.__dict__.update({name: getattr(about, name) for name in Pixels.__annotations__}, _core=core)
-        return pixels
-
-    def __reduce__(self) -> Any:
-        core = self.__dict__.get("_core")
-        return (Pixels._of, (core,)) if core else (Pixels, tuple(self))
-
-    def __repr__(self) -> str:
-        core = self.__dict__.get("_core")  # without numpy, arrays have no shape
-        if not core:
-            return f"<qwenvit.Pixels {list(getattr(self.pixel_values, 'shape', ()))}>"
-        return f"<qwenvit.Pixels {[core.n, core.width]}, {self.key!r}>"
 
 
 def _given(source: Any, frames: Any) -> Any:

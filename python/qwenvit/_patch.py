@@ -5,20 +5,18 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import tempfile
 import warnings
 from typing import Any, Literal, TypeVar
 
-from ._arrays import needed_numpy, no_gradient
-from ._check import Path, kind_of, optional_path
+from ._check import Path, optional_path
 from ._error import Error, error
-from ._files import header
+from ._files import DTYPES, header
 from ._model import load
+from ._tokens import dtype_name
+from ._transformers import find_tower, in_order, output_of, returns_objects
 
 M = TypeVar("M")
-
-FILE_DTYPES = {"torch.float32": ("F32", "f32"), "torch.bfloat16": ("BF16", "bf16")}
 
 
 def patch(
@@ -46,7 +44,7 @@ def patch(
     another dtype than float32 and bfloat16, or have adapters or hooks, and if the model is in
     training. Later calls that ask for hidden states, attentions or gradients raise Error too.
     """
-    tower = _find_tower(model)
+    tower = find_tower(model)
     if hasattr(tower, "_qwenvit"):
         raise error("QV_ESTATE", "this model is patched already")
     state = _Patch(tower, os.fsdecode(optional_path(folder, "folder")) or None)
@@ -72,7 +70,7 @@ def is_patched(model: Any) -> bool:
 
 def unpatch(model: M) -> M:
     """Gives the tower its own weights and code back, with the same bits."""
-    tower = _find_tower(model)
+    tower = find_tower(model)
     if not hasattr(tower, "_qwenvit"):
         raise error("QV_ESTATE", "this model is not patched")
     state = tower._qwenvit
@@ -81,40 +79,6 @@ def unpatch(model: M) -> M:
     state.unwatch()
     del tower.forward, tower.extra_repr, tower._qwenvit
     return model
-
-
-def _find_tower(model: Any) -> Any:
-    if not hasattr(model, "named_modules"):
-        raise error("QV_EINVAL", f"{kind_of(model)} is not a torch module")
-    towers = [
-        m
-        for name, m in model.named_modules()
-        if all(hasattr(m, part) for part in ("patch_embed", "blocks", "merger", "config"))
-    ]
-    if len(towers) != 1:
-        what = "no vision tower of Qwen-VL" if not towers else f"{len(towers)} vision towers"
-        raise error("QV_EINVAL", f"{type(model).__name__} has {what} (patch_embed, blocks, merger)")
-    if getattr(model, "is_quantized", False) or getattr(model, "hf_quantizer", None) is not None:
-        raise error("QV_EUNSUPPORTED", "the model is quantised; load it in float32 or bfloat16")
-    return towers[0]
-
-
-def _returns_objects() -> bool:
-    return int(sys.modules["transformers"].__version__.split(".")[0]) >= 5
-
-
-def output_of(tower: Any, tokens: Any, deepstack: list[Any], hidden: Any = None) -> Any:
-    """Returns what transformers returns: objects from version 5 on, before that the tokens, with
-    DeepStack's outputs if the family has them."""
-    if not _returns_objects():
-        return (tokens, deepstack) if deepstack else tokens
-    if deepstack:
-        classes = sys.modules[type(tower).__module__]
-        return classes.BaseModelOutputWithDeepstackFeatures(
-            last_hidden_state=hidden, pooler_output=tokens, deepstack_features=deepstack
-        )
-    classes = sys.modules["transformers"].modeling_outputs
-    return classes.BaseModelOutputWithPooling(last_hidden_state=hidden, pooler_output=tokens)
 
 
 class _Patch:
@@ -143,7 +107,7 @@ class _Patch:
                 raise error("QV_EUNSUPPORTED", f"{name} is on the meta device: offloaded, or not loaded")
             if hasattr(p, "device_mesh") or hasattr(p.data, "device_mesh"):
                 raise error("QV_EUNSUPPORTED", f"{name} is sharded over devices")
-            if str(p.dtype) not in FILE_DTYPES:
+            if dtype_name(p.dtype) not in ("f32", "bf16"):
                 raise error("QV_EUNSUPPORTED", f"{name} is {p.dtype}; must be float32 or bfloat16")
             seen.add((p.device, p.dtype))
         if len(seen) > 1:
@@ -172,9 +136,8 @@ class _Patch:
         tensors, at = {}, 0
         for name, p in self.parameters.items():
             size = p.numel() * p.element_size()
-            dtype = FILE_DTYPES[str(p.dtype)][0]
             tensors[f"visual.{name}"] = {
-                "dtype": dtype, "shape": list(p.shape), "data_offsets": [at, at + size]
+                "dtype": DTYPES[dtype_name(p.dtype)][0], "shape": list(p.shape), "data_offsets": [at, at + size]
             }
             self.places[name] = (at, size, tuple(p.shape))
             at += size
@@ -197,7 +160,7 @@ class _Patch:
 
         cuda = self.device.type == "cuda"
         place: Any = ("cuda" if cuda else "cpu") if backend is None else backend
-        asked = FILE_DTYPES[str(self.dtype)][1]
+        asked = dtype_name(self.dtype)
         self.model = load(
             self.folder.name,
             place,
@@ -274,11 +237,10 @@ class _Patch:
 
     # ---- the forward pass ----------------------------------------------------------------------------
 
-    def _refuse_call(self, x: Any, kwargs: dict[str, Any]) -> None:
+    def _refuse_call(self, kwargs: dict[str, Any]) -> None:
         first = next(iter(self.parameters.values()))
         if self.tower.training:
             raise error("QV_EUNSUPPORTED", "training through a patched tower; unpatch() the model first")
-        no_gradient(x, "pixel_values")
         if first.numel() or first.device != self.device or first.dtype != self.dtype:
             raise error(
                 "QV_ESTATE",
@@ -296,26 +258,8 @@ class _Patch:
                 raise error("QV_EUNSUPPORTED", f"{name}: a patched tower takes pixels and grid_thw alone")
 
     def forward(self, hidden_states: Any, grid_thw: Any, **kwargs: Any) -> Any:
-        self._refuse_call(hidden_states, kwargs)
-        dtype = FILE_DTYPES[str(self.dtype)][1]
+        self._refuse_call(kwargs)
         x = hidden_states.contiguous()
-        keeps = _returns_objects() and not any(n.startswith("downsample.") for n in self.parameters)
-        out = self.model.forward(x, grid_thw, dtype, hidden_states=keeps)
-        return output_of(self.tower, out.tokens, out.deepstack, self._ordered(out.hidden_states, grid_thw))
-
-    def _ordered(self, rows: Any, grid_thw: Any) -> Any:
-        """Returns the last block's rows in transformers' order: Qwen2.5's towers leave them in that of
-        windows, from left to right and down."""
-        config = self.tower.config
-        if rows is None or not hasattr(config, "fullatt_block_indexes"):
-            return rows
-        import torch
-
-        np, cell, order, n = needed_numpy("last_hidden_state"), config.spatial_merge_size, list[Any](), 0
-        side = config.window_size // cell // config.patch_size
-        for t, h, w in grid_thw.tolist():
-            y, x = np.divmod(np.arange(h * w // cell**2), w // cell)
-            order += [np.lexsort((x // side, y // side)) + n + pair * len(x) for pair in range(t)]
-            n += t * len(x)
-        at = torch.from_numpy(np.concatenate(order)).to(rows.device)
-        return rows.reshape(n, -1)[at].reshape(rows.shape)
+        keeps = returns_objects() and not any(n.startswith("downsample.") for n in self.parameters)
+        out = self.model.forward(x, grid_thw, self.dtype, hidden_states=keeps)
+        return output_of(self.tower, out.tokens, out.deepstack, in_order(out.hidden_states, grid_thw, self.tower.config))

@@ -4,18 +4,19 @@ takes."""
 
 from __future__ import annotations
 
-import base64
 import os
 import stat
-import sys
 import urllib.parse
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from . import _check, _core, _decoder
 from ._arrays import cuda_device, in_order, is_torch, shareable
 from ._error import Error, error
-from ._options import ClipOptions
+from .media import (
+    KINDS, TIMES_OF_FRAMES, FrameFiles, Options, bytes_of_data, image_kind, is_bytes, is_data, is_file, is_image_part, is_pil, options_of,
+    plain,
+)
 
 
 class Array(Protocol):  # numpy's, torch's..
@@ -33,111 +34,25 @@ class File(Protocol):
 
 One = _check.Path | bytearray | memoryview | dict[str, Any] | Array | Image | File  # what encode() takes as a source
 Clip = Array | list[Any] | tuple[Any, ...]
-Options = dict[str, Any]
-
-CHAT = ("image", "video", "image_url", "video_url", "input_image", "input_video")  # types of a chat's content
-RENAMED = {"nframes": "num_frames", "video_start": "start", "video_end": "end"}  # as qwen-vl-utils calls options
-KINDS = ("path", "bytes", "frames", "image")  # what a source that is a dict may describe
 # options that frames may have
 OF_FRAMES = ("fps", "max_pixels", "min_pixels", "frames_indices", "total_num_frames", "timestamps")
-TIMES_OF_FRAMES = ("timestamps", "frames_indices", "total_num_frames")  # which only frames have
 # options that decoding a frame's file obeys
 OF_DECODING = ("decode_memory", "decode_seconds", "max_source_pixels", "usual_codecs")
 NOT_RESIZED = {"first_frame": True, "min_pixels": 1, "max_pixels": 1 << 30}
 OPTIONS_OF_FILES = {"fps": 1.0}  # of frames in files, unless said otherwise; as vLLM and Qwen have it
 DECODE_MEMORY = 4 << 30  # bytes of a clip, unless decode_memory says otherwise
-BLANKS = b" \t\r\n"  # which base64 may have in between
-UNQUOTED_AT_ONCE = 1 << 14  # bytes of a data: URL
 PASSED_OVER = ("num_frames", "min_frames", "max_frames")  # options that do nothing for frames, which were sampled already
-
-
-class FrameFiles(bytes):
-    """The files of a clip's frames in one piece: BEGIN, then each behind its length. No file that can be
-    decoded begins so."""
-
-    BEGIN = b"frames:\0"
-
-    @classmethod
-    def of(cls, files: Iterator[bytes]) -> FrameFiles:
-        return cls(b"".join([cls.BEGIN, *(part for file in files for part in (len(file).to_bytes(8, "little"), file))]))
-
-    def files(self) -> Iterator[bytes]:
-        at = len(self.BEGIN)
-        while at < len(self):
-            end = at + 8 + int.from_bytes(self[at : at + 8], "little")
-            yield self[at + 8 : end]
-            at = end
-
-
-def _is_bytes(x: object) -> bool:
-    return isinstance(x, (bytes, bytearray)) or isinstance(x, memoryview) and x.ndim < 2
-
-
-def _is_file(x: object) -> bool:
-    return callable(getattr(x, "read", None))
 
 
 def _is_array(x: object) -> bool:
     return isinstance(x, memoryview) and x.ndim > 1 or hasattr(x, "__dlpack__") or hasattr(x, "__array_interface__")
 
 
-def _is_pil(x: object) -> bool:
-    image = sys.modules.get("PIL.Image")
-    return image is not None and isinstance(x, image.Image)
-
-
 def is_one(source: object) -> bool:
     """Whether this is a source, rather than an iterable of sources."""
-    if isinstance(source, (str, os.PathLike, dict)) or _is_bytes(source):
+    if isinstance(source, (str, os.PathLike, dict)) or is_bytes(source):
         return True
-    return _is_array(source) or _is_pil(source) or _is_file(source)
-
-
-def _media(source: Options) -> Options | None:
-    """Returns a source for an entry of a chat's content; None: it is none, or has no image and no clip."""
-    kind = source.get("type", "video" if "video" in source else None)
-    if kind not in CHAT:
-        return None
-    rest = {RENAMED.get(k, k): v for k, v in source.items() if k not in (kind, "type", "detail")}
-    inner = source.get(kind, rest.pop("image_url", None))
-    inner = inner.get("url") if isinstance(inner, dict) else inner
-    files = isinstance(inner, (str, os.PathLike)), _is_bytes(inner) or _is_file(inner)
-    of_frames = "frames" if "video" in kind else "image"
-    return {"path" if files[0] else "bytes" if files[1] and not _is_pil(inner) else of_frames: inner, **rest}
-
-
-def chat_part(source: Options) -> tuple[Any, bool, Options] | None:
-    """Returns what an entry of a chat's content is of, whether that must be an image, and its options; None as
-    _media()."""
-    media = _media(source)
-    if not media:
-        return None
-    [kind] = [k for k in KINDS if k in media][:1]
-    return media.pop(kind), _wants_image(source), media
-
-
-def media_of(source: Any) -> Any:
-    """Returns a source, or an iterable of sources. Of a chat's message, or of a list of them, it is a list
-    of the images and clips in it."""
-    if isinstance(source, dict) and "role" in source:
-        source = [source]
-    if isinstance(source, (list, tuple)) and source and all(isinstance(m, dict) and "role" in m for m in source):
-        parts = [part for m in source if isinstance(m.get("content"), (list, tuple)) for part in m["content"]]
-        found = [part for part in parts if isinstance(part, dict) and _media(part)]
-        if not found:
-            raise error("QV_EINVAL", "these messages have no image and no clip")
-        return found
-    return source
-
-
-def _plain(source: Any) -> Any:
-    """Returns a source without what only chats have."""
-    return _media(source) or source if isinstance(source, dict) else source
-
-
-def _wants_image(source: Any) -> bool:
-    """Whether this is the entry of a chat's content for an image."""
-    return isinstance(source, dict) and source.get("type") in CHAT and "image" in source["type"]
+    return _is_array(source) or is_pil(source) or is_file(source)
 
 
 def _must_be_image(data: bytes, is_path: bool, offset: int, place: int) -> None:
@@ -153,22 +68,11 @@ def _must_be_image(data: bytes, is_path: bool, offset: int, place: int) -> None:
             return
     else:
         head = data[offset : offset + _core.HEAD]
-    if head and _core.image_kind(head) is None:
+    if head and image_kind(head) is None:
         raise error("QV_EFORMAT", f"source {place}: not an image of a known format; give a clip the type video_url")
 
 
 # ---- options -------------------------------------------------------------------------------------
-
-
-def options_of(options: Options) -> Options:
-    """Returns the options that were given, as the binding takes them. Raises Error for one that is
-    unknown or of a wrong type."""
-    for name in options:
-        if name not in ClipOptions.__annotations__:
-            raise error("QV_EINVAL", f"there is no option {_check.utf8(name):.80}{_check.near(name, ClipOptions.__annotations__)}")
-    options = {k: v for k, v in options.items() if v is not None}
-    _core.check_options({k: v for k, v in options.items() if k not in TIMES_OF_FRAMES})
-    return options
 
 
 def _sampled(said: Options) -> tuple[float, list[float]]:
@@ -212,7 +116,7 @@ def _text_of(given: Any, what: str, place: int) -> str:
 
 def key_of(source: Any, place: int) -> str:
     """Returns a source's key, else its path, else its place."""
-    source = _plain(source)
+    source = plain(source)
     if isinstance(source, dict):
         if source.get("key") is not None:
             return _text_of(source["key"], "key", place)
@@ -224,57 +128,6 @@ def key_of(source: Any, place: int) -> str:
         return _text_of(source, "path", place)
     is_path = isinstance(source, (str, os.PathLike)) and not is_data(source)
     return _text_of(source, "path", place) if is_path else str(place)
-
-
-def is_data(source: object) -> bool:
-    """Whether this is a data: URL."""
-    return isinstance(source, str) and source[:5].lower() == "data:" and "," in source
-
-
-def _unquoted(data: bytes) -> bytes:
-    """Returns bytes without their %-escapes. In pieces, as unquote_to_bytes() needs 180 bytes of memory for each %."""
-    pieces, at = [], 0
-    while at < len(data):
-        end = at + UNQUOTED_AT_ONCE
-        cut = data.find(b"%", end - 2, end)  # an escape stays whole
-        end = end if cut < 0 else cut
-        pieces.append(urllib.parse.unquote_to_bytes(data[at:end]))
-        at = end
-    return b"".join(pieces)
-
-
-def _decoded(text: str, is_base64: bool) -> bytes:
-    """Returns the bytes that a data: URL's text stands for; base64 may be in lines."""
-    data = text.encode() if "%" not in text else _unquoted(text.encode())
-    if is_base64 and any(blank in data for blank in BLANKS):
-        data = data.translate(None, bytes(BLANKS))
-    return base64.b64decode(data, validate=True) if is_base64 else data
-
-
-def _pieces(text: str, at: int) -> Iterator[str]:
-    """Gives what commas separate from a place on, without a copy of all of it."""
-    while (end := text.find(",", at)) >= 0:
-        yield text[at:end]
-        at = end + 1
-    yield text[at:]
-
-
-def bytes_of_data(url: str, name: str, most: int = 1 << 31) -> bytes:
-    """Returns the bytes in a data: URL, which `name` names in the error; of video/jpeg, whose JPEGs commas
-    separate, FrameFiles of at most so many."""
-    head = url[: url.index(",")].lower()
-    is_base64 = head.endswith(";base64")
-    try:
-        if not is_base64 or head[5:].partition(";")[0].strip() != "video/jpeg":
-            return _decoded(url[len(head) + 1 :], is_base64)
-        n = url.count(",")
-        if n > most:
-            raise error("QV_EINVAL", f"{name}: {n} frames; at most {most}")
-        return FrameFiles.of(_decoded(piece, True) for piece in _pieces(url, len(head) + 1))
-    except ValueError as e:
-        if isinstance(e, Error):
-            raise
-        raise error("QV_EINVAL", f"{name}: a data: URL that is no base64: {e}") from None
 
 
 def local_path(path: _check.Path) -> bytes:
@@ -306,7 +159,7 @@ def _array_of_pil(image: Any) -> memoryview:
 
 def _is_encoded(frame: Any) -> bool:
     """Whether a frame is a file's path, bytes, data: URL, or an open file."""
-    return isinstance(frame, (str, os.PathLike)) or _is_bytes(frame) or _is_file(frame) and not _is_pil(frame)
+    return isinstance(frame, (str, os.PathLike)) or is_bytes(frame) or is_file(frame) and not is_pil(frame)
 
 
 def _has_files(frames: Any) -> bool:
@@ -324,8 +177,8 @@ def array_of_file(frame: Any, name: str, options: Options, n: int) -> Any:
                 frame = file.read()
         except OSError as e:
             raise error("QV_EIO", f"{name}: {_check.kind_of(frame)} that cannot be read: {e}") from None
-    data = bytes(_read(frame, name) if _is_file(frame) else frame)
-    if _core.image_kind(data[: _core.HEAD]) is None:
+    data = bytes(_read(frame, name) if is_file(frame) else frame)
+    if image_kind(data) is None:
         raise error("QV_EFORMAT", f"{name}: not an image of a known format")
     asked = {k: options[k] for k in OF_DECODING if k in options}
     try:
@@ -343,7 +196,7 @@ def _array(frame: Any, name: str, options: Options, n: int) -> Any:
     """Returns an array of bytes as the binding takes it."""
     if _is_encoded(frame):
         return array_of_file(frame, name, options, n)
-    if _is_pil(frame):
+    if is_pil(frame):
         return _array_of_pil(frame)
     frame, _ = shareable(frame, name)
     dtype = str(getattr(frame, "dtype", "uint8")).removeprefix("torch.")
@@ -362,7 +215,7 @@ def _frames(models: Sequence[_core.Model], frames: Any, is_image: bool, own: Opt
         arrays = [_array(frame, f"frames: frame {i}", options, len(frames)) for i, frame in enumerate(frames)]
     else:
         arrays = [_array(frames, "frames", options, 1)]
-        is_image = is_image or _is_pil(frames) or getattr(arrays[0], "ndim", 0) in (2, 3)
+        is_image = is_image or is_pil(frames) or getattr(arrays[0], "ndim", 0) in (2, 3)
     fps, seconds = (0, []) if is_image else _seconds_of(own, common)
     if not fps and not seconds and not is_image and _has_files(frames):
         fps = OPTIONS_OF_FILES["fps"]
@@ -384,7 +237,7 @@ def _read(file: Any, name: str) -> Any:
         data = file.read()
     except Exception as e:  # the caller's object may raise anything
         raise error("QV_EIO", f"{name}: a file that cannot be read: {e}") from None
-    if not _is_bytes(data):
+    if not is_bytes(data):
         raise error("QV_EINVAL", f'{name}: read() gives a {type(data).__name__}; open files with "rb"')
     return data
 
@@ -397,7 +250,7 @@ def _take_dict(source: Options, place: int) -> tuple[Any, str, Options]:
         raise error("QV_EINVAL", f"source {place}: a dict has one of {', '.join(KINDS)}")
     [kind] = kinds
     inner = own.pop(kind)
-    if kind == "bytes" and not (_is_bytes(inner) or _is_file(inner)):
+    if kind == "bytes" and not (is_bytes(inner) or is_file(inner)):
         raise _check.wrong(f"source {place}: bytes", _check.kind_of(inner), "bytes, or a file that is open")
     if kind == "path":
         inner = os.fsdecode(inner)
@@ -412,7 +265,7 @@ def describe(
     files have."""
     kind: str | None = None
     own: Options = {}
-    wants_image, source = _wants_image(source), _plain(source)
+    wants_image, source = is_image_part(source), plain(source)
     if isinstance(source, dict):
         source, kind, own = _take_dict(source, place)
     if is_data(source):
@@ -423,17 +276,17 @@ def describe(
         source, kind = list(source.files()), "frames"
     is_path = isinstance(source, (str, os.PathLike))
     common = {**(common or {}), **options}
-    if is_path or _is_bytes(source) or _is_file(source) and not _is_pil(source):
+    if is_path or is_bytes(source) or is_file(source) and not is_pil(source):
         if odd := [k for k in TIMES_OF_FRAMES if k in own or k in common]:
             raise error("QV_EINVAL", f"source {place}: {odd[0]} belong to frames; a file has its own")
         _text_of(source, "path", place) if is_path else None
-        data = local_path(source) if is_path else bytes(_read(source, f"source {place}") if _is_file(source) else source)
+        data = local_path(source) if is_path else bytes(_read(source, f"source {place}") if is_file(source) else source)
         if wants_image:
             _must_be_image(data, is_path, {**common, **own}.get("offset") or 0, place)
         return data, is_path, {**common, **own}, _decoder.start()
     if isinstance(source, _core.Frames):
         return source, False, {}, None
-    if _is_array(source) or _is_pil(source) or isinstance(source, (list, tuple)):
+    if _is_array(source) or is_pil(source) or isinstance(source, (list, tuple)):
         if "timestamps" not in common and kind == "image" and isinstance(source, (list, tuple)):
             raise error("QV_EINVAL", f"source {place}: an image is one array or PIL image, no list")
         of_files = OF_DECODING if _has_files(source) else ()

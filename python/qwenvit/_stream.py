@@ -8,22 +8,19 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from . import _core, _model
-from ._error import Error
-from ._sources import Options, describe, key_of
-
-if TYPE_CHECKING:
-    from ._model import Model, Tokens
+from . import _core
+from ._error import Error, FileError, InputError
+from ._sources import describe, key_of
+from ._tokens import Tokens, result_of
+from .media import Options
 
 Progress = bool | Callable[[dict[str, Any]], object] | None
 
 MOST_AHEAD = 1 << 30  # bytes of sources and results that may wait to be taken
 FOR_A_DECODER = 64 << 20  # bytes added for each decoder, so that none of many decoders waits
 SECONDS = 0.5  # the time between two lines of progress
-# codes of errors that concern one source; any other ends the job
-OF_A_SOURCE = ("QV_EINVAL", "QV_EUNSUPPORTED", "QV_EIO", "QV_EFORMAT")
 
 
 class How(NamedTuple):
@@ -44,7 +41,7 @@ class Jobs:
     MOST = 4  # the oldest is closed once nobody works with it
 
     def __init__(self, *models: _core.Model) -> None:
-        self._models = [*models]
+        self.models = [*models]
         self._open: dict[Any, tuple[_core.Job, bool]] = {}  # and whether it was warmed up
 
     def client(
@@ -57,7 +54,7 @@ class Jobs:
         found = open_.get(key)
         if not found or found[0].lost or queue and not found[1]:
             where = {k: options[k] for k in ("decode", "gpu") if k in options}
-            made = _core.Job(self._models, dtype, decoders, alone, queue > 0, where, hidden), queue > 0
+            made = _core.Job(self.models, dtype, decoders, alone, queue > 0, where, hidden), queue > 0
             if open_.get(key) is found:
                 open_.pop(key, None)
             found = open_.setdefault(key, made)
@@ -70,7 +67,7 @@ class Jobs:
 
 
 def _feed(
-    client: _core.Client, core: _core.Model, sources: Iterable[Any], own: Options, common: Options, failures: list[BaseException]
+    client: _core.Client, models: list[_core.Model], sources: Iterable[Any], own: Options, common: Options, failures: list[BaseException]
 ) -> None:
     """Adds sources, while results are taken. A client that was closed refuses one that comes too late."""
     try:
@@ -78,10 +75,8 @@ def _feed(
             key = str(place)
             try:
                 key = key_of(source, place)
-                client.add(place, key, *describe([core], source, place, own, common))
-            except Error as e:
-                if e.status not in OF_A_SOURCE:
-                    raise
+                client.add(place, key, *describe(models, source, place, own, common))
+            except (InputError, FileError) as e:  # of this source; any other ends the job
                 client.refuse(place, key, e.status, str(e))
     except BaseException as e:
         failures.append(e)
@@ -151,21 +146,23 @@ def _room(decoders: int) -> int:
     return MOST_AHEAD + FOR_A_DECODER * (decoders or len(cores))
 
 
-def results(model: Model, sources: Iterable[Any], how: How, options: Options, alone: bool = False) -> Iterator[Tokens | Error]:
+def results(
+    jobs: Jobs, model_type: str, sources: Iterable[Any], how: How, options: Options, alone: bool = False
+) -> Iterator[Tokens | Error]:
     """Gives Tokens, and Errors if how.errors is "yield". alone: there is one source, and no other is in its chunk.
 
     A thread reads the caller's iterator, which may block for ever. So nobody waits for the thread, and it keeps no
     client open."""
     progress, failures = _Progress(how), list[BaseException]()
-    client = model._jobs.client(how.dtype, options, _room(how.decoders), how.decoders, alone, how.ordered, hidden=how.hidden)
+    client = jobs.client(how.dtype, options, _room(how.decoders), how.decoders, alone, how.ordered, hidden=how.hidden)
     try:
         if alone:
-            _feed(client, model._core, sources, options, {}, failures)
+            _feed(client, jobs.models, sources, options, {}, failures)
         else:
-            feeds = client.share(), model._core, sources, {}, options, failures
+            feeds = client.share(), jobs.models, sources, {}, options, failures
             threading.Thread(target=_feed, args=feeds, name="qwenvit feeder", daemon=True).start()
         for core in _take(client, progress):
-            result = _model.result_of(core, model.info["model_type"])
+            result = result_of(core, model_type)
             if isinstance(result, Error) and how.errors == "raise":
                 raise result from None
             yield result

@@ -13,7 +13,7 @@ from ._error import error
 
 if TYPE_CHECKING:
     from ._cache import Entry
-    from ._model import Tokens
+    from ._tokens import Tokens
 
 
 def _fields(item: Tokens | Entry | dict[str, Any]) -> tuple[str | None, Any, list[Any], Any]:

@@ -71,7 +71,7 @@ must_be_contiguous(const nb::ndarray<> &array, const char *what)
 /* Returns a value for the rules of options; `text` keeps its text. Texts and paths are bytes of a
  * file's name. */
 static qv_value
-value_of(nb::handle value, const std::string &name, std::string *text)
+value_of(nb::handle value, std::string *text)
 {
     qv_value v = {};
     PyObject *o = value.ptr();
@@ -92,7 +92,9 @@ value_of(nb::handle value, const std::string &name, std::string *text)
         if (PyUnicode_Check(bytes.ptr()))
             bytes = nb::steal(PyUnicode_EncodeFSDefault(bytes.ptr()));
         if (bytes.is_valid()) {
-            *text = text_of(nb::cast<nb::bytes>(bytes), name.c_str());
+            *text = text_of(nb::cast<nb::bytes>(bytes));
+            if (text->find('\0') != std::string::npos)
+                text->clear();
             v.type = QV_VALUE_TEXT;
             v.text = text->c_str();
         }
@@ -101,16 +103,10 @@ value_of(nb::handle value, const std::string &name, std::string *text)
     return v;
 }
 
-/* Returns the repr of a value; one without a repr (such as a number of 5000 digits) is named by its
- * type. */
 static std::string
 shown(nb::handle value)
 {
-    const nb::object text = nb::steal(PyObject_Repr(value.ptr()));
-    PyErr_Clear();
-    const std::string type = nb::type_name(value.type()).c_str();
-    return text.is_valid() ? nb::cast<std::string>(text)
-                           : (std::strchr("aeiou", type[0]) ? "an " : "a ") + type;
+    return nb::cast<std::string>(nb::module_::import_("qwenvit._check").attr("shown")(value));
 }
 
 void
@@ -120,7 +116,7 @@ take_clip_options(nb::dict options, qv_clip_options *o, std::string *path, std::
         std::string other;
         const std::string name = nb::cast<std::string>(nb::str(field));
         std::string *own = path && name == "path" ? path : key && name == "key" ? key : nullptr;
-        const qv_value v = value_of(value, name, own ? own : &other);
+        const qv_value v = value_of(value, own ? own : &other);
         const char *wanted = !own ? qv_clip_options_set(o, name.c_str(), path != nullptr, &v)
                              : own->empty() ? "a text that is not empty"
                                             : nullptr;
@@ -141,7 +137,7 @@ class Decoder
     explicit Decoder(nb::bytes program) : owner(getpid())
     {
         qv_decoder *made = nullptr;
-        checked(qv_decoder_start, text_of(program, "path").c_str(), &made);
+        checked(qv_decoder_start, program.c_str(), &made);
         decoder.reset(made, [of = owner](qv_decoder *d) {
             if (of == getpid())
                 qv_decoder_stop(&d);

@@ -118,8 +118,11 @@ as_text(const char *words)
     return nb::steal<nb::str>(PyUnicode_DecodeUTF8(words, (Py_ssize_t)strlen(words), "replace"));
 }
 
-/* Returns Python's bytes of a path or a key, which `what` names. QV_EINVAL if they have a NUL. */
-std::string text_of(nb::bytes bytes, const char *what);
+inline std::string
+text_of(const nb::bytes &bytes)
+{
+    return { bytes.c_str(), bytes.size() };
+}
 
 /* What a file of tokens says of the model that made them, in the names that qv_token_file_origin
  * has. */

@@ -12,15 +12,6 @@
 namespace qvpy
 {
 
-std::string
-text_of(nb::bytes bytes, const char *what)
-{
-    std::string text(bytes.c_str(), bytes.size());
-    if (text.find('\0') != std::string::npos)
-        fail(QV_EINVAL, "a %s has a NUL in it", what);
-    return text;
-}
-
 qv_status
 parse_status(const std::string &name)
 {
@@ -88,31 +79,24 @@ make_row(nb::dict fields, nb::object data)
 
 /* ---- the fill -------------------------------------------------------------------------------- */
 
-/* Reads the options as CacheWriter passes them, after it has checked them. */
-static qv_cache_fill_options
-fill_options(nb::dict how, nb::dict clip)
-{
-    qv_cache_fill_options o = {};
-    qv_dtype_parse(nb::cast<std::string>(how["tokens"]).c_str(), &o.tokens);
-    o.no_deepstack = nb::cast<bool>(how["no_deepstack"]);
-    o.retry_failed = nb::cast<bool>(how["retry_failed"]);
-    o.part_bytes = nb::cast<int64_t>(how["part_bytes"]);
-    o.part_seconds = nb::cast<double>(how["part_seconds"]);
-    o.decoders = nb::cast<int>(how["decoders"]);
-    take_clip_options(clip, &o.clip);
-    return o;
-}
-
 /* A folder to which add() may be called again and again, with rows for one model. */
 class CacheFill
 {
   public:
-    CacheFill(nb::object model_, nb::object decoder_, nb::bytes folder, nb::dict how, nb::dict clip)
+    CacheFill(nb::object model_, nb::object decoder_, nb::bytes folder, const std::string &tokens,
+              bool deepstack, bool retry_failed, int64_t part_bytes, double part_seconds,
+              int decoders, nb::dict clip)
         : model_object(model_), decoder_object(decoder_), model(nb::cast<Model *>(model_)),
           fill(nullptr, [](qv_cache_fill *f) { qv_cache_fill_close(&f); }), owner(getpid())
     {
-        const std::string dir = text_of(folder, "folder");
-        qv_cache_fill_options o = fill_options(how, clip);
+        qv_cache_fill_options o = {};
+        o.tokens = parse_dtype(tokens, false);
+        o.no_deepstack = !deepstack;
+        o.retry_failed = retry_failed;
+        o.part_bytes = part_bytes;
+        o.part_seconds = part_seconds;
+        o.decoders = decoders;
+        take_clip_options(clip, &o.clip);
         o.clip.decoder = decoder_of(decoder_).get();
         o.told = tell;
         o.go_on = [](void *user, qv_job *job) { return static_cast<CacheFill *>(user)->hear(job); };
@@ -121,7 +105,7 @@ class CacheFill
         {
             const Released released;
             qv_cache_fill *opened = nullptr;
-            checked(qv_cache_fill_open, dir.c_str(), &o, &opened);
+            checked(qv_cache_fill_open, folder.c_str(), &o, &opened);
             fill.reset(opened);
             checked(qv_cache_fill_begin, opened, on->model);
         }
@@ -300,8 +284,11 @@ bind_cache(nb::module_ &m)
         .def(nb::new_(&make_row), nb::arg("fields"), nb::arg("data") = nb::none())
         .def_prop_ro("key", [](const CacheRow &r) { return nb::str(r.key.c_str()); });
     nb::class_<CacheFill>(m, "CacheFill")
-        .def(nb::init<nb::object, nb::object, nb::bytes, nb::dict, nb::dict>(), nb::arg("model"),
-             nb::arg("decoder").none(), nb::arg("folder"), nb::arg("how"), nb::arg("clip"))
+        .def(nb::init<nb::object, nb::object, nb::bytes, const std::string &, bool, bool, int64_t,
+                      double, int, nb::dict>(),
+             nb::arg("model"), nb::arg("decoder").none(), nb::arg("folder"), nb::arg("tokens"),
+             nb::arg("deepstack"), nb::arg("retry_failed"), nb::arg("part_bytes"),
+             nb::arg("part_seconds"), nb::arg("decoders"), nb::arg("clip"))
         .def("add", &CacheFill::add, nb::arg("rows"), nb::arg("progress").none())
         .def("close", &CacheFill::close)
         .def("damaged", &CacheFill::damaged);

@@ -26,16 +26,12 @@ struct CacheReader {
     qv_cache *cache = nullptr;
     qv_cache_info facts = {};
     std::string dir;
-    size_t maps, idle;
 
-    CacheReader(nb::bytes folder, std::optional<Names> names, size_t most_maps, size_t most_idle,
-                const CacheReader *before)
-        : dir(text_of(folder, "folder")), maps(most_maps), idle(most_idle)
+    CacheReader(nb::bytes folder, std::optional<Names> names, const CacheReader *before)
+        : dir(text_of(folder))
     {
         std::vector<const char *> pointers;
         qv_cache_reading how = {};
-        how.most_maps = maps;
-        how.most_idle = idle;
         how.before = before ? before->cache : nullptr;
         how.writable = true; /* torch has no read-only tensors */
         if (names) {
@@ -172,8 +168,7 @@ struct CacheReader {
     reduce() const
     {
         return nb::make_tuple(nb::type<CacheReader>(),
-                              nb::make_tuple(nb::bytes(dir.data(), dir.size()), parts(), maps,
-                                             idle));
+                              nb::make_tuple(nb::bytes(dir.data(), dir.size()), parts()));
     }
 
     qv_cache_item
@@ -233,9 +228,8 @@ void
 bind_cache_reader(nb::module_ &m)
 {
     nb::class_<CacheReader>(m, "CacheReader")
-        .def(nb::init<nb::bytes, std::optional<Names>, size_t, size_t, const CacheReader *>(),
-             nb::arg("folder"), nb::arg("parts") = nb::none(), nb::arg("most_maps") = 0,
-             nb::arg("most_idle") = 0, nb::arg("before") = nb::none())
+        .def(nb::init<nb::bytes, std::optional<Names>, const CacheReader *>(), nb::arg("folder"),
+             nb::arg("parts") = nb::none(), nb::arg("before") = nb::none())
         .def("find", &CacheReader::find, nb::arg("key").none())
         .def("item", &CacheReader::item)
         .def("keys", &CacheReader::keys)

@@ -284,7 +284,7 @@ open_and_read(const qv_preprocess &image, const qv_preprocess &video, nb::handle
               const std::string &name, nb::bytes source, bool is_path, nb::dict options,
               Frames &frames)
 {
-    const std::string path = is_path ? text_of(source, "path") : name;
+    const std::string path = is_path ? text_of(source) : name;
     qv_clip_options o = {};
     qv_clip *clip = nullptr;
     take_clip_options(options, &o);
@@ -391,10 +391,6 @@ void
 bind_frames(nb::module_ &m)
 {
     nb::class_<Frames>(m, "Frames")
-        .def_prop_ro("grid_thw",
-                     [](const Frames &f) {
-                         return nb::make_tuple(f.grid_thw[0], f.grid_thw[1], f.grid_thw[2]);
-                     })
         .def_prop_ro("is_image", [](const Frames &f) { return f.is_image; })
         .def_prop_ro("timestamps", [](const Frames &f) { return f.timestamps; })
         .def("array",

@@ -126,7 +126,7 @@ class Client
             s.kind = QV_SOURCE_FRAMES;
             s.item = kept->frames->item();
         } else if (is_path) {
-            tokens->path = text_of(nb::cast<nb::bytes>(source), "path"); /* may not be UTF-8 */
+            tokens->path = text_of(nb::cast<nb::bytes>(source)); /* may not be UTF-8 */
             s.path = tokens->path.c_str();
         } else {
             nb::bytes bytes = nb::cast<nb::bytes>(source);

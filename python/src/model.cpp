@@ -45,19 +45,18 @@ parse_dtype(const std::string &name, bool or_auto)
 
 /* ---- lifetime -------------------------------------------------------------------------------- */
 
-Model::Model(nb::bytes dir_, const std::string &backend, int device, const std::string &dtype,
-             int threads, uintptr_t stream, nb::bytes kernel_folder_,
+Model::Model(nb::bytes dir, const std::string &backend, int device, const std::string &dtype,
+             int threads, uintptr_t stream, nb::bytes kernel_folder,
              const std::vector<double> &image_mean, const std::vector<double> &image_std)
 {
     const auto made = std::make_shared<Tower>();
-    const std::string dir = text_of(dir_, "path"), kernel_folder = text_of(kernel_folder_, "path");
     qv_context_options c = {};
     qv_model_options o = {};
     c.backend = backend.c_str();
     c.device = device;
     c.threads = threads;
     c.stream = reinterpret_cast<void *>(stream);
-    c.kernel_folder = kernel_folder.empty() ? nullptr : kernel_folder.c_str();
+    c.kernel_folder = kernel_folder.size() ? kernel_folder.c_str() : nullptr;
     o.dtype = parse_dtype(dtype, true);
     o.image_mean = image_mean.size() == 3 ? image_mean.data() : nullptr;
     o.image_std = image_std.size() == 3 ? image_std.data() : nullptr;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* The results: matrices of tokens, and the file that they are saved in. */
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
-
-#include <algorithm>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include "binding.h"
 
@@ -28,14 +28,20 @@ Tokens::allocate(const qv_model_info &info, int64_t rows, qv_dtype type, bool wi
     data.reset(new char[n_values() * qv_dtype_bytes(dtype)]); /* not zeroed */
 }
 
+static void
+must_be_there(const Tokens &t, const char *to_what)
+{
+    if (t.status || !t.data)
+        fail(QV_ESTATE, "%s: there are no tokens%s: %s", t.key.c_str(), to_what, t.error.c_str());
+}
+
 /* Returns matrix i as an array: the tokens, DeepStack's outputs, the last block's rows. bits: bf16
  * as 16-bit integers, for libraries without bf16. */
 static nb::object
 matrix(nb::handle self, int i, bool bits)
 {
     const Tokens &t = nb::cast<const Tokens &>(self);
-    if (t.status || !t.data)
-        fail(QV_ESTATE, "%s: there are no tokens: %s", t.key.c_str(), t.error.c_str());
+    must_be_there(t, "");
     const bool is_hidden = t.hidden && i == 1 + t.n_deepstack;
     if (i < 0 || (i > t.n_deepstack && !is_hidden))
         fail(QV_EINVAL, "matrix %d; there are %d", i, 1 + t.n_deepstack);
@@ -144,11 +150,9 @@ metadata_of(const Tokens &t, const Pairs &more)
 
 /* Writes the file that `qwenvit encode` writes. dtype: "" for the model's. */
 static void
-save(const Tokens &t, nb::bytes path_, const Pairs &more, const std::string &dtype)
+save(const Tokens &t, nb::bytes path, const Pairs &more, const std::string &dtype)
 {
-    const std::string path = text_of(path_, "path");
-    if (t.status || !t.data)
-        fail(QV_ESTATE, "%s: there are no tokens to save: %s", t.key.c_str(), t.error.c_str());
+    must_be_there(t, " to save");
     const Pairs metadata = metadata_of(t, more);
     const Text preprocessing = preprocessing_of(t, true);
     bool is_amended = preprocessing != nullptr;
@@ -206,77 +210,37 @@ shown(const T &value)
 
 /* ---- pickling -------------------------------------------------------------------------------- */
 
-/* Calls `see` with the name of each member that a pickle holds, and the member. */
-template <typename T, typename F>
-static void
-each_member(T &t, F see)
-{
-    see("n", t.n);
-    see("width", t.width);
-    see("n_deepstack", t.n_deepstack);
-    see("hidden", t.hidden);
-    see("patches", t.patches);
-    see("grid_thw", t.grid_thw);
-    see("timestamps", t.timestamps);
-    see("index", t.index);
-    see("key", t.key); /* texts may have bytes that are not UTF-8 */
-    see("path", t.path);
-#define QV_OUTCOME(member, kind, from, info, encode, file, record, python)                         \
-    see("outcome." #member, t.outcome.member);
-#include "outcome.inc"
-}
+/* What a pickle holds, in the order in which set_state() takes it. Texts may have bytes that are not
+ * UTF-8; an outcome is the bytes of its struct, as a pickle is read by the version that wrote it. */
+using OriginState =
+    std::tuple<std::string, std::string, std::string, std::string, std::string, std::string>;
+using State = std::tuple<int64_t, int64_t, int, int64_t, int64_t, std::string, std::vector<int64_t>,
+                         std::vector<double>, int64_t, nb::bytes, nb::bytes, nb::bytes, nb::bytes,
+                         std::optional<OriginState>>;
 
-/* A member as a pickle holds it, and back. */
-template <typename T>
-static nb::object
-pickled(const T &value)
-{
-    if constexpr (std::is_same_v<T, std::string>)
-        return nb::bytes(value.data(), value.size());
-    else if constexpr (std::is_same_v<std::remove_extent_t<T>, char>)
-        return nb::bytes(value);
-    else if constexpr (std::is_array_v<T>)
-        return nb::cast(std::vector<int64_t>(std::begin(value), std::end(value)));
-    else if constexpr (std::is_enum_v<T>)
-        return nb::cast((int)value);
-    else
-        return nb::cast(value);
-}
-
-template <typename T>
-static void
-unpickle(nb::handle from, T &value)
-{
-    if constexpr (std::is_same_v<T, std::string>) {
-        const nb::bytes bytes = nb::cast<nb::bytes>(from);
-        value.assign(bytes.c_str(), bytes.size());
-    } else if constexpr (std::is_same_v<std::remove_extent_t<T>, char>) {
-        snprintf(value, sizeof value, "%s", nb::cast<nb::bytes>(from).c_str());
-    } else if constexpr (std::is_array_v<T>) {
-        const auto numbers = nb::cast<std::vector<int64_t>>(from);
-        std::copy_n(numbers.begin(), std::min(numbers.size(), std::size(value)), value);
-    } else if constexpr (std::is_enum_v<T>) {
-        value = (T)nb::cast<int>(from);
-    } else {
-        value = nb::cast<T>(from);
-    }
-}
-
-static nb::dict
+static State
 get_state(const Tokens &t)
 {
-    nb::dict d;
-    if (t.status || !t.data)
-        fail(QV_ESTATE, "%s: there are no tokens to copy: %s", t.key.c_str(), t.error.c_str());
-    each_member(t, [&](const char *name, const auto &value) { d[name] = pickled(value); });
-    d["dtype"] = qv_dtype_name(t.dtype);
-    d["data"] = nb::bytes(t.data.get(), t.n_values() * qv_dtype_bytes(t.dtype));
-    d["origin"] = nb::none();
-    if (t.origin)
-        d["origin"] =
-            nb::make_tuple(t.origin->model, t.origin->digest, t.origin->identity, t.origin->backend,
-                           t.origin->device, qv_dtype_name(t.origin->precision));
-    return d;
+    const auto bytes = [](const void *data, size_t n) { return nb::bytes(data, n); };
+    std::optional<OriginState> origin;
+    must_be_there(t, " to copy");
+    if (const Origin *o = t.origin.get())
+        origin.emplace(o->model, o->digest, o->identity, o->backend, o->device,
+                       qv_dtype_name(o->precision));
+    return { t.n,
+             t.width,
+             t.n_deepstack,
+             t.hidden,
+             t.patches,
+             qv_dtype_name(t.dtype),
+             t.grid_thw,
+             t.timestamps,
+             t.index,
+             bytes(t.key.data(), t.key.size()),
+             bytes(t.path.data(), t.path.size()),
+             bytes(&t.outcome, sizeof t.outcome),
+             bytes(t.data.get(), t.n_values() * qv_dtype_bytes(t.dtype)),
+             origin };
 }
 
 /* Returns how many bytes the matrices have, or -1 if there can be no such matrices. */
@@ -296,26 +260,32 @@ bytes_of_matrices(const Tokens &t)
 }
 
 static void
-set_state(Tokens &at, nb::dict d)
+set_state(Tokens &at, nb::object given)
 {
     Tokens t;
-    if (!d.contains("hidden") || !d.contains("outcome.is_image"))
+    State state;
+    std::string dtype;
+    nb::bytes key, path, outcome, data;
+    std::optional<OriginState> origin;
+    const bool is_known = nb::try_cast(given, state);
+    if (is_known)
+        std::tie(t.n, t.width, t.n_deepstack, t.hidden, t.patches, dtype, t.grid_thw, t.timestamps,
+                 t.index, key, path, outcome, data, origin) = state;
+    if (!is_known || outcome.size() != sizeof t.outcome)
         fail(QV_EFORMAT, "a pickle of tokens that another version of qwenvit made");
-    each_member(t, [&](const char *name, auto &value) { unpickle(d[name], value); });
-    t.dtype = parse_dtype(nb::cast<std::string>(d["dtype"]), false);
-    const nb::bytes data = nb::cast<nb::bytes>(d["data"]);
+    t.dtype = parse_dtype(dtype, false);
     if (bytes_of_matrices(t) != (int64_t)data.size())
         fail(QV_EFORMAT, "a pickle of tokens [%lld, %lld] has %zu bytes of them", (long long)t.n,
              (long long)t.width, data.size());
+    t.key.assign(key.c_str(), key.size());
+    t.path.assign(path.c_str(), path.size());
+    memcpy(&t.outcome, outcome.c_str(), sizeof t.outcome);
     t.data.reset(new char[data.size()]);
     memcpy(t.data.get(), data.c_str(), data.size());
-    if (!nb::object(d["origin"]).is_none()) {
-        const nb::tuple o = nb::cast<nb::tuple>(d["origin"]);
-        if (o.size() != 6)
-            fail(QV_EFORMAT, "a pickle of tokens that another version of qwenvit made");
-        const auto text = [&](int i) { return nb::cast<std::string>(o[i]); };
+    if (origin) {
+        auto &[model, digest, identity, backend, device, precision] = *origin;
         t.origin = std::make_shared<const Origin>(
-            Origin{ text(0), text(1), text(2), text(3), text(4), parse_dtype(text(5), false) });
+            Origin{ model, digest, identity, backend, device, parse_dtype(precision, false) });
     }
     new (&at) Tokens(std::move(t));
 }

@@ -26,8 +26,8 @@ NUMPY = {"F32": np.float32, "I64": np.int64, "U8": np.uint8, "F64": np.float64, 
 
 
 def read_safetensors(path):
-    """Writes a part without our own writer, since files must be in the format, and not merely what
-    our reader accepts."""
+    """Reads a file without our own reader, since files must be in the format, and not merely what our reader
+    accepts."""
     data = open(path, "rb").read()
     (n,) = struct.unpack("<Q", data[:8])
     header = json.loads(data[8 : 8 + n])

@@ -17,7 +17,7 @@ class Dtype:
 
 float32, float16, uint8 = Dtype("float32", "f4"), Dtype("float16", "f2"), Dtype("uint8", "u1")
 int64, float64 = Dtype("int64", "i8"), Dtype("float64", "f8")
-bfloat16, strided = Dtype("bfloat16", "u2"), "strided"
+bfloat16 = Dtype("bfloat16", "u2")
 DTYPES = {np.dtype(d.numpy): d for d in (float32, float16, bfloat16, uint8, int64, float64)}
 
 
@@ -35,11 +35,10 @@ class Device:
 class Tensor:
     def __init__(self, array, device="cpu", requires_grad=False):
         self.array, self.device, self.requires_grad = array, Device(device), requires_grad
-        self.is_cuda = False
 
+    is_cuda = property(lambda self: self.get_device() >= 0)
     shape = property(lambda self: self.array.shape)
     ndim = property(lambda self: self.array.ndim)
-    layout = strided
     dtype = property(lambda self: DTYPES[self.array.dtype])
 
     @property
@@ -52,9 +51,6 @@ class Tensor:
 
     def numel(self):
         return self.array.size
-
-    def is_contiguous(self):
-        return self.array.flags.c_contiguous
 
     def data_ptr(self):
         return self.array.ctypes.data

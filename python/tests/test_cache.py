@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Tests the reader with caches that are written here, as docs/cache.md describes them."""
 import concurrent.futures
-import functools
 import importlib
 import json
 import multiprocessing

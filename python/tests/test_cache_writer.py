@@ -7,11 +7,9 @@ import ctypes.util
 import json
 import os
 import re
-import shutil
 import signal
 import threading
 import time
-import types
 
 import numpy as np
 import pytest
@@ -37,7 +35,7 @@ def test_it_is_what_the_command_makes(model, golden, rows, listed, tmp_path, our
     fill(golden, listed, tmp_path / "theirs", *theirs)
     with qwenvit.CacheWriter(model, tmp_path / "ours", **ours) as cache:
         counts = cache.add(rows)
-        assert not cache.damaged
+        assert not cache.damaged and set(cache.failed) >= {row["path"] for row in rows[-2:]}
     mine, made_by = contents(tmp_path / "ours")
     assert (mine, made_by) == contents(tmp_path / "theirs")
     failed = {key for key, (record, _) in mine.items() if record["status"] == "failed"}
@@ -104,6 +102,9 @@ def test_either_goes_on_where_the_other_ended(model, golden, rows, listed, tmp_p
         assert cache.add([changed])["done"] == 1
     record = contents(tmp_path)[0]["small"][0]
     assert json.loads(record["options"])["max_pixels"] == 16384
+    (tmp_path / "part-9-of-9-x.safetensors").write_bytes(b"x")
+    with qwenvit.CacheWriter(model, tmp_path) as cache:
+        assert len(cache.damaged) == 1 and "part-9" in cache.damaged[0]
 
 
 def test_what_add_returned_from_is_there_after_a_crash(golden, rows, tmp_path):
@@ -134,20 +135,16 @@ def test_another_cache_is_refused_and_nothing_of_it_is_lost(model, golden, rows,
     "row, words",
     [({}, "row 1: no path"), ({"key": "a"}, "row 1: no path"), ({"path": None, "fps": 1}, "no path"),
      ({"path": ""}, "path is ''"), (3, "row 1: an int"), ({"path": "a", "key": 3}, "key is 3"),
-     ({"path": "a", "fsp": 3}, "no field 'fsp'"), ({"path": "a", "fps": 0}, "fps is 0"),
-     ({"path": "a", "fps": "2"}, "fps is '2'"), ({"path": "a", "fps": float("nan")}, "fps is nan"),
-     ({"path": "a", "max_frames": True}, "max_frames is True"), ({"path": "a", "fps": True}, "fps is True"),
-     ({"path": "a", "start": 2, "end": 1}, '"end" .1. must be greater than "start" .2.'),
+     ({"path": "a", "fsp": 3}, "no field 'fsp'"), ({"path": "a", "fps": "2"}, "fps is '2'"),
+     ({"path": "a", "max_frames": True}, "max_frames is True"), ({"path": "a", "start": 2, "end": 1}, '"end" .1. must be greater'),
      ({"bytes": b"x"}, "row 1: no key; what is in memory"), ({"key": "a", "bytes": b""}, "no bytes"),
      ({"key": "a", "bytes": 7}, "no path"), ({"key": "a", "image": "a.png"}, "row 1: image is a path"),
      ({"key": "a", "frames": np.zeros((2, 8, 8), np.float32)}, "row 1: frames: .*bytes"),
      ({"key": "a", "frames": np.zeros((2, 8, 8, 3), np.uint8), "bytes": b"x"}, "row 1: .*one of"),
      ({"path": "a", "fps": 10**5000}, "fps is an int; must be"),
-     ({"path": "\ud800"}, "path is .*; must be a"),
-     ({"path": "a", "max_frames": 0}, "max_frames is 0"), ({"path": "a", "offset": -1}, "offset is -1"),
+     ({"path": "\ud800"}, "path is .*; must be a"), ({"path": "a\0b"}, "NUL"), ({"path": "a", "key": "a\0b"}, "key is 'a.x00b'; must be"), ({"path": "a", "key": "__a"}, "__a"),
      ({"path": "a", "bytes": b"x"}, "bytes is b'x'"), ({"path": "a", "offset": 1 << 80}, "row 1: offset"),
-     ({"path": "a\0b"}, "NUL"), ({"path": "a", "key": "__a"}, "__a"),
-     ({"path": "a", "key": "k" * 4097}, "4096"), ({"path": "first"}, "key 'first' was in row 0 before")],
+     ({"path": "first"}, "key 'first' was in row 0 before")],
 )
 def test_bad_rows_are_refused_before_any_work(model, tmp_path, row, words):
     with qwenvit.CacheWriter(model, tmp_path) as cache:
@@ -177,49 +174,6 @@ def test_bad_options_and_calls(model, clip, tmp_path):
     refused(lambda: cache.add([clip]), "closed")
 
 
-def expect_again(model, path, before, cache, **options):
-    """A failed clip is kept like a file that was there before, and is tried again once."""
-    record = contents(cache)[0][str(path)][0]
-    assert (record["bytes"], record["mtime"]) == (before.st_size, before.st_mtime_ns)
-    for done, there in [(1, 0), (0, 1)]:
-        with qwenvit.CacheWriter(model, cache, **options) as writer:
-            counts = writer.add([path])
-            assert (counts["done"], counts["there"]) == (done, there)
-
-
-def test_a_clip_that_is_replaced_is_kept_as_the_one_that_was_read(model, clip, tmp_path):
-    path, newer, slow = tmp_path / "clip", tmp_path / "newer", {"num_frames": 768, "min_pixels": 90 * 70}
-    shutil.copy(clip, path)
-    newer.write_bytes(clip.read_bytes() + b"x")
-    before, opened = os.stat(path), []
-
-    def replace_when_open():
-        until = time.monotonic() + 30
-        while not opened and time.monotonic() < until:
-            opened.extend(f for f in os.listdir("/proc/self/fd") if os.path.realpath(f"/proc/self/fd/{f}") == str(path))
-        os.replace(newer, path)
-
-    thread = threading.Thread(target=replace_when_open)
-    with qwenvit.CacheWriter(model, tmp_path / "cache", **slow) as cache:
-        thread.start()
-        assert cache.add([path])["done"] == 1
-    thread.join()
-    assert opened
-    expect_again(model, path, before, tmp_path / "cache", **slow)
-
-
-def test_one_that_cannot_be_read_is_kept_as_it_was_when_it_was_looked_at(model, clip, tmp_path):
-    path, newer = tmp_path / "clip", tmp_path / "newer"
-    path.write_bytes(b"nonsense")
-    newer.write_bytes(b"other nonsense")
-    before = os.stat(path)
-    with qwenvit.CacheWriter(model, tmp_path / "cache") as cache:
-        counts = cache.add([path], progress=lambda _: newer.exists() and os.replace(newer, path))
-    assert counts["failed"] == 1 and not newer.exists()
-    shutil.copy(clip, path)
-    expect_again(model, path, before, tmp_path / "cache")
-
-
 # ---- what is in memory -----------------------------------------------------------------------------
 
 
@@ -242,33 +196,6 @@ def test_what_is_in_memory_has_the_tokens_of_encode(model, clip, frames, tmp_pat
         entry.verify()
     assert (cache["one frame"].is_image, cache["one image"].is_image) == (False, True)
     command("cache", "check", tmp_path)
-
-
-def test_the_same_bytes_are_there_and_others_are_done_again(model, clip, frames, tmp_path):
-    rows = [{"key": "file", "bytes": clip.read_bytes()}, {"key": "frames", "frames": frames},
-            {"key": "none", "bytes": b"nonsense"}]
-    for counts in ({"done": 2, "failed": 1}, {"there": 2, "failed_before": 1}):
-        with qwenvit.CacheWriter(model, tmp_path) as cache:
-            assert {k: n for k, n in cache.add(rows).items() if n and k != "tokens"} == counts
-            assert list(cache.failed) == ["none"] * ("failed" in counts)
-    changed = [{"key": "file", "bytes": clip.read_bytes() + b"x"}, {"key": "frames", "frames": frames[::-1].copy()},
-               {"key": "none", "bytes": b"nonsenze"}, {"key": "file 2", "bytes": rows[0]["bytes"], "fps": 3}]
-    with qwenvit.CacheWriter(model, tmp_path) as cache:
-        assert cache.add(changed)["done"] == 3 and list(cache.failed) == ["none"]
-
-
-def test_frames_of_another_shape_are_another_clip(model, tmp_path):
-    wide = np.full((4, 64, 128, 3), 90, np.uint8)  # all of one colour, so that each of these has the same bytes
-    shapes = {"wide": wide, "tall": wide.reshape(4, 128, 64, 3), "one": wide.reshape(1, 256, 128, 3)}
-    for before, after in (("wide", "tall"), ("tall", "one"), ("one", "wide")):
-        added(model, tmp_path, [{"key": "clip", "frames": shapes[before]}], tokens="f32")
-        with qwenvit.CacheWriter(model, tmp_path, tokens="f32") as cache:
-            assert cache.add([{"key": "clip", "frames": shapes[before]}])["there"] == 1
-            assert cache.add([{"key": "clip", "frames": shapes[after]}])["done"] == 1
-        grid = model.encode({"frames": shapes[after]}).grid_thw
-        assert (qwenvit.Cache(tmp_path)["clip"].grid_thw == grid).all()
-    for other in ({"frames": wide, "fps": 4}, {"frames": wide, "fps": 8}, {"image": wide[0]}):
-        assert added(model, tmp_path, [{"key": "clip", **other}], tokens="f32")["done"] == 1
 
 
 def test_progress_is_told_and_what_it_raises_ends_the_run(model, clip, tmp_path):
@@ -301,32 +228,6 @@ def test_ctrl_c_is_heard_while_more_clips_wait_than_the_queue_holds(model, clip,
         assert time.monotonic() - began < 30
     assert "first" in qwenvit.Cache(tmp_path / "cache")
     assert model.encode(clip) is not None  # the model is free again
-
-
-def xxh3(data):
-    path = ctypes.util.find_library("xxhash")
-    if not path:
-        pytest.skip("no libxxhash")
-    hashed = ctypes.CDLL(path).XXH3_64bits
-    hashed.argtypes, hashed.restype = (ctypes.c_char_p, ctypes.c_size_t), ctypes.c_uint64
-    return hashed(data, len(data))
-
-
-def test_a_part_sealed_at_the_end_of_time_leaves_time_to_others(model, clip, tmp_path):
-    added(model, tmp_path, [{"path": str(clip), "key": "a"}])
-    (part,) = tmp_path.glob("part-*")
-    bits = bytearray(part.read_bytes())
-    index = 8 + int.from_bytes(bits[:8], "little")
-    records = int.from_bytes(bits[index + 48 : index + 56], "little")
-    bits[index + 96 : index + 104] = (2**63 - 1).to_bytes(8, "little")
-    bits[index + 8 : index + 16] = xxh3(bytes(bits[index + 16 : records])).to_bytes(8, "little")
-    (tmp_path / part.name.replace("part-0", "part-1")).write_bytes(bits)
-    for i in range(3):
-        with qwenvit.CacheWriter(model, tmp_path) as cache:
-            assert len(cache.damaged) == 1 and "100 years" in cache.damaged[0]
-            assert cache.add([{"path": str(clip), "key": f"{i}"}])["done"] == 1
-    read = qwenvit.Cache(tmp_path)
-    assert set(read) == {"a", "0", "1", "2"} and len(read.damaged) == 1
 
 
 def test_caps_pixels(model, clip):

@@ -60,7 +60,7 @@ def test_what_is_no_file_is_saved_with_its_model(golden, native, frames, expecte
         assert (wide == tokens.tokens).all()  # nothing was lost
         assert (meta["source"], meta["model"], meta["precision"]) == (source, "qwen3_vl", "bf16")
         assert "preprocessing" not in meta and meta["backend"] == native
-        refused(lambda: tokens.save(tmp_path / "t.safetensors", dtype="f16"), "dtype is 'f16'")
+        refused(lambda: tokens.save(tmp_path / "t.safetensors", dtype="f16"), "dtype is .f16")
 
 
 def test_damage_is_told_as_the_command_tells_it(model, golden, torn, tmp_path):
@@ -75,15 +75,6 @@ def test_damage_is_told_as_the_command_tells_it(model, golden, torn, tmp_path):
     good = model.encode(whole)
     assert (tokens.decoded_by, tokens.not_gpu) == ("cpu", "")
     assert (good.damaged_frames, good.damage) == (0, "") and "replaced" not in repr(good)
-
-
-def test_a_clip_is_cut_by_seconds(model, clip):
-    times = model.encode(clip, fps=100).timestamps
-    start, end = times[2], times[6]
-    cut = model.encode({"path": clip, "start": start, "end": end}, fps=100)
-    assert (cut.timestamps == times[2:6]).all() and cut.grid_thw.tolist()[0][0] == 2
-    assert (model.encode(clip, fps=100, start=start, end=end).tokens == cut.tokens).all()
-    assert (model.encode(clip, fps=100, start=times[4]).timestamps == times[4:]).all()
 
 
 def test_what_a_source_raises_comes_out(model, frames):
@@ -217,25 +208,16 @@ def test_keys_are_texts_and_none_is_lost(model, clip, frames, kind):
 @pytest.mark.parametrize(
     "source, options, words",
     [
-        (np.zeros((4, 64, 64, 3), np.float32), {}, "uint8"),
-        (np.zeros((4, 64, 64, 2), np.uint8), {}, r"\[frames, height, width, 3\]"),
         (np.zeros((9, 64, 64), np.uint8), {}, r"\[9, 64, 64\] came"),
         (np.zeros((0, 64, 64, 3), np.uint8), {}, "uint8"),
         (np.zeros((1, 2, 4000, 3), np.uint8), {}, "200"),
         (np.zeros((64, 64, 3), np.uint8), {"min_pixels": 1 << 31, "max_pixels": 1 << 40}, "would be resized to 46368x46368"),
-        (np.zeros((64, 64, 3), np.uint8), {"min_pixels": 1 << 33, "max_pixels": 1 << 40}, "would be resized to"),
-        (np.zeros((64, 64, 3), np.uint8), {"min_pixels": 1 << 40, "max_pixels": 1 << 40}, "would be resized to"),
-        (np.zeros((64, 64, 3), np.uint8), {"min_pixels": 1 << 41, "max_pixels": 1 << 41}, "each must be 1 to 1099511627776"),
         (np.zeros((64, 64, 3), np.uint8), {"max_pixels": (1 << 63) - 1}, "each must be 1 to 1099511627776"),
         (np.zeros((64, 64, 3), np.uint8), {"nonsense": 1}, "no option nonsense"),
         (b"", {}, "no bytes"),
         (b"x", {"fsp": 1}, "no option fsp; did you mean fps?"),
-        (b"x", {"fps": "2"}, "must be a number"),
         (b"x", {"like": "mine"}, "like is 'mine'"),
-        (b"x", {"fps": -1}, "fps is -1; must be a number above 0"),
-        (b"x", {"start": -1}, "start is -1; must be a number from 0 up"),
         (b"x", {"start": 2, "end": 2.0}, "end .2. must be greater than start .2."),
-        (b"x", {"end": "2"}, "end is '2'; must be a number above 0"),
         (np.zeros((4, 64, 64, 3), np.uint8), {"start": 1}, "only the options fps, max_pixels, min_pixels, frames_indices, total_num_frames and timestamps"),
         ({"key": "a"}, {}, "one of path, bytes, frames, image"),
         ({"path": 3}, {}, "source 0: path is 3"),
@@ -247,12 +229,6 @@ def test_keys_are_texts_and_none_is_lost(model, clip, frames, kind):
 )
 def test_bad_sources_are_refused_in_words(model, source, options, words):
     refused(lambda: model.encode(source, **options), words, "QV_EINVAL")
-
-
-def test_a_size_that_no_frame_has_costs_its_source(model, frames):
-    sources = [frames, *({"frames": frames, "min_pixels": 1 << n, "max_pixels": 1 << 40} for n in (31, 33, 40)), frames]
-    results = list(model.encode(sources, errors="yield"))
-    assert [getattr(r, "status", "ok") for r in results] == ["ok", *["QV_EINVAL"] * 3, "ok"]
 
 
 @pytest.fixture

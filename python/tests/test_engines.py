@@ -18,7 +18,7 @@ NEWEST = {"to_vllm": "0.33", "to_sglang": "0.5"}
 @pytest.fixture
 def torch(monkeypatch):
     fake_torch.install(monkeypatch, "5.23.0")
-    monkeypatch.setattr(engines, "_installed", lambda engine: None)
+    monkeypatch.setattr(engines, "installed", lambda engine: None)
     return fake_torch
 
 
@@ -168,7 +168,7 @@ def test_versions(torch, tmp_path, monkeypatch, call):
     assert getattr(entry, call)(version=NEWEST[call] + ".7")
     with pytest.warns(UserWarning, match="7.0 has not been tried"):
         getattr(entry, call)(version="7.0")
-    monkeypatch.setattr(engines, "_installed", lambda engine: "0.1.2")
+    monkeypatch.setattr(engines, "installed", lambda engine: "0.1.2")
     refused(lambda: getattr(entry, call)(), "0.1.2")
 
 

@@ -124,7 +124,8 @@ class Interrupt(BaseException):
     pass
 
 
-def test_a_threads_exception_never_loses_the_model(small, few):
+def test_a_threads_exception_never_loses_the_model(small, few, monkeypatch):
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # it may come while Python destroys something
     stop, raised = threading.Event(), 0
 
     def work():  # no thread is made, as CPython 3.11 may raise the exception in that one
@@ -186,27 +187,6 @@ def test_calls_from_several_threads_run_side_by_side(small, few, expected, tmp_p
 
     together(*(functools.partial(work, i) for i in range(8)))
     encoder.close()
-
-
-def test_a_call_that_stands_still_holds_nobody_up(small, few, expected):
-    begun, end, seen = threading.Event(), threading.Event(), []
-
-    def progress(_):
-        begun.set()
-        end.wait(30)
-
-    left = small.encode([few] * 100)  # nobody takes from it
-    next(left)
-    thread = threading.Thread(target=lambda: seen.append(small.encode(few, progress=progress)))
-    try:
-        thread.start()
-        assert begun.wait(30)
-        assert len(small.encode(few)) and len(list(small.encode([few] * 3))) == 3
-        assert len(small.forward(expected["pixel_values"], expected["grid_thw"])) and not seen
-    finally:
-        end.set()
-        thread.join(30)
-    assert len(seen[0]) == len(small.encode(few)) and len(list(left)) == 99
 
 
 def test_a_call_within_a_call(small, few):

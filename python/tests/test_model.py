@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import qwenvit
-from conftest import GOLDEN, command, distances, in_a_fork, python, read_safetensors, refused
+from conftest import GOLDEN, distances, in_a_fork, python, read_safetensors, refused
 
 FAMILIES = sorted(os.listdir(GOLDEN))
 
@@ -180,11 +180,6 @@ def test_import_is_quick_and_alone():
     tries = [python(code).stdout for _ in range(3)]
     assert all(t.endswith("[]\n") for t in tries)
     assert min(float(t.split()[0]) for t in tries) < 0.2
-
-
-def test_the_command():
-    assert command("--version").stdout.splitlines()[0] == f"qwenvit {qwenvit.__version__}"
-    command("nonsense", code=2)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")

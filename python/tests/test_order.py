@@ -124,31 +124,6 @@ def test_a_slow_first_source_holds_nobody_up(model, movie):
     assert indices == list(range(601))
 
 
-@pytest.mark.parametrize("ordered", [True, False])
-def test_results_of_files_are_bounded(model, clip, may_wait, ordered):
-    """How large they are is known when the files are opened: so many results wait, and those of two decoders."""
-    one = model.encode(clip)
-    bytes_of_one = one.tokens.nbytes * (1 + len(one.deepstack))
-    may_wait(16 * bytes_of_one)
-    seen = []
-    many = model.encode((str(clip) for _ in range(150)), progress=seen.append, decoders=2, ordered=ordered)
-    next(many)
-    time.sleep(0.5)
-    next(many)
-    assert 8 < seen[-1]["done"] <= 20
-    assert len(list(many)) == 148
-
-
-def test_failures_are_bounded(model, may_wait):
-    may_wait(1 << 16)
-    taken = []
-    many = model.encode((taken.append(i) or 3 for i in itertools.count()), errors="yield", decoders=2)
-    assert next(many).index == 0
-    time.sleep(0.3)
-    assert len(taken) < 140  # 32 failures, the sources that wait to be taken up, and those under way
-    many.close()
-
-
 def test_progress_has_a_total_and_an_end(model, clip):
     seen = []
     list(model.encode([clip] * 4 + [3], errors="yield", progress=seen.append))

@@ -78,13 +78,16 @@ def test_results_leave_a_worker(model, golden, clip):
 
 def test_a_pickle_that_was_changed_is_refused(model, frames):
     core = model.encode(frames)._core
-    state = core.__getstate__()
-    for change in ({"n": state["n"] + 1}, {"n": -1}, {"n_deepstack": 99}, {"hidden": 1}, {"width": 1 << 62}, {"data": b""},
-                   {"grid_thw": [1, 2]}, {"dtype": "f64"}):
-        refused(lambda: type(core).__new__(type(core)).__setstate__({**state, **change}))
-    for added in ("outcome.", "hidden"):
-        old = {k: v for k, v in state.items() if not k.startswith(added)}
+    n, width, n_deepstack, hidden, patches, dtype, grid, *rest, outcome, data, origin = core.__getstate__()
+    for changed in ((n + 1, width, n_deepstack, hidden, patches, dtype, grid), (-1, width, n_deepstack, hidden, patches, dtype, grid),
+                    (n, 1 << 62, n_deepstack, hidden, patches, dtype, grid), (n, width, 99, hidden, patches, dtype, grid),
+                    (n, width, n_deepstack, 1, patches, dtype, grid), (n, width, n_deepstack, hidden, patches, "f64", grid),
+                    (n, width, n_deepstack, hidden, patches, dtype, [1, 2])):
+        refused(lambda: type(core).__new__(type(core)).__setstate__((*changed, *rest, outcome, data, origin)), "pickle of|dtype is")
+    state = (n, width, n_deepstack, hidden, patches, dtype, grid, *rest)
+    for old in ((*state, outcome, data), (*state, outcome[:-1], data, origin), {"n": n}, (*state, outcome, data, ("one",))):
         refused(lambda: type(core).__new__(type(core)).__setstate__(old), "another version")
+    refused(lambda: type(core).__new__(type(core)).__setstate__((*state, outcome, b"", origin)), "has 0 bytes")
 
 
 def test_without_numpy_results_are_shown_and_pickled(golden, tmp_path):

@@ -18,7 +18,7 @@ for needed in ("httptools", "uvicorn", "prometheus_client", "blake3"):
     pytest.importorskip(needed)
 from qwenvit.serve.vllm import image_key  # noqa: E402
 from qwenvit.serve.items import Refused  # noqa: E402
-from qwenvit._sources import FrameFiles  # noqa: E402
+from qwenvit.media import FrameFiles  # noqa: E402
 
 with open(os.path.join(os.path.dirname(__file__), "vllm_requests.json"), encoding="utf-8") as f:
     GIVEN = json.load(f)
@@ -162,8 +162,7 @@ def test_requests_that_are_refused(served):
     for parts, more, wanted, words in REFUSED:
         status, _, answer = ask(served, *parts, **more)
         assert status == wanted and words in answer["error"]["message"], (status, answer)
-    for body, wanted, words in (("[]", 400, "the body must be"), ('{"messages": 3}', 400, "no image_url"), ("{", 400, "not JSON"),
-                                ("[" * 70000, 413, "at most 65536")):
+    for body, wanted, words in (("[]", 400, "the body must be"), ('{"messages": 3}', 400, "no image_url")):
         status, _, answer = served.ask(body, path=CHAT, content_type="application/json")
         assert status == wanted and words in message(answer)
     assert files_in(served.folder) == before

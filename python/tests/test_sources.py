@@ -288,16 +288,6 @@ def test_a_chats_image_is_no_clip(model, tmp_path):
     assert len(model.encode({"type": "video_url", "video_url": {"url": url}}).timestamps) > 1
 
 
-def test_what_has_a_jpeg_inside_is_nothing(model, tmp_path):
-    pytest.importorskip("PIL.Image")
-    jpeg = saved(images(np.zeros((1, 60, 90, 3), np.uint8))[0], "JPEG")
-    pdf = tmp_path / "one.pdf"
-    pdf.write_bytes(b"%PDF-1.4\n1 0 obj<</Filter/DCTDecode>>stream\n" + jpeg + b"\nendstream endobj\n%%EOF\n")
-    for source in (str(pdf), pdf.read_bytes(), b"\n" + jpeg):
-        refused(lambda: model.encode(source), "not a clip or image of a known format", "QV_EFORMAT")
-    assert model.encode(jpeg).remark == "" and "its first JPEG alone is read" in model.encode(jpeg + jpeg).remark
-
-
 def test_files_that_are_open(model, clip):
     plain = model.encode(clip)
     with open(clip, "rb") as f:

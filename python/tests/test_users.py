@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Tests what eases the first hour: kinds of errors, tokens as arrays, chats and data: URLs as sources, batches."""
 import base64
-import json
 import os
 import pickle
 import sys
@@ -13,9 +12,9 @@ import numpy as np
 import pytest
 
 import qwenvit
-from conftest import GOLDEN, added, read_safetensors, refused
+from conftest import GOLDEN, refused
 from qwenvit._options import ClipOptions
-from qwenvit._sources import bytes_of_data
+from qwenvit.media import bytes_of_data
 
 
 @pytest.fixture(scope="module")

@@ -73,7 +73,7 @@ def loader(monkeypatch):
                "transformers": types.SimpleNamespace(AutoVideoProcessor=types.SimpleNamespace(from_pretrained=lambda model: made.processor()))}
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr("qwenvit.adapters.engines._installed", lambda engine: "0.33.0")
+    monkeypatch.setattr("qwenvit.adapters.engines.installed", lambda engine: "0.33.0")
     plugin._processor_of.cache_clear()
     plugin.register()
     made.load = lambda data, **how: names["qwenvit"]().load_bytes(data, 32, model="any", **how)
@@ -148,7 +148,7 @@ def test_what_the_loader_refuses(loader, data, monkeypatch):
     plugin._processor_of.cache_clear()
     with pytest.raises(ValueError, match="its video processor is Glm4vVideoProcessor"):
         loader.load(data)
-    monkeypatch.setattr("qwenvit.adapters.engines._installed", lambda engine: "0.34.0")
+    monkeypatch.setattr("qwenvit.adapters.engines.installed", lambda engine: "0.34.0")
     with pytest.warns(UserWarning, match="vllm 0.34.0 has not been tried"):
         loader.names["qwenvit"]()
 

@@ -39,8 +39,8 @@ from sglang.srt.server_args import ServerArgs  # noqa: E402
 import engine_models  # noqa: E402
 import qwenvit  # noqa: E402
 from engine_models import data_url, encoded, pixels  # noqa: E402
-from qwenvit._prompt import items_of  # noqa: E402
 from qwenvit.adapters import engines  # noqa: E402
+from qwenvit.adapters.items import items_of  # noqa: E402
 from serving import Server  # noqa: E402
 
 

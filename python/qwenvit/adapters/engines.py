@@ -19,8 +19,8 @@ from .. import _check
 from .._check import Path
 from .._error import error
 from .._files import DTYPES, header, whole
-from .._patch import _find_tower, output_of
-from .._prompt import FAMILIES, NO_SECONDS, PADS, Item, as_list, items_of, wrong
+from .._transformers import find_tower, output_of
+from .items import FAMILIES, NO_SECONDS, PADS, Item, as_list, items_of, wrong
 
 # the oldest release whose interface is known, and the newest one that was tried
 VLLM, SGLANG = ("vllm", (0, 33), (0, 33)), ("sglang", (0, 5), (0, 5))
@@ -48,15 +48,12 @@ def to_vllm(
     Raises Error for an older version than those known (a newer one gives a warning), a cache
     without the DeepStack outputs that its model has, or a clip without what its family needs.
     """
-    _check_version(*VLLM, version)
+    check_version(*VLLM, version)
     embeddings = _check.flag(embeddings, "embeddings")
     data: dict[str, Any] = {}
     for kind, items in _by_kind(results, is_image, timestamps).items():
-        fields = data[kind] = {f"{kind}_grid_thw": _grid(items)}
-        if embeddings:
-            fields[f"{kind}_embeds"] = _matrix(items)
-        if kind == "video":
-            fields.update(_clip_fields(items, second_per_grid_ts))
+        data[kind] = {f"{kind}_embeds": _matrix(items)} if embeddings else {}
+        data[kind].update(_fields(kind, items, second_per_grid_ts))
     return data
 
 
@@ -69,15 +66,12 @@ def to_sglang(
 
     Arguments and errors are those of to_vllm().
     """
-    _check_version(*SGLANG, version)
+    check_version(*SGLANG, version)
     data: dict[str, Any] = {}
     for kind, items in _by_kind(results, is_image, timestamps).items():
-        fields: dict[str, Any] = {"format": "precomputed_embedding", "feature": _matrix(items)}
-        fields[f"{kind}_grid_thw"] = _grid(items)
-        if kind == "video":
-            fields.update(_clip_fields(items, second_per_grid_ts))
-            fields.pop("timestamps", None)  # the text has them
-        data[f"{kind}_data"] = [fields]
+        fields = _fields(kind, items, second_per_grid_ts)
+        fields.pop("timestamps", None)  # the text has them
+        data[f"{kind}_data"] = [{"format": "precomputed_embedding", "feature": _matrix(items), **fields}]
     return data
 
 
@@ -92,10 +86,8 @@ def to_transformers(
     data: dict[str, Any] = {}
     for kind, items in _by_kind(results, is_image, timestamps).items():
         data["pixel_values" if kind == "image" else "pixel_values_videos"] = _matrix(items)
-        data[f"{kind}_grid_thw"] = _grid(items)
-        if kind == "video":
-            data.update(_clip_fields(items, second_per_grid_ts))
-            data.pop("timestamps", None)
+        data.update(_fields(kind, items, second_per_grid_ts))
+        data.pop("timestamps", None)
     return data
 
 
@@ -134,7 +126,7 @@ def accept_tokens(model: Any) -> Any:
     generate() works as before, and so does training of the rest of the model. reject_tokens()
     undoes it. The tower's weights stay and are not used.
     """
-    tower = _find_tower(model)
+    tower = find_tower(model)
     if "forward" in tower.__dict__:
         raise error("QV_ESTATE", "this model's tower is patched, or accepts tokens already")
     tower.forward = _Stored(tower).forward
@@ -143,7 +135,7 @@ def accept_tokens(model: Any) -> Any:
 
 def reject_tokens(model: Any) -> Any:
     """Lets the tower take pixels again."""
-    tower = _find_tower(model)
+    tower = find_tower(model)
     if not isinstance(getattr(tower.__dict__.get("forward"), "__self__", None), _Stored):
         raise error("QV_ESTATE", "this model does not accept tokens")
     del tower.forward
@@ -228,7 +220,7 @@ def _numbers(version: str) -> tuple[int, ...] | None:
     return tuple(map(int, parts)) if len(parts) == 2 and all(map(str.isdigit, parts)) else None
 
 
-def _installed(engine: str) -> str | None:
+def installed(engine: str) -> str | None:
     """Returns the version of an installed package, or None."""
     import importlib.metadata
 
@@ -238,8 +230,8 @@ def _installed(engine: str) -> str | None:
         return None
 
 
-def _check_version(engine: str, oldest: tuple[int, int], newest: tuple[int, int], version: str | None) -> None:
-    version = _installed(engine) if version is None else version
+def check_version(engine: str, oldest: tuple[int, int], newest: tuple[int, int], version: str | None) -> None:
+    version = installed(engine) if version is None else version
     if version is None:
         return
     version = _check.utf8(version)
@@ -283,18 +275,21 @@ def _by_kind(results: Any, is_image: bool | None, timestamps: Any) -> dict[str, 
     return kinds
 
 
-def _clip_fields(items: list[Item], second_per_grid_ts: Any) -> dict[str, Any]:
-    """Returns what a family's processor gives with clips besides their tokens."""
+def _fields(kind: str, items: list[Item], second_per_grid_ts: Any) -> dict[str, Any]:
+    """Returns what a family's processor gives besides tokens."""
     import torch
 
+    grid = {f"{kind}_grid_thw": torch.tensor([item.grid for item in items], dtype=torch.int64)}
     family = items[0].result.model_type
+    if kind == "image":
+        return grid
     if FAMILIES.get(family):
         for item in items:
             if item.seconds is None:
                 raise wrong(item.result, NO_SECONDS)
-        return {"timestamps": [item.seconds for item in items]}
+        return {**grid, "timestamps": [item.seconds for item in items]}
     if family != "qwen2_5_vl":
-        return {}
+        return grid
     given = second_per_grid_ts
     single = given is None or isinstance(given, (int, float))
     given = [given] * len(items) if single else _check.items(given, "second_per_grid_ts")
@@ -311,13 +306,7 @@ def _clip_fields(items: list[Item], second_per_grid_ts: Any) -> dict[str, Any]:
                 "Qwen2.5-VL needs the seconds of a frame pair, which frames and older caches do not say: "
                 "give second_per_grid_ts=, 2 divided by the sampled frames per second",
             )
-    return {"second_per_grid_ts": torch.tensor(seconds)}
-
-
-def _grid(items: list[Item]) -> Any:
-    import torch
-
-    return torch.tensor([item.grid for item in items], dtype=torch.int64)
+    return {**grid, "second_per_grid_ts": torch.tensor(seconds)}
 
 
 def _matrix(items: list[Item]) -> Any:

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
 
 from .. import _check
 from .._cache import Cache
-from .._error import Error, error
+from .._error import FileError, error
 
 Sample = dict[str, Any]
 
@@ -119,12 +119,10 @@ def _take(cache: Cache | _check.Path, keys: Iterable[str] | None) -> tuple[Cache
 
 
 def _sample(cache: Cache, key: str) -> Sample:
+    entry = cache[key]
     try:
-        entry = cache[key]
         tokens, deepstack = entry.torch()
-    except Error as e:
-        if e.status != "QV_EIO":
-            raise
+    except FileError:
         cache.refresh()  # the part was pruned, and the key was done again in another part
         entry = cache[key]
         tokens, deepstack = entry.torch()

@@ -2,16 +2,17 @@
 """For those who run vLLM: its plugin, which registers the video loader "qwenvit" (docs/engines.md). A clip is decoded
 in the locked process, no frame but those that are sampled, which come at the size that vLLM's processor would give them.
 
-vLLM loads this module in all of its processes; nothing else is imported before the loader is used."""
+vLLM loads this module in all of its processes; neither vLLM nor transformers is imported before the loader is used."""
 
 from __future__ import annotations
 
 import functools
-import sys
 from typing import Any
 
+from .. import _core, _decoder, _transformers
 from .._arrays import to_numpy
 from .._error import error
+from .engines import VLLM, check_version
 
 LOADERS = ("qwen3_vl", "qwen2_vl")  # vLLM's own, whose samplings ours are
 NOT_RESIZED = {"min_pixels": 1, "max_pixels": 1 << 40}  # with patches of one pixel
@@ -27,10 +28,9 @@ def register() -> None:
 @functools.lru_cache
 def _processor_of(model: str) -> tuple[Any, Any]:
     """Returns the checkpoint's video processor, and vLLM's loader for its class."""
-    from transformers import AutoVideoProcessor
     from vllm.multimodal.video import VIDEO_LOADER_REGISTRY
 
-    processor = AutoVideoProcessor.from_pretrained(model)
+    processor = _transformers.video_processor_of(model)
     name = type(processor).__name__
     loader = VIDEO_LOADER_REGISTRY.get_backend_for_video_processor(name)
     if loader not in LOADERS:
@@ -44,9 +44,7 @@ class Loader:
     given, fps, min_frames and max_frames among it, is for the function by which vLLM samples."""
 
     def __init__(self) -> None:
-        from .engines import VLLM, _check_version
-
-        _check_version(*VLLM, None)
+        check_version(*VLLM, None)
 
     def load_bytes(
         self, data: bytes, num_frames: int = -1, *, model: str | None = None, resize: bool = True, threads: int = 0,
@@ -74,7 +72,7 @@ class Loader:
             found = [round(seconds * rate) for seconds in frames.timestamps]
             if len(wanted) != len(found):
                 options = {"num_frames": len(wanted), "threads": threads}
-            elif resize and not _stays(to_numpy(frames.array()).shape, processor):
+            elif resize and not _transformers.stays(to_numpy(frames.array()).shape, processor):
                 sizes, resize = NOT_RESIZED, False
             else:
                 break
@@ -85,29 +83,10 @@ class Loader:
 
 
 def _read(data: bytes, processor: Any, sizes: dict[str, Any], options: dict[str, Any]) -> Any:
-    from .. import _core, _decoder
-
     patch, merge = (1, 1) if sizes is NOT_RESIZED else (processor.patch_size, processor.merge_size)
     frames = _core.read_frames(
-        _decoder.start(), data, _counts_all(processor), patch, processor.temporal_patch_size, merge, {**sizes, **options}
+        _decoder.start(), data, _transformers.counts_all(processor), patch, processor.temporal_patch_size, merge, {**sizes, **options}
     )
     if frames.is_image:
         raise error("QV_EINVAL", "an image, where a clip is expected")
     return frames
-
-
-def _counts_all(processor: Any) -> bool:
-    """Whether it counts the pixels of all frames together."""
-    return "Qwen3" in type(processor).__name__
-
-
-def _stays(shape: tuple[int, ...], processor: Any) -> bool:
-    """Whether the processor leaves frames of this size as they are."""
-    n, height, width, _ = shape
-    more = {"num_frames": n, "temporal_factor": processor.temporal_patch_size} if _counts_all(processor) else {}
-    smart_resize = sys.modules[type(processor).__module__].smart_resize
-    wanted = smart_resize(
-        height=height, width=width, factor=processor.patch_size * processor.merge_size,
-        min_pixels=processor.size["shortest_edge"], max_pixels=processor.size["longest_edge"], **more,
-    )
-    return tuple(wanted) == (height, width)

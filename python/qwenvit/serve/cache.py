@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 
 import blake3
 
-from .._error import Error, error
-from .._model import Tokens
+from .. import Error, FileError, InputError, Tokens
 from .items import Item, Refused, Room
 from .loop import Writers, forgotten, off_loop
 
@@ -79,9 +78,9 @@ class TokenCache:
             self._lock = _taken(folder)
             found = self._files_in(folder)
         except BlockingIOError:
-            raise error("QV_EINVAL", f"{self.option} {folder}: another server has it; each server needs its own") from None
+            raise InputError(f"{self.option} {folder}: another server has it; each server needs its own") from None
         except OSError as e:
-            raise error("QV_EIO", f"{self.option} {folder}: {e.strerror}") from None
+            raise FileError(f"{self.option} {folder}: {e.strerror}") from None
         self.files.update((name, size) for _, name, size in sorted(found))
         self.file_bytes = sum(self.files.values())
         self._drop_files()

@@ -17,18 +17,15 @@ from typing import Any
 
 import uvicorn
 
-from .. import __version__, _decoder
-from .._async import AsyncEncoder
-from .._check import near
-from .._error import Error, error
-from .._prompt import FAMILIES
+from .. import AsyncEncoder, Error, InputError, __version__, media
+from ..adapters.items import FAMILIES
 from .accounts import IMAGES_UNDER_WAY, Bound, Turns
 from .app import App
 from .cache import TokenCache
-from .items import Limits
+from .items import Limits, near
 from .metrics import AccessLog, Metrics, start_log
 from .protocol import Patience, Protocol
-from .service import Service, Settings
+from .service import AHEAD, Service, Settings
 from .sglang import Peers
 from .vllm import EcFolder
 
@@ -142,18 +139,18 @@ def load(service: Service, a: argparse.Namespace, loop: asyncio.AbstractEventLoo
     # what is kept is decoded by the CPU
     service.writers.start(loop)
     service.encoder = encoder = AsyncEncoder(
-        a.model, devices=devices, dtype=None, queue=IMAGES_UNDER_WAY + 2 * a.decoders, decoders=a.decoders, decode="cpu",
+        a.model, devices=devices, dtype=None, queue=IMAGES_UNDER_WAY + 2 * a.decoders, queue_bytes=AHEAD, decoders=a.decoders, decode="cpu",
         decode_memory=a.decode_memory, max_seconds=a.max_seconds, max_source_pixels=a.max_pixels, usual_codecs=not a.all_codecs)
     info = encoder.info
     service.metrics.gauge("chunk_rows", "Patches that were computed", lambda: encoder.progress()["rows"])
     service.metrics.gauge("chunk_capacity_rows", "Patches that their chunks had room for", lambda: encoder.progress()["capacity_rows"])
     # all that tokens depend on but the item
     about = {name: info[name] for name in ("identity", "dtype", "backend", "device")}
-    about.update(version=__version__, ffmpeg=_decoder.start().ffmpeg())
+    about.update(version=__version__, ffmpeg=media.ffmpeg())
     service.cache = TokenCache(about, a.cache_memory, a.cache, a.cache_bytes, service.writers)
     if a.ec_path:
         if info["model_type"] not in FAMILIES:
-            raise error("QV_EUNSUPPORTED", f"--ec-path: vLLM takes no tokens of {info['model_type']} from elsewhere")
+            raise InputError(f"--ec-path: vLLM takes no tokens of {info['model_type']} from elsewhere")
         service.ec = EcFolder(about, a.ec_path, a.ec_bytes, a.ec_seconds, service.writers)
     service.peers = Peers(a.sglang_peers, info["model_type"]) if a.sglang_peers else None
     for warm in [encoder.submit({"bytes": WARM}) for _ in range(a.decoders)]:  # each decoder starts
@@ -194,7 +191,7 @@ def serve(a: argparse.Namespace) -> int:
     log.write()
     if e := server.failure:
         print(f"qwenvit serve: {e}", file=sys.stderr)
-        return 3 if e.status in ("QV_EINVAL", "QV_EFORMAT", "QV_EUNSUPPORTED") else 4
+        return 3 if isinstance(e, InputError) else 4
     return 0
 
 

@@ -4,14 +4,14 @@ Nothing here opens a path or a URL."""
 
 from __future__ import annotations
 
+import difflib
 import json
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from .. import _core
-from .._check import near, reals
-from .._error import Error
-from .._sources import FrameFiles, bytes_of_data, chat_part, is_data, options_of
+from .. import Error
+from ..media import FrameFiles, bytes_of_data, chat_part, image_kind, is_data, options_of
 
 FLAGS = {"1": True, "true": True, "0": False, "false": False}
 # the options that a request may have, of those in clips/options.inc: the others (threads, memory, a
@@ -62,15 +62,22 @@ def shown(value: object) -> str:
 # ---- options -------------------------------------------------------------------------------------
 
 
+def near(name: str, names: Iterable[str]) -> str:
+    """Returns the end of a message about an unknown name: the closest that is known, if one is close."""
+    close = difflib.get_close_matches(name, [*names], 1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
 def _value(name: str, given: Any) -> Any:
     """Returns an option's value from a query's text or JSON."""
     kind = OPTIONS[name]
     try:
         if kind is tuple:
-            return tuple(reals(given if isinstance(given, list) else None, name))
-        if isinstance(given, str):
+            if isinstance(given, list) and all(type(v) in (int, float) and math.isfinite(v) for v in given):
+                return tuple(map(float, given))
+        elif isinstance(given, str):
             return FLAGS[given.lower()] if kind is bool else kind(given)
-        if isinstance(given, bool) == (kind is bool) and isinstance(given, (kind, int) if kind is float else kind):
+        elif isinstance(given, bool) == (kind is bool) and isinstance(given, (kind, int) if kind is float else kind):
             return kind(given)
     except (KeyError, ValueError, OverflowError):
         pass
@@ -104,7 +111,7 @@ def make_item(data: bytes, options: Mapping[str, Any], limits: Limits) -> Item:
     taken = take_options(options, limits)
     if not data:
         raise Refused(422, "QV_EFORMAT", "an empty file; send the bytes of a clip or an image")
-    kind = _core.image_kind(data[: _core.HEAD])
+    kind = image_kind(data)
     return Item(data, taken, kind is not None and (not kind[1] or "first_frame" in taken))
 
 
@@ -120,7 +127,7 @@ def bytes_of(url: Any, name: str, is_image: bool, limits: Limits) -> bytes:
         data = bytes_of_data(url, name, limits.frames)
     except Error as e:
         raise Refused(422, e.status, str(e)) from None
-    if is_image and data and _core.image_kind(data[: _core.HEAD]) is None:
+    if is_image and data and image_kind(data) is None:
         raise Refused(422, "QV_EFORMAT", f"{name} is not an image of a known format; send a clip as a video")
     return data
 

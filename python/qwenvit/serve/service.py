@@ -13,10 +13,7 @@ from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-from .._async import AsyncEncoder
-from .._error import Error, error
-from .._model import Tokens
-from .._stream import MOST_AHEAD, OF_A_SOURCE
+from .. import AsyncEncoder, Error, FileError, InputError, OutOfMemoryError, Tokens
 from .accounts import Bound, Hold, Turns
 from .cache import Added, Finish, Kept, TokenCache
 from .items import WIDE_TIMES, Item, Limits, Refused
@@ -25,6 +22,7 @@ from .metrics import Metrics
 from .sglang import Peers
 from .vllm import EcFolder
 
+AHEAD = 1 << 30  # bytes of sources and results that the encoder may have
 DRAINING = "this server is going to end; ask another one"
 
 
@@ -100,7 +98,7 @@ class Service:
         self.under_way = 0
         self.bodies = Bound("bytes of bodies", settings.bodies, (1 + WIDE_TIMES) * settings.limits.body)
         self.answers = Bound("bytes of answers", settings.answers, after=turns.retry_after)
-        self.sources = Bound("bytes of sources", max(MOST_AHEAD, settings.limits.body), settings.limits.body)  # which the encoder has
+        self.sources = Bound("bytes of sources", max(AHEAD, settings.limits.body), settings.limits.body)  # which the encoder has
         self.writers = Writers()
         self.adding: weakref.WeakValueDictionary[tuple[str, bool], asyncio.Lock] = weakref.WeakValueDictionary()
         metrics.gauge("queue_items", "Items that wait for their turn", turns.queue.total)
@@ -193,10 +191,9 @@ class Service:
                     raise
                 finally:
                     self.metrics.took("encode", began)
-        except Error as e:
-            if e.status in OF_A_SOURCE:
-                self.metrics.count("decode_errors", e.status)
-            raise error(e.status, str(e).removeprefix(f"{source['key']}: ")) from None
+        except (InputError, FileError) as e:
+            self.metrics.count("decode_errors", e.status)
+            raise
         finally:
             hold.close()
         self.metrics.count("tokens", by=len(asked.result()))
@@ -205,7 +202,7 @@ class Service:
     async def _submit(self, hold: Hold, source: dict[str, Any], item: Item) -> Future[Tokens]:
         """Adds a source once there is room: what has its turn is not refused because results before it
         are large. A client's images are added in the order of their turns, and so are its clips."""
-        size, (source, options) = len(item.data), await self.encoder._prepared(source, item.options)
+        size, (source, options) = len(item.data), await self.encoder.prepared(source, item.options)
         async with self.adding.setdefault((hold.client, item.is_image), asyncio.Lock()):
             while True:
                 try:
@@ -214,9 +211,9 @@ class Service:
                         hold.take(self.sources, size)
                         return asked
                 except Error as e:
-                    if e.status not in (*OF_A_SOURCE, "QV_EFULL", "QV_ENOMEM"):  # no device is left
-                        self.broken = str(e)
                     if e.status != "QV_EFULL":
+                        if not isinstance(e, (InputError, FileError, OutOfMemoryError)):  # no device is left
+                            self.broken = str(e)
                         raise
                 await asyncio.sleep(0.01 + size / (1 << 29))  # trying copies them
 
@@ -250,7 +247,8 @@ def as_refused(e: Exception, retry_after: int) -> Refused:
         return e
     if isinstance(e, asyncio.TimeoutError):
         return Refused(504, "QV_ETIME", "not done within the time of this request")
-    status = e.status if isinstance(e, Error) else ""
-    if status == "QV_ENOMEM":
-        return Refused(503, status, str(e), Retry_After=str(retry_after))
-    return Refused(422 if status in OF_A_SOURCE else 500, status, str(e))
+    assert isinstance(e, Error)
+    message = str(e).removeprefix(f"{e.key}: ")
+    if isinstance(e, OutOfMemoryError):
+        return Refused(503, e.status, message, Retry_After=str(retry_after))
+    return Refused(422 if isinstance(e, (InputError, FileError)) else 500, e.status, message)

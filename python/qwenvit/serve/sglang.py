@@ -5,16 +5,16 @@ EmbeddingData and rows (docs/engines.md). Nothing of SGLang is imported, and not
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import logging
 import pickle
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .._arrays import needed_numpy, numpy
-from .._error import error
-from .._prompt import FAMILIES, _pair_seconds
-from ..adapters.engines import _installed
+from .. import InputError
+from ..adapters.engines import installed
+from ..adapters.items import FAMILIES, pair_seconds
 from .accounts import Line
 from .items import Item, Limits, Refused, media_item, shown
 
@@ -95,7 +95,9 @@ def _called(module: str, name: str, argument: Any) -> bytes:
 
 def _tensors(file: bytes) -> tuple[dict[str, Any], str, dict[str, Any]]:
     """Returns the metadata of a file that `encode` writes, the tokens' dtype, and each tensor's rows as bytes."""
-    np, start = numpy(), 8 + int.from_bytes(file[:8], "little")
+    import numpy as np
+
+    start = 8 + int.from_bytes(file[:8], "little")
     header = json.loads(file[8:start])
     about, found = header.pop("__metadata__"), {}
     for name, of in header.items():
@@ -107,7 +109,9 @@ def _tensors(file: bytes) -> tuple[dict[str, Any], str, dict[str, Any]]:
 def frames_of(asked: Asked, files: list[bytes]) -> list[Any]:
     """Returns the two frames that SGLang's receiver reads, from the files that `encode` writes: a pickled EmbeddingData, and rows
     at full width. The pickle is assembled from opcodes, since its classes cannot be imported."""
-    np, rows, grids, timestamps, seconds = numpy(), [], [], [], []
+    import numpy as np
+
+    rows, grids, timestamps, seconds = list[Any](), list[Any](), list[Any](), list[Any]()
     for i, file in enumerate(files):
         about, dtype, found = _tensors(file)
         made = json.loads(about.get("preprocessing", '{"kind": "clip", "second_per_grid_ts": 2}'))  # a client's frames, 1 per second
@@ -116,7 +120,7 @@ def frames_of(asked: Asked, files: list[bytes]) -> list[Any]:
         rows.append(np.concatenate([found.pop(name) for name in list(found) if name.startswith(("tokens", "deepstack."))], axis=1))
         grids += found["grid_thw"].view(np.int64).tolist()
         if asked.modality == "VIDEO":
-            timestamps.append(_pair_seconds(found["timestamps"].view(np.float64)[:, 0].tolist(), grids[-1][0], asked))
+            timestamps.append(pair_seconds(found["timestamps"].view(np.float64)[:, 0].tolist(), grids[-1][0], asked))
             seconds.append(made["second_per_grid_ts"])
     matrix, (torch_dtype, size) = np.concatenate(rows), DTYPES[dtype]
     fields = {
@@ -147,11 +151,12 @@ class Peers:
 
     def __init__(self, hosts: str, model_type: str) -> None:
         self.hosts, self.line = frozenset(host.strip() for host in hosts.split(",")), Line(lambda: CONNECTIONS, alone=False)
-        needed_numpy("--sglang-peers")
+        if not importlib.util.find_spec("numpy"):
+            raise InputError("--sglang-peers needs numpy")
         if model_type not in FAMILIES:
-            raise error("QV_EUNSUPPORTED", f"--sglang-peers: SGLang takes no tokens of {model_type} from elsewhere")
-        if _installed("sglang") not in (None, VERSION):
-            logging.getLogger("uvicorn.error").warning(f"sglang {_installed('sglang')} has not been tried; {VERSION} has")
+            raise InputError(f"--sglang-peers: SGLang takes no tokens of {model_type} from elsewhere")
+        if installed("sglang") not in (None, VERSION):
+            logging.getLogger("uvicorn.error").warning(f"sglang {installed('sglang')} has not been tried; {VERSION} has")
 
     async def push(self, frames: list[Any], host: str, port: int, client: str) -> None:
         try:

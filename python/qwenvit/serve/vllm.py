@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 
 import blake3
 
-from .._error import Error
-from .._model import Tokens
-from .._prompt import FAMILIES, items_of
+from .. import Error, Tokens
 from ..adapters.engines import EC_FILE, save_ec
+from ..adapters.items import FAMILIES, items_of
 from .cache import Compute, Kept, TokenCache
 from .items import Item, Limits, Refused, Room, media_item, object_of, shown
 from .loop import Writers
