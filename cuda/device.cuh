@@ -220,7 +220,16 @@ template <typename F>
 static inline cudaError_t
 typed(int64_t dtype, F f)
 {
-    return dtype == QV_F32 ? f(float()) : f(bf16());
+    switch ((qv_dtype)dtype) {
+    case QV_F32: return f(float());
+    case QV_BF16: return f(bf16());
+    case QV_F16:
+    case QV_U8:
+    case QV_I32:
+    case QV_DTYPE_AUTO:
+    case QV_DTYPE_MAX: break;
+    }
+    return cudaErrorNotSupported;
 }
 
 /* value reads one element, set writes one. */

@@ -60,12 +60,28 @@ fail_with(qv_error *err, const char *what, const char *name, NSError *error)
     return qv_fail(err, QV_EBACKEND, "%s %s: Metal says \"%.300s\"", what, name, words);
 }
 
+/* Returns what REAL is in the kernels' source. prepare refuses all dtypes but these two. */
+static const char *
+real_name(qv_dtype dtype)
+{
+    switch (dtype) {
+    case QV_F32: return "float";
+    case QV_BF16: return "bfloat";
+    case QV_F16:
+    case QV_U8:
+    case QV_I32:
+    case QV_DTYPE_AUTO:
+    case QV_DTYPE_MAX: break;
+    }
+    return "no such dtype"; /* a name that does not compile */
+}
+
 /* Compiles without fast math: NaN must stay NaN, and exp must be accurate to the last places. */
 static qv_status
 compile(const struct entry *wanted, id<MTLLibrary> *out, qv_error *err)
 {
     struct entry e = { .gpu = wanted->gpu, .real = wanted->real };
-    const char *real = e.real == QV_F32 ? "float" : "bfloat"; /* prepare refuses other dtypes */
+    const char *real = real_name(e.real);
     *out = find(&e);
     if (*out)
         return QV_OK;
