@@ -15,7 +15,7 @@
 
 #include "error.h"
 #include "files/json.h"
-#include "files/text.h"
+#include "path.h"
 #include "tool.h"
 
 /* Says whether the terminal's last line is a progress bar, which has no newline yet. A signal
