@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 
-#include "config.h"
+#include "read_config.h"
 
 #include <dirent.h>
 #include <errno.h>
