@@ -354,9 +354,11 @@ show_group(struct bench *b, const char *name, qv_dtype dtype)
     char group[sizeof b->group];
     snprintf(group, sizeof group, "%s, %s", name, qv_dtype_name(dtype));
     tell_device(b);
-    if (strcmp(group, b->group))
-        tool_print("\n%s\n  %-21s %9s %9s %8s %8s %6s\n", group, "", "median ms", "p90 ms",
-                   "TFLOP/s", "GB/s", "roof %");
+    if (strcmp(group, b->group)) {
+        tool_print("\n%s\n", group);
+        tool_print("  %-21s %9s %9s %8s %8s %6s\n", "", "median ms", "p90 ms", "TFLOP/s", "GB/s",
+                   "roof %");
+    }
     snprintf(b->group, sizeof b->group, "%s", group);
 }
 

@@ -7,7 +7,7 @@
 #define LEGEND                                                                                     \
     "A table has one line per way to do the work; --json writes each line as a record.\n\n"        \
     "  median, p90       of --repeats runs or more, after a warm-up, by the device's clock\n"      \
-    "  roof %%            the least time that the roofline allows, as a share of the time. The\n"  \
+    "  roof %            the least time that the roofline allows, as a share of the time. The\n"   \
     "                    roofline is measured first: the best GEMM, and reading or copying\n"      \
     "  withheld          an impossible figure, as on a machine that others use too\n\n"            \
     "tower\n"                                                                                      \
@@ -41,7 +41,7 @@ run(const struct tool_options *o, const char *name, bench_function *bench)
     bench_close(&b);
     const int code = status ? tool_fail(status, &err) : TOOL_DONE;
     if (o->legend && !code)
-        tool_print("\n" LEGEND);
+        fputs("\n" LEGEND, stdout);
     return code;
 }
 
@@ -110,7 +110,7 @@ main(int argc, char **argv)
         .n = sizeof tools / sizeof *tools,
     };
     if (argc > 2 && !strcmp(argv[1], "bench") && !strcmp(argv[2], "--legend")) {
-        tool_print(LEGEND);
+        fputs(LEGEND, stdout);
         return TOOL_DONE;
     }
     return tool_main(&program, argc, argv);
