@@ -434,7 +434,7 @@ QV_API qv_status qv_plan_push(qv_plan *plan, const qv_item *items, size_t n, qv_
 
 /* Waits for the oldest pushed chunk and writes its tokens: all items' in their order, t * grid_h *
  * grid_w / merge_size^2 per item. Returns QV_ESTATE if there is none, and QV_EINVAL if `capacity`
- * is too small, or `hidden` is wanted of a plan without it; the chunk can then be pulled again. */
+ * is too small, or out->hidden is set for a plan without it; the chunk can then be pulled again. */
 QV_API qv_status qv_plan_pull(qv_plan *plan, qv_tokens *out, qv_error *err);
 
 /* Allocates host memory for frames, patches and tokens, of the kind that this device copies

@@ -11,9 +11,8 @@
  *     qv_cache_prune       removes keys, and records that do not count
  * qv_cache_fill_open (qwenvit_clips.h) fills a cache.
  *
- * The conventions of qwenvit.h hold. A pointer may be NULL only if its description allows it:
- * otherwise a function returns QV_EINVAL; a function that returns no status returns an empty
- * answer: 0, false, NULL, zeros or QV_CACHE_MISSING.
+ * The conventions of qwenvit.h hold; the empty answers are 0, false, NULL, zeros and
+ * QV_CACHE_MISSING.
  *
  * If a key has several records, the record that was sealed last counts (of records sealed at the
  * same time, the one in the last part by name). If that record is of a failure, and the last record

@@ -403,12 +403,13 @@ typedef struct qv_job_options {
     bool hidden;      /* as in qv_plan_options: rows have qv_tokens.hidden */
     /* for sources of paths and bytes. threads 0: every core if few sources wait, otherwise 1. If
      * decoder is NULL, the job starts one. With QV_DECODE_GPU the job ends with QV_EBACKEND if the
-     * GPU decodes nothing; the GPU decodes all of `decoders` clips at once, or with 0 the CPU those
-     * beyond 12 per model. With several models each one's GPU decodes (qv_model_info.device), and
-     * `gpu` is ignored. With QV_DECODE_AUTO each CUDA model's GPU decodes too, if it can be locked
-     * in, once a clip that it can decode has come and as many more sources wait as it decodes at
-     * once. If anything is missing or lost, the CPU decodes (qv_outcome.not_gpu). A GPU does not
-     * notice all damage: with QV_DECODE_CPU tokens of damaged clips are the same each time, too. */
+     * GPU decodes nothing; the GPU decodes all of `decoders` clips at once, or if that is 0 up to
+     * 12 per model, and the CPU decodes the rest. With several models each one's GPU decodes
+     * (qv_model_info.device), and `gpu` is ignored. With QV_DECODE_AUTO each CUDA model's GPU
+     * decodes too, if it can be locked in, once a clip that it can decode has come and as many more
+     * sources wait as it decodes at once. If anything is missing or lost, the CPU decodes
+     * (qv_outcome.not_gpu). A GPU does not notice all damage: only with QV_DECODE_CPU are the
+     * tokens of damaged clips the same each time. */
     qv_clip_options clip;
 } qv_job_options;
 
@@ -499,21 +500,21 @@ typedef struct qv_job_progress {
     bool ended;           /* the job ended early; qv_job_end returns why */
     int64_t gpu_clips;    /* done clips whose frames came from a GPU's decoders */
     int64_t gpu_decoders; /* how many of `decoders` use a GPU */
-    char no_gpu[200];     /* why a GPU that was to decode does not; "" if none was missing */
+    char no_gpu[200];     /* why a GPU that should decode does not; "" if none is missing */
 } qv_job_progress;
 
 /* Fills *out with the job's counts so far. Any thread may call it until qv_job_end has returned. */
 QV_API void qv_job_get_progress(qv_job *job, qv_job_progress *out);
 
 /* Computes the most host memory, in bytes, that a job with these options uses, without decoder
- * processes, an item larger than options.memory, and what is ahead (options.ahead). The models may
- * be described only (qv_model_options.describe). */
+ * processes, an item larger than options.memory, and results that are ahead (options.ahead). Models
+ * loaded with qv_model_options.describe are enough. */
 QV_API qv_status qv_job_memory(qv_model *const *models, size_t n_models,
                                const qv_job_options *options, int64_t *bytes, qv_error *err);
 
 /* ---- dropping sources; bounds of results; clients -------------------------------------------- */
 
-/* Drops the client's sources with this ticket (NULL: those without a client), unless the sink has
+/* Drops the client's sources with this ticket (NULL: sources without a client), unless the sink has
  * had all of their rows: nothing more of them is read or put into a chunk, and their end call,
  * which comes soon, is `cancelled` with QV_ESTATE. Their memory must stay valid until that call.
  * Returns how many were dropped. Any thread may call it. */
@@ -540,9 +541,9 @@ QV_API void qv_job_client_close(qv_job_client **client);
 /* ==== a fill: a job that writes a cache ======================================================= */
 
 /*
- * A fill adds to a folder of vision tokens (qwenvit_cache.h) with a job. It computes and writes the
- * clips of a list that the folder lacks. So running it again continues a run that ended early, for
- * whatever reason.
+ * A fill adds to a folder of vision tokens (qwenvit_cache.h) with a job. It computes and writes
+ * those clips of a list that the folder lacks. So running it again continues a run that ended early
+ * for any reason.
  *
  *     qv_cache_fill_open   reads the folder
  *     qv_cache_fill_add    returns whether a clip is wanted, and remembers it if it is
@@ -562,19 +563,21 @@ typedef struct qv_cache_fill_options {
     bool no_deepstack;       /* DeepStack's outputs are not stored */
     bool retry_failed;       /* clips that failed before are computed again */
     qv_cache_trust trust;    /* which facts about a clip's file are not compared with its record */
-    int64_t shard, n_shards; /* as in qv_cache_writer_options, with the next two fields */
-    int64_t part_bytes;
-    double part_seconds;
-    int decoders; /* decoders, chunk_rows and clip are as in qv_job_options */
+    int64_t shard, n_shards; /* parts are named after them; the caller chooses the shard's keys
+                              * (qv_cache_key_hash). n_shards 0: 1 */
+    int64_t part_bytes;      /* a part is sealed once it has this many bytes; 0: 1 GiB */
+    double part_seconds;     /* a part is sealed once it is this old; 0: 300 */
+    int decoders;            /* decoders, chunk_rows and clip are as in qv_job_options */
     int64_t chunk_rows;
     /* options of all clips; a clip's own options override them. QV_DECODE_AUTO is the CPU here:
      * a GPU does not notice all damage, and a cache stays. */
     qv_clip_options clip;
     /* Called with a message for each clip that fails; several threads may call it at once. With key
-     * NULL and QV_OK it is a warning of qv_cache_writer_options.told. NULL: no calls. */
+     * NULL and QV_OK the message is a warning: this file system has no locks, so qv_cache_prune
+     * would not notice the fill. NULL: no calls. */
     void (*told)(void *user, const char *key, qv_status status, const char *words);
-    /* Called several times per second by the thread that computes, which may ask `job` for its
-     * progress: false ends the run. NULL: the run goes on. */
+    /* Called several times per second by the thread that computes: false ends the run. It may call
+     * qv_job_get_progress on `job`. NULL: the run goes on. */
     bool (*go_on)(void *user, qv_job *job);
     void *user; /* passed to both functions */
 } qv_cache_fill_options;
@@ -583,8 +586,8 @@ typedef struct qv_cache_fill_options {
 typedef struct qv_cache_fill_counts {
     /* clips that are in the cache by now, their tokens, and clips that failed */
     int64_t done, tokens, failed;
-    int64_t there, failed_before; /* clips that were not wanted: the cache has their tokens, or
-                                   * their failure */
+    /* clips that were not wanted, because the cache has their tokens, or their failure */
+    int64_t there, failed_before;
     int64_t gone;    /* clips of `there` whose files no longer exist: their tokens count */
     double seconds;  /* of all runs, from the first clip until everything was sealed */
     int64_t frames;  /* sampled frames of the clips in `done` */
@@ -608,8 +611,8 @@ QV_API qv_status qv_cache_fill_add(qv_cache_fill *fill, const char *key, const c
  * its own device. More clips may be added afterwards; they are compared with the cache as it was
  * when the fill was opened. Returns QV_OK even if clips failed or the run was stopped; otherwise
  * what ended the run: QV_EFORMAT if the folder was made with another model or other options, which
- * the text names; the errors of qv_cache_writer_open, qv_job_open and qv_job_add; or the first
- * failure of the device or the disk. */
+ * the text names; QV_EIO if the folder cannot be written to; QV_ESTATE while another process prunes
+ * it; the errors of qv_job_open and qv_job_add; or the first failure of the device or the disk. */
 QV_API qv_status qv_cache_fill_run(qv_cache_fill *fill, qv_model *const *models, size_t n_models,
                                    qv_error *err);
 /* Does the fill's last run, like qv_cache_fill_run, but frees the index of the cache before it

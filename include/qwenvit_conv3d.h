@@ -5,7 +5,7 @@
  * whose kernel equals its stride, is one GEMM.
  *
  *     qv_conv3d_create     chooses how to run it, and packs the weights
- *     qv_conv3d_run        computes y from x, whole volumes or the next frames of a stream
+ *     qv_conv3d_run        computes y from x: whole volumes, or the next frames of a stream
  *     qv_conv3d_get_info   the choice, and why; qv_conv3d_get_ways describes all ways
  *     qv_conv3d_free
  *
