@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "files/text.h"
 #include "error.h"
+#include "path.h"
 #include "reader.h"
 
 /* Returns whether a record has the same piece and options, which are UTF-8 texts. */

@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #include "error.h"
-#include "files/json.h"
 #include "files/sync_file.h"
+#include "path.h"
 
 /* Temporary names are PREFIX host-process-DRAWNnumber, where DRAWN has 8 hexadecimal digits. */
 #define PREFIX ".qwenvit-tmp-"

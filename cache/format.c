@@ -13,7 +13,7 @@
 #include "error.h"
 #include "files/json.h"
 #include "files/token_file.h"
-#include "files/text.h"
+#include "path.h"
 
 void
 qv_cache_seconds(double seconds, char text[QV_CACHE_SECONDS])

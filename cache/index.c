@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "error.h"
-#include "files/json.h"
+#include "path.h"
 
 #define MAX_KEYS ((size_t)UINT32_MAX / 2)
 

@@ -11,7 +11,7 @@
 #include "error.h"
 #include "files/json.h"
 #include "files/preprocess_json.h"
-#include "files/text.h"
+#include "path.h"
 
 /* The version of what decides a clip's frames and their bytes: which are sampled, their times, and
  * how they are converted to RGB. It is raised with each change; caches of 0.4.0 and before have
@@ -49,8 +49,8 @@ static char *
 model_name(const char *folder)
 {
     static const char hub[] = "/models--";
-    const char *from = strstr(folder, hub), *slash = strrchr(folder, '/');
-    char *name = strdup(from ? from + sizeof hub - 1 : slash ? slash + 1 : folder);
+    const char *from = strstr(folder, hub);
+    char *name = strdup(from ? from + sizeof hub - 1 : qv_path_name(folder));
     if (name && from) {
         name[strcspn(name, "/")] = 0;
         char *dashes = strstr(name, "--");

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "error.h"
-#include "files/json.h"
 #include "grow.h"
+#include "path.h"
 #include "reader.h"
 
 /* The most rounds of listing a folder in which parts come and go. */

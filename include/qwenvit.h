@@ -1,23 +1,78 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit: the vision tower of Qwen-VL models. Frame pairs go in, vision tokens come out.
+ * qwenvit: clips and images go in, the vision tokens of Qwen-VL models come out.
  *
- * There are three objects. A context is a device. A model is weights on a device. A plan is a model
- * at one capacity: making the plan allocates, searches, compiles, and does everything else that can
- * fail. Encoding with it allocates nothing, for clips and images of any sizes that fit.
+ * These ten calls are enough for many programs (those of clips are in qwenvit_clips.h):
+ *     qv_context_open      opens a device: the best one here, or the one that is named
+ *     qv_model_load        loads the weights of a checkpoint's vision tower onto it
+ *     qv_model_get_info    the tower's sizes, and its rules for images and clips
+ *     qv_clip_open         opens a clip or an image, and decides which frames are read
+ *     qv_clip_get_info     their number and size, and the clip's grid
+ *     qv_clip_read         decodes and resizes the frames
+ *     qv_encode            encodes them
+ *     qv_clip_close, qv_model_free, qv_context_close
+ *
+ * This program prints how many tokens a clip has. They are at out.tokens.
+ *
+ *     #include <qwenvit_clips.h>
+ *     #include <stdio.h>
+ *     #include <stdlib.h>
+ *
+ *     int main(int argc, char **argv)
+ *     {
+ *         qv_context *ctx = NULL;
+ *         qv_model *model = NULL;
+ *         qv_clip *clip = NULL;
+ *         qv_model_info tower;
+ *         qv_outcome c;
+ *         qv_error err = { .text = "usage: tokens MODEL CLIP" };
+ *         if (argc != 3 || qv_context_open(NULL, &ctx, &err) ||
+ *             qv_model_load(ctx, argv[1], NULL, &model, &err))
+ *             return puts(err.text), 1;
+ *         qv_model_get_info(model, &tower);
+ *         if (qv_clip_open(argv[2], &tower.image, &tower.video, NULL, &clip, &err))
+ *             return puts(err.text), 1;
+ *         qv_clip_get_info(clip, &c);
+ *         const int64_t *g = c.grid_thw, area = tower.merge_size * tower.merge_size;
+ *         qv_tokens out = { .capacity = g[0] * g[1] * g[2] / area };
+ *         out.tokens = malloc((size_t)(out.capacity * tower.out_hidden) * sizeof(float));
+ *         uint8_t *frames = malloc((size_t)(c.n_frames * c.height * c.width * 3));
+ *         qv_item item = { frames, { g[0], g[1], g[2] }, c.n_frames, c.is_image };
+ *         if (qv_clip_read(clip, frames, c.n_frames, &item.n_frames, NULL, &err) ||
+ *             qv_encode(model, QV_INPUT_FRAMES, &item, 1, NULL, &out, &err))
+ *             return puts(err.text), 1;
+ *         printf("%lld tokens of %lld\n", (long long)out.n, (long long)tower.out_hidden);
+ *         free(frames);
+ *         free(out.tokens);
+ *         qv_clip_close(&clip);
+ *         qv_model_free(&model);
+ *         qv_context_close(&ctx);
+ *     }
+ *
+ * There are three ways to get tokens:
+ *   1. qv_encode() returns the tokens of clips and images in memory, in one call.
+ *   2. A job (qwenvit_clips.h) encodes many clips: it decodes, computes and writes at the same
+ *      time, and packs the frames of several clips into full chunks. A fill, qv_cache_fill_open(),
+ *      is a job that writes a folder of tokens, which qwenvit_cache.h reads.
+ *   3. A plan computes one chunk per call, and the caller owns the memory and the stream:
+ *      qv_plan_push() and qv_plan_pull(). docs/c.md has a program that does so while it decodes.
+ *
+ * Four words. A context is a device. A model is weights on a device. A plan is a model prepared for
+ * chunks of one capacity: everything that can fail, and every allocation, happens when it is made.
+ * A chunk is what the device computes at once.
  *
  * Conventions
  *   - All arrays are row-major and contiguous; shapes stand in brackets: tokens[n, out].
  *   - A frame pair is `temporal_patch_size` (2) consecutive frames. Attention never leaves it: the
  *     patches of a pair are a segment.
- *   - grid_thw is frame pairs, patch rows, patch columns. One pair has grid_h * grid_w patches and
- *     gives grid_h * grid_w / merge^2 tokens.
+ *   - grid_thw is frame pairs, patch rows, patch columns. One pair has grid_h * grid_w patches,
+ *     which become grid_h * grid_w / merge^2 tokens.
  *   - A bucket is one of the sizes that capacities are rounded up to.
  *   - In options structs zero is a field's default, and NULL in place of the struct means all
  *     defaults.
- *   - Any other pointer may be NULL only if its description says so. Otherwise a function returns
- *     QV_EINVAL, naming the argument, or, if it returns no status, an empty answer ("", 0, false,
- *     zeros), and leaves what it was given as it was.
+ *   - Any other pointer may be NULL only if its description allows it. Otherwise a function returns
+ *     QV_EINVAL, naming the argument; a function that returns no status returns an empty answer
+ *     ("", 0, false, zeros), and changes nothing.
  *   - Every call that can fail returns a qv_status and, if `err` is not NULL, writes a message
  *     there. A failed call leaves its out-parameters untouched.
  *   - A function that frees (X_free, X_close) sets the caller's pointer to NULL and accepts NULL.
@@ -28,11 +83,11 @@
  *
  * Threads. Different threads may use different contexts at the same time, and call qv_status_name()
  * and qv_version(). A context and everything made from it (its models, their plans) may be used by
- * one thread at a time; which thread may change. The exceptions are qv_encode() and jobs:
- * any threads may use these on one context at once, and they take turns at its device, a chunk at a
- * time. A model must be freed after its plans and jobs, a context after its models. Any
- * thread may call qv_host_alloc() and qv_host_free(), even while another one uses the context. A
- * call leaves the thread's current CUDA device and context as they were.
+ * one thread at a time; which thread may change. qv_encode() and jobs are exceptions: any number of
+ * threads may use them on one context at once, and they take turns at its device, a chunk at a
+ * time. A model must be freed after its plans and jobs, a context after its models. Any thread may
+ * call qv_host_alloc() and qv_host_free(), even while another thread uses the context. A call
+ * leaves the thread's current CUDA device and context as they were.
  */
 #ifndef QWENVIT_H
 #define QWENVIT_H
@@ -58,7 +113,7 @@ extern "C" {
 #define QV_API_VERSION_MAJOR 4
 #define QV_API_VERSION_MINOR 0
 #define QV_MAX_DEEPSTACK 8
-#define QV_REASON_BYTES 192 /* size of a text that says why something was chosen */
+#define QV_REASON_BYTES 192 /* size of a text with the reason for a choice */
 
 /* The list makes the enum, the names and the texts. */
 #define QV_STATUS_LIST(X)                                                                          \
@@ -80,7 +135,7 @@ typedef enum qv_status {
         QV_STATUS_MAX = 0x7fff
 } qv_status;
 
-/* A failure. The text says what failed, the value found, and what would be right. */
+/* A failure. The text names what failed, the value found, and what would be right. */
 typedef struct qv_error {
     qv_status status;
     char text[500];
@@ -138,7 +193,7 @@ typedef struct qv_context_options {
 typedef struct qv_context_info {
     const char *backend; /* static text, such as "cpu" */
     char device[128];    /* the device with its library versions: "AMD EPYC, oneDNN 3.2.0, AVX2" */
-    int threads;         /* 0 if the backend has no threads of its own */
+    int threads;         /* 0 if the backend starts no threads */
     qv_dtype dtype;      /* what QV_DTYPE_AUTO means on this device */
     char dtype_reason[128]; /* why, as a sentence */
     /* what is wrong so far with the device, its libraries or a kept kernel; "" if nothing is */
@@ -155,28 +210,18 @@ QV_API qv_status qv_context_open(const qv_context_options *options, qv_context *
 QV_API void qv_context_close(qv_context **ctx);
 QV_API void qv_context_get_info(const qv_context *ctx, qv_context_info *out);
 
-/* Allocates host memory for frames, patches and tokens, of the kind that this device copies
- * fastest, with undefined contents. For CUDA it is page-locked, so that copies run at the link's
- * rate, and aligned for every type; for other devices it begins at a page. Locking takes 0.4 ms per
- * MB, so the context keeps the largest freed blocks for later calls: at most four, and 256 MiB in
- * all. Returns QV_EINVAL for 0 bytes, and QV_ENOMEM. */
-QV_API qv_status qv_host_alloc(qv_context *ctx, size_t bytes, void **out, qv_error *err);
-/* Frees memory of the same context's qv_host_alloc; must be called before the context is closed.
- * NULL is accepted; the caller's pointer stays as it is. */
-QV_API void qv_host_free(qv_context *ctx, void *p);
-
 /* ---- model: weights on a device ------------------------------------------------------------- */
 
-/* The transformers processor whose rules are followed. Images follow the same rules, except
- * GLM's. */
+/* The transformers processor whose rules clips follow. Images follow Qwen2VLImageProcessor, or
+ * Glm4vImageProcessor with QV_PROCESSOR_GLM4V. */
 typedef enum qv_processor {
     /* Qwen3VLVideoProcessor: pixels are counted over all frames, T*H*W */
     QV_PROCESSOR_QWEN3_VL = 0,
     /* Qwen2VLVideoProcessor, also for Qwen2.5-VL: pixels are counted per frame, H*W; an even number
      * of frames */
     QV_PROCESSOR_QWEN2_VL,
-    /* Glm4vVideoProcessor and Glm4vImageProcessor: pixels are counted over all frames (an image
-     * counts as a frame pair); an even number of frames, from fps and max_duration alone */
+    /* Glm4vVideoProcessor: pixels are counted over all frames (an image counts as a frame pair); an
+     * even number of frames, from fps and max_duration alone */
     QV_PROCESSOR_GLM4V,
     QV_PROCESSOR_MAX = 0x7fff
 } qv_processor;
@@ -225,19 +270,19 @@ typedef struct qv_model_info {
     char lowering_reason[QV_REASON_BYTES];
     const char *folder; /* what it was loaded from, as the caller gave it */
     /* `note`: what a GGUF file leaves out, and what was assumed. `warning`: why tokens probably
-     * differ from the published checkpoint's. For a folder it says which preprocessor files are
-     * missing (preprocessor_config.json, video_preprocessor_config.json, or processor_config.json
-     * with their contents), and which sizes, means and deviations were assumed; transformers
-     * refuses such a folder. For a GGUF file it says that means and deviations look wrong, and
-     * which would be right. For a checkpoint with adapters for the tower's tensors, which are not
-     * used, it names one. Both are printable UTF-8; "": nothing to report. */
+     * differ from the published checkpoint's. A folder's warning names the missing preprocessor
+     * files (preprocessor_config.json, video_preprocessor_config.json, or processor_config.json
+     * with their contents), and the sizes, means and deviations that were assumed; transformers
+     * refuses a folder without these files. A GGUF file's warning reports means and deviations that
+     * look wrong, with the right ones. If a checkpoint has adapters for the tower's tensors, which
+     * are not used, the warning names one. Both are printable UTF-8; "": nothing to report. */
     const char *note, *warning;
     int device; /* of the model's context: qv_context_options.device */
     /* Identifies the tower: a hash (XXH3-128) of the digest and of all numbers in config.json and
      * the preprocessor files that tokens or grids depend on, with qv_model_options in place. Models
-     * with the same identity and dtype give the same tokens, up to the device's rounding. Caches,
-     * jobs and files of tokens know a tower by it. If the weights are not loaded, it is of the
-     * numbers alone. */
+     * with the same identity and dtype compute the same tokens, up to the device's rounding.
+     * Caches, jobs and files of tokens identify a tower by it. If the weights are not loaded, it is
+     * a hash of the numbers alone. */
     const char *identity;
     const char *config; /* those numbers of config.json, as a JSON object, under our names */
 } qv_model_info;
@@ -247,8 +292,8 @@ typedef struct qv_model_info {
  * - a Hugging Face checkpoint folder: config.json, preprocessor files, and model.safetensors or an
  *   index with shards. Other parts of the model are ignored. Tensors are f32, f16 or bf16, or
  *   quantised by MLX, and have names with any prefix. The patch embedding may be 5D
- *   [O,C,T,P,P], 2D [O,C*T*P*P] (also named linear_proj) or channels-last [O,T,P,P,C], which all
- *   give the same bits.
+ *   [O,C,T,P,P], 2D [O,C*T*P*P] (also named linear_proj) or channels-last [O,T,P,P,C], with the
+ *   same bits of tokens.
  * - a GGUF file as llama.cpp's converter writes it ("mmproj"), or a folder with one and no
  *   safetensors. Tensors are F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K or Q6_K.
  * Loading needs at most the packed weights and 64 MiB. Returns QV_EIO; QV_EFORMAT, naming file,
@@ -259,7 +304,7 @@ QV_API qv_status qv_model_load(qv_context *ctx, const char *dir, const qv_model_
 QV_API void qv_model_free(qv_model **model);
 QV_API void qv_model_get_info(const qv_model *model, qv_model_info *out);
 
-/* ---- items: clips and images ----------------------------------------------------------------- */
+/* ---- 1. qv_encode: clips and images in memory, in one call ----------------------------------- */
 
 typedef enum qv_input {
     QV_INPUT_FRAMES = 0, /* bytes, RGB, resized already */
@@ -284,8 +329,6 @@ typedef struct qv_item {
     bool is_image;
 } qv_item;
 
-/* ---- capacity: what a chunk holds, and what an item takes of it ------------------------------ */
-
 /* How much a chunk can hold, or how much items need. */
 typedef struct qv_capacity {
     int64_t patches;
@@ -296,15 +339,14 @@ typedef struct qv_capacity {
     int64_t windows;
 } qv_capacity;
 
-/* ---- plan: a model at one capacity, and a stream --------------------------------------------- */
-
-/* Gets every layer's output while encoding, for verification; this is slow. `name` is as in
- * checkpoints ("patch_embed", "blocks.0", "merger", "deepstack_merger_list.0"). rows[n_rows,
- * n_cols] are f32, the chunk's items only, and valid during the call. */
+/* A function that is called with every layer's output while encoding, for verification; this is
+ * slow. `name` is as in checkpoints ("patch_embed", "blocks.0", "merger",
+ * "deepstack_merger_list.0"). rows[n_rows, n_cols] are f32, the chunk's items only, and valid
+ * during the call. */
 typedef void (*qv_layer_hook)(void *user, const char *name, const float *rows, int64_t n_rows,
                               int64_t n_cols);
 
-/* A plan does not depend on grids: any mix of items that fits can be one push. */
+/* Options of qv_encode and of plans. qv_encode ignores `input`, which it has as an argument. */
 typedef struct qv_plan_options {
     /* the chunk's. patches is rounded up to a bucket; 0: the device's own size. If segments or
      * windows is 0, it follows from patches. With segment_rows a chunk accepts only frame pairs of
@@ -312,12 +354,12 @@ typedef struct qv_plan_options {
     qv_capacity capacity;
     /* if set, and capacity is zeros: the capacity for an item of this grid by itself, which is the
      * smallest bucket that holds it. A clip larger than a chunk gets chunks of whole frame pairs,
-     * for pairs of its size only (segment_rows) if that gives the bits of packed chunks. An image
-     * larger than a chunk gets its own size. */
+     * for pairs of its size only (segment_rows) if tokens then have the bits of packed chunks. An
+     * image larger than a chunk gets a chunk of its size. */
     int64_t grid_thw[3];
     qv_input input;
     qv_dtype output; /* dtype of the tokens: QV_F32 (default) or QV_BF16 */
-    /* also give the last block's rows, before the merger: qv_tokens.hidden. QV_EUNSUPPORTED for
+    /* also write the last block's rows, before the merger: qv_tokens.hidden. QV_EUNSUPPORTED for
      * GLM's towers, whose merger begins with a Conv2d */
     bool hidden;
     qv_layer_hook hook;
@@ -327,19 +369,6 @@ typedef struct qv_plan_options {
     bool (*stop)(void *user);
     void *stop_user;
 } qv_plan_options;
-
-typedef struct qv_plan_info {
-    qv_capacity capacity; /* the capacity of a chunk */
-    int64_t tokens;       /* the most tokens of a chunk: its patches / merge_size^2 */
-    /* how many chunks may be pushed before the first of them is pulled, over all plans of a
-     * model: 1, or 2 if copies overlap with computation */
-    int64_t chunks_ahead;
-    size_t arena_bytes;  /* all scratch and activations, which a model's plans share */
-    size_t weight_bytes; /* bytes of the weights, which all plans share */
-    /* of a full chunk with as many segments as it may have. flops: a multiply-add counts as two;
-     * bytes: the operands of each operation */
-    double flops, bytes;
-} qv_plan_info;
 
 /* Where tokens go; the caller owns all memory. */
 typedef struct qv_tokens {
@@ -354,12 +383,43 @@ typedef struct qv_tokens {
     int64_t n;        /* set to the number of tokens written */
 } qv_tokens;
 
-/* Prepares a model for chunks of one capacity. Returns QV_EINVAL, naming the field, for invalid
- * options; QV_ENOMEM; QV_EBACKEND. */
+/*
+ * Encodes clips and images of any sizes in one call. Tokens come in the items' order.
+ * - A single item gets the capacity for it (qv_plan_options.grid_thw).
+ * - The frame pairs of several items are packed into chunks of `options`' capacity, as in a job;
+ *   pairs that are larger get a chunk of their size.
+ * - If `options` is NULL or has no capacity, chunks have the device's own size; if everything fits
+ *   into one chunk, they have the size of the smallest bucket that holds it, provided that tokens
+ *   then have the same bits.
+ * Returns what qv_plan_create, qv_plan_push and qv_plan_pull return.
+ */
+QV_API qv_status qv_encode(qv_model *model, qv_input input, const qv_item *items, size_t n_items,
+                           const qv_plan_options *options, qv_tokens *out, qv_error *err);
+
+/* ---- 2. a job of many clips: qv_job_open in qwenvit_clips.h ---------------------------------- */
+
+/* ---- 3. a plan: chunk by chunk, in the caller's memory and stream ---------------------------- */
+
+typedef struct qv_plan_info {
+    qv_capacity capacity; /* the capacity of a chunk */
+    int64_t tokens;       /* the most tokens of a chunk: its patches / merge_size^2 */
+    /* how many chunks may be pushed before the first of them is pulled, over all plans of a
+     * model: 1, or 2 if copies overlap with computation */
+    int64_t chunks_ahead;
+    size_t arena_bytes;  /* all scratch and activations, which a model's plans share */
+    size_t weight_bytes; /* bytes of the weights, which all plans share */
+    /* of a full chunk with as many segments as it may have. flops: a multiply-add counts as two;
+     * bytes: the operands of each operation */
+    double flops, bytes;
+} qv_plan_info;
+
+/* Prepares a model for chunks of one capacity. A plan does not depend on grids: any mix of items
+ * that fits can be one push. Returns QV_EINVAL, naming the field, for invalid options; QV_ENOMEM;
+ * QV_EBACKEND. */
 QV_API qv_status qv_plan_create(qv_model *model, const qv_plan_options *options, qv_plan **out,
                                 qv_error *err);
-/* Gives a plan back. The model keeps it until qv_model_free, so that a capacity used before is
- * ready at once. */
+/* Returns a plan to its model, which keeps it until qv_model_free: a plan of the same capacity is
+ * then ready at once. */
 QV_API void qv_plan_free(qv_plan **plan);
 QV_API void qv_plan_get_info(const qv_plan *plan, qv_plan_info *out);
 
@@ -374,21 +434,18 @@ QV_API qv_status qv_plan_push(qv_plan *plan, const qv_item *items, size_t n, qv_
 
 /* Waits for the oldest pushed chunk and writes its tokens: all items' in their order, t * grid_h *
  * grid_w / merge_size^2 per item. Returns QV_ESTATE if there is none, and QV_EINVAL if `capacity`
- * is too small, or `hidden` is wanted of a plan without it; the chunk can then be pulled again. */
+ * is too small, or out->hidden is set for a plan without it; the chunk can then be pulled again. */
 QV_API qv_status qv_plan_pull(qv_plan *plan, qv_tokens *out, qv_error *err);
 
-/*
- * Encodes clips and images of any sizes in one call. Tokens come in the items' order.
- * - A single item gets the capacity for it (qv_plan_options.grid_thw).
- * - The frame pairs of several items are packed, as in a job, into chunks of `options`' capacity;
- *   larger pairs get chunks of their own size.
- * - If `options` is NULL or gives no capacity, chunks have the device's own size; or, if everything
- *   fits into one chunk, the smallest bucket that holds it, if that gives the same bits.
- * `options` also gives the output dtype, `hidden`, the hook and `stop`. Returns what
- * qv_plan_create, qv_plan_push and qv_plan_pull return.
- */
-QV_API qv_status qv_encode(qv_model *model, qv_input input, const qv_item *items, size_t n_items,
-                           const qv_plan_options *options, qv_tokens *out, qv_error *err);
+/* Allocates host memory for frames, patches and tokens, of the kind that this device copies
+ * fastest, with undefined contents. For CUDA it is page-locked, so that copies run at the link's
+ * rate, and aligned for every type; for other devices it begins at a page. Locking takes 0.4 ms per
+ * MB, so the context keeps the largest freed blocks for later calls: at most four, and 256 MiB in
+ * all. Returns QV_EINVAL for 0 bytes, and QV_ENOMEM. */
+QV_API qv_status qv_host_alloc(qv_context *ctx, size_t bytes, void **out, qv_error *err);
+/* Frees memory of the same context's qv_host_alloc; must be called before the context is closed.
+ * NULL is accepted; the caller's pointer stays as it is. */
+QV_API void qv_host_free(qv_context *ctx, void *p);
 
 #ifdef __cplusplus
 }

@@ -4,14 +4,20 @@
  * to it and be killed at any moment, and anyone may read it: each part is a safetensors file that
  * appears whole and synced or not at all, and never changes (docs/cache.md has the format).
  *
- * The conventions of qwenvit.h hold. A pointer may be NULL only if its description says so:
- * otherwise a function returns QV_EINVAL, or, if it returns no status, an empty answer: 0, false,
- * NULL, zeros or QV_CACHE_MISSING.
+ *     qv_cache_open        reads the indexes of all parts
+ *     qv_cache_find        finds a key, or qv_cache_at the item of a number
+ *     qv_cache_hold        maps the item's tensors into memory, until qv_cache_release
+ *     qv_cache_close
+ *     qv_cache_prune       removes keys, and records that do not count
+ * qv_cache_fill_open (qwenvit_clips.h) fills a cache.
  *
- * If a key has several records, the one that was sealed last counts (of records sealed at the same
- * time, the one in the last part by name). If that record says that the clip failed, and the last
- * record that is ok has the same source (path, stretch, options, size and time of the file), the ok
- * one counts instead.
+ * The conventions of qwenvit.h hold; the empty answers are 0, false, NULL, zeros and
+ * QV_CACHE_MISSING.
+ *
+ * If a key has several records, the record that was sealed last counts (of records sealed at the
+ * same time, the one in the last part by name). If that record is of a failure, and the last record
+ * that is ok has the same source (path, stretch, options, size and time of the file), the record
+ * that is ok counts instead.
  *
  * Threads. Several threads may use an open cache at once.
  */
@@ -28,15 +34,7 @@ extern "C" {
 
 typedef struct qv_cache qv_cache; /* a folder that is open for reading */
 
-/* ---- keys ------------------------------------------------------------------------------------ */
-
-/* Writes a key as caches spell it to out[QV_CACHE_MAX_KEY + 1]: bytes that are not UTF-8 become
- * %XX. Returns QV_EFORMAT for a key that is empty, begins with "__" or is too long. */
-QV_API qv_status qv_cache_key(const char *bytes, char *out, qv_error *err);
-/* Returns the XXH3-64 of a key as caches spell it. Shard i of n has the keys with hash % n = i. */
-QV_API uint64_t qv_cache_key_hash(const char *key);
-
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- opening a cache ------------------------------------------------------------------------- */
 
 /* A key's tensors: tokens [n, width] and n_deepstack outputs [n, width]. */
 typedef struct qv_cache_layout {
@@ -49,7 +47,7 @@ typedef struct qv_cache_info {
     qv_cache_layout layout;
     int64_t n_ok, n_failed;     /* keys */
     int64_t n_parts, n_damaged; /* parts; how many of them cannot be used */
-    int64_t n_superseded;       /* records that do not count, because another one of their key
+    int64_t n_superseded;       /* records that do not count, because another record of their key
                                  * does */
     uint64_t part_bytes;        /* size of all parts that can be used */
     uint64_t damaged_bytes;     /* size of the parts that cannot be used */
@@ -63,11 +61,12 @@ typedef struct qv_cache_info {
 
 /* Returns whether a folder is a cache, or claims to be one: it has a qwenvit-cache.json. */
 QV_API bool qv_cache_exists(const char *dir);
-/* Opens a cache, and reads and checks the indexes of all its parts (docs/cache.md says what is left
- * to qv_cache_verify). If a part is damaged or not a regular file, its keys are missing, and
- * qv_cache_damage reports it. Needs memory for the index (qv_cache_info.index_bytes), and during
- * the call as much as the largest part's index (32 MiB at most). Returns QV_EIO, QV_EFORMAT (no
- * cache, or another version), QV_ENOMEM, or QV_EBACKEND (the file system or its server is gone). */
+/* Opens a cache, and reads and checks the indexes of all its parts; tensors and records are left to
+ * qv_cache_verify (docs/cache.md). If a part is damaged or not a regular file, its keys are
+ * missing, and qv_cache_damage reports it. Needs memory for the index (qv_cache_info.index_bytes),
+ * and during the call as much as the largest part's index (32 MiB at most). Returns QV_EIO,
+ * QV_EFORMAT (no cache, or another version), QV_ENOMEM, or QV_EBACKEND (the file system or its
+ * server is gone). */
 QV_API qv_status qv_cache_open(const char *dir, qv_cache **out, qv_error *err);
 QV_API void qv_cache_close(qv_cache **cache);
 QV_API void qv_cache_get_info(const qv_cache *cache, qv_cache_info *out);
@@ -77,6 +76,14 @@ QV_API void qv_cache_get_info(const qv_cache *cache, qv_cache_info *out);
  * source. qv_cache_prune removes such a part. To find that out the call reads the part's index;
  * `superseded` may be NULL. */
 QV_API const char *qv_cache_damage(const qv_cache *cache, int64_t i, bool *superseded);
+
+/* ---- finding keys, and their tensors --------------------------------------------------------- */
+
+/* Writes a key as caches spell it to out[QV_CACHE_MAX_KEY + 1]: bytes that are not UTF-8 become
+ * %XX. Returns QV_EFORMAT for a key that is empty, begins with "__" or is too long. */
+QV_API qv_status qv_cache_key(const char *bytes, char *out, qv_error *err);
+/* Returns the XXH3-64 of a key as caches spell it. Shard i of n has the keys with hash % n = i. */
+QV_API uint64_t qv_cache_key_hash(const char *key);
 
 /* A key and what the cache knows about it. Its texts are valid until the cache is closed. */
 typedef struct qv_cache_item {
@@ -88,7 +95,7 @@ typedef struct qv_cache_item {
     int64_t part_index;      /* number of the part, of n_parts in the order of names */
     int64_t bytes, mtime_ns; /* size and time of the source's file */
     uint64_t xxh3;           /* checksum, as docs/cache.md defines it */
-    double sampled_fps;      /* of a clip; 0: the item is an image, or its record does not say */
+    double sampled_fps;      /* of a clip; 0: an image, or not in the record */
     int is_image;            /* 1: an image; 0: a clip; -1: the clip failed */
     /* offsets in the part's file, in bytes: of the tokens; from them to the first DeepStack output
      * and from each to the next; of grid_thw, which the timestamps follow */
@@ -110,9 +117,9 @@ QV_API qv_status qv_cache_find(const qv_cache *cache, const char *key, qv_cache_
 QV_API qv_status qv_cache_at(const qv_cache *cache, int64_t i, qv_cache_item *out, qv_error *err);
 /* Maps an item's part, if it is not mapped yet, and sets the item's tensors: nothing is copied, and
  * no file stays open. The tensors are valid until qv_cache_release, which must follow each hold
- * once, or until the cache is closed. Parts that nobody holds stay mapped until room is needed;
- * the one that was released first goes first. If the part is gone because somebody pruned
- * the cache, the indexes are read again, and the item gets the same tensors from their new place
+ * once, or until the cache is closed. A part without holds stays mapped until room is needed: the
+ * part that was released first is unmapped first. If the part is gone because somebody pruned the
+ * cache, the indexes are read again, and the item gets the same tensors from their new place
  * (its part and offsets keep their values). A failed item gets nothing. Returns QV_EIO if the part
  * cannot be mapped, is not the file that it was, or is gone and the key is gone or was made again;
  * QV_ENOMEM if 32,768 parts are held, or the process has no room for more. Truncating a held part
@@ -122,6 +129,13 @@ QV_API qv_status qv_cache_hold(const qv_cache *cache, qv_cache_item *item, qv_er
 QV_API void qv_cache_release(const qv_cache *cache, qv_cache_item *item);
 /* Sets *out to item i's record, a JSON object, which the caller free()s. */
 QV_API qv_status qv_cache_record(const qv_cache *cache, int64_t i, char **out, qv_error *err);
+/* Reads item i's tensors and compares their checksum. Also checks header and records of its part,
+ * as in docs/cache.md, once for consecutive keys of a part. Returns QV_EFORMAT if
+ * anything differs. */
+QV_API qv_status qv_cache_verify(const qv_cache *cache, int64_t i, qv_error *err);
+
+/* ---- comparing with the sources -------------------------------------------------------------- */
+
 /* What a key's tokens are made from. A run computes a key again if this differs from its record. */
 typedef struct qv_cache_source {
     const char *path;      /* as in the list; any bytes */
@@ -131,11 +145,6 @@ typedef struct qv_cache_source {
     int64_t mtime_ns;      /* time of the file's last change, since 1970 */
     const char *options;   /* text of this clip's own options, or NULL */
 } qv_cache_source;
-
-/* Reads item i's tensors and compares their checksum. Also checks header and records of its part,
- * as in docs/cache.md, once for consecutive keys of a part. Returns QV_EFORMAT if anything differs.
- * */
-QV_API qv_status qv_cache_verify(const qv_cache *cache, int64_t i, qv_error *err);
 
 typedef enum qv_cache_state {
     QV_CACHE_MISSING,
@@ -166,12 +175,12 @@ typedef struct qv_cache_prune_options {
     /* remove records that do not count, and broken parts. Parts of another version or layout, and
      * parts that cannot be read now, stay */
     bool superseded;
-    const char *const
-        *keep; /* [n_keep] keys as caches spell them: all others are removed; NULL: keep all */
+    /* [n_keep] keys as caches spell them: all keys but these are removed; NULL: keep all */
+    const char *const *keep;
     size_t n_keep;
     const char *const *drop; /* [n_drop] keys to remove, with all their records; NULL: none */
     size_t n_drop;
-    bool dry_run; /* change nothing and take no lock; the counts say what would happen */
+    bool dry_run; /* change nothing and take no lock; the counts are what would happen */
     bool no_lock; /* for a file system without locks: the caller guarantees that nobody else adds to
                    * this cache or prunes it */
     /* Called with a message for each part that should have changed and was left as it was. NULL: no
@@ -192,8 +201,8 @@ typedef struct qv_cache_pruned {
     int64_t broken;    /* broken parts that were removed */
     int64_t left;      /* parts that should have been changed or read, and could not be */
     int64_t freed;     /* bytes of files that were freed */
-    uint64_t beside;   /* the most bytes on disk of new parts while the old ones were still there */
-    bool stopped;      /* go_on ended the call */
+    uint64_t beside; /* the most bytes on disk of new parts while the old parts were still there */
+    bool stopped;    /* go_on ended the call */
 } qv_cache_pruned;
 
 /* Removes records from a cache, part by part: a part's remaining records are copied, unchanged and

@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * qwenvit_clips: clips and images go in, resized RGB frames come out, as transformers' Qwen-VL
- * processors make them. A job encodes many of them, and a fill does so into a cache. The program
- * qwenvit-decoder decodes; only it needs the FFmpeg libraries.
+ * processors make them. The program qwenvit-decoder decodes; only it needs the FFmpeg libraries.
  *
- * The conventions and thread rules of qwenvit.h hold: different threads may use different clips.
- * Here a struct of options may be NULL only if its description says so.
+ *     a clip      qv_clip_open, qv_clip_get_info, qv_clip_read, qv_clip_close
+ *     a decoder   qv_decoder_start, qv_decoder_stop: one program that decodes many clips
+ *     a job       qv_job_open, qv_job_add, qv_job_end, qv_job_close: the tokens of many clips
+ *     a fill      qv_cache_fill_open, .._add, .._end, .._close: a job that writes a cache
+ *
+ * docs/jobs.md has a program for a job. The conventions and thread rules of qwenvit.h hold:
+ * different threads may use different clips. Here a struct of options may be NULL only if its
+ * description allows it.
  */
 #ifndef QWENVIT_CLIPS_H
 #define QWENVIT_CLIPS_H
@@ -19,12 +24,14 @@ extern "C" {
 typedef struct qv_clip qv_clip;
 typedef struct qv_decoder qv_decoder;
 
+/* ---- a clip ---------------------------------------------------------------------------------- */
+
 /* The package whose rules choose frames, sizes and pixels. */
 typedef enum qv_like {
     QV_LIKE_TRANSFORMERS = 0, /* the model's processor in transformers */
     /* the Python package qwen-vl-utils, whose images and clips the processors use as they are.
-     * Defaults are the package's own, whatever the checkpoint says: 2 fps, 4 to 768 frames, an even
-     * number; 128 to 768 tokens per frame, fewer in long clips; 4 to 16384 per image */
+     * Defaults are the package's, not the checkpoint's: 2 fps, 4 to 768 frames, an even number; 128
+     * to 768 tokens per frame, fewer in long clips; 4 to 16384 per image */
     QV_LIKE_QWEN_VL_UTILS,
     QV_LIKE_MAX = 0x7fff
 } qv_like;
@@ -58,11 +65,11 @@ typedef struct qv_clip_options {
     bool cap_pixels; /* only for QV_LIKE_TRANSFORMERS: its cap_pixels_per_frame */
     /* for decoding, at most 1024; 0: one for HEVC, MPEG-1, 2 and 4, VP8 and PNG, and every core for
      * codecs whose frames of damaged data do not depend on the number of threads (H.264, VP9, AV1
-     * and others). HEVC with more threads gives the same frames for undamaged clips */
+     * and others). HEVC has the same frames with more threads if the clip is undamaged */
     int threads;
-    /* A clip is decoded in a process of its own, which on Linux can open no file, network
-     * connection or other process. It may use decode_memory bytes (0: 4 GiB), and is killed
-     * when it shows no sign of life for decode_seconds (0: 60). */
+    /* A separate process decodes the clip, and on Linux can open no file, network connection or
+     * other process. It may use decode_memory bytes (0: 4 GiB), and is killed when it shows no sign
+     * of life for decode_seconds (0: 60). */
     int64_t decode_memory;
     double decode_seconds;
     qv_decoder *decoder; /* makes the process; NULL: a decoder is started for this clip alone */
@@ -84,9 +91,9 @@ typedef struct qv_clip_options {
     bool usual_codecs;
     /* Linux. QV_DECODE_GPU: the decoders of CUDA device `gpu` make the frames of a clip (H.264 of 8
      * bits, HEVC of 8 or 10, 4:2:0, progressive), in a process of `decoder` (or of this clip alone)
-     * that has the device open, and converts and resizes the frames if it can; the clip's own
-     * process still reads the file. The CPU decodes what the device cannot, and decodes a clip with
-     * anything unforeseen from its beginning; qv_outcome.not_gpu says why. */
+     * that has the device open, and converts and resizes the frames if it can; the clip's process
+     * still reads the file. The CPU decodes what the device cannot, and decodes a clip with
+     * anything unforeseen from its beginning; qv_outcome.not_gpu has the reason. */
     qv_decode decode;
     int gpu;
     /* Called with `user`, in the thread that opens or reads the clip, at least every 50 ms while
@@ -96,6 +103,129 @@ typedef struct qv_clip_options {
     void *user;
     int64_t max_source_pixels; /* an image or clip with larger frames fails; 0: no limit */
 } qv_clip_options;
+
+/* What is unusual about an image's pixels. */
+typedef enum qv_remark {
+    QV_REMARK_NONE = 0,
+    QV_REMARK_GRAY16, /* 16-bit gray: values above 255 are white, as in Pillow */
+    /* a JPEG decoded by FFmpeg, whose bytes differ from Pillow's, which are libjpeg-turbo's */
+    QV_REMARK_JPEG,
+    /* an AVIF: colours may be some levels away from Pillow's, which are libavif's */
+    QV_REMARK_AVIF,
+    QV_REMARK_MORE_JPEGS, /* only the first of several JPEGs of the same size was read */
+    QV_REMARK_MAX = 0x7fff
+} qv_remark;
+/* Returns a sentence that begins with "its"; "" for none; never NULL. */
+QV_API const char *qv_remark_text(qv_remark remark);
+
+/* What became of a clip or an image: what its file is, which frames were chosen, and how decoding
+ * went. Results, files and records have it (docs/jobs.md has a table of where each member is). For
+ * frames and patches only is_image, n_frames, grid_thw and what the caller gave are set; the rest
+ * is 0. */
+typedef struct qv_outcome {
+    bool is_image; /* a still image, to which the rules of images apply */
+    qv_like like;  /* as in the options */
+    char codec[32], format[64];
+    int source_width, source_height; /* as shown, after the display rotation */
+    int rotation;                    /* degrees clockwise that were applied: 0, 90, 180, 270 */
+    /* frames per second as measured, by the times of all packets; seconds from the beginning of the
+     * first packet to the end of the last; header_fps below is the container's average rate */
+    double source_fps, duration_s;
+    int64_t source_frames; /* in the file; 0: no file was opened */
+    int64_t first_frame;   /* the first frame from start_s on; 0 for a whole clip */
+    /* frames between start_s and end_s; source_frames for a whole clip */
+    int64_t cut_frames;
+    /* sampled frames, before pairing (a single odd frame is paired with itself) */
+    int64_t n_frames;
+    double sampled_fps; /* n_frames / cut_frames * source_fps; 0 for images */
+    /* seconds of a frame pair, temporal_patch_size / sampled_fps, as in transformers'
+     * Qwen2_5_VLProcessor; 0 for images */
+    double second_per_grid_ts;
+    int width, height; /* the size of frames, after smart_resize */
+    int64_t grid_thw[3];
+    /* The file's size, and its modification time in nanoseconds since 1970, taken from the open
+     * file before its first byte is read; 0 for bytes in memory. */
+    int64_t file_bytes, file_mtime_ns;
+    /* The members from here to decoded_by may change while frames are read. needed_frames: how many
+     * frames of the file must be decoded for the sampled frames. decodes_all is "" if the file's
+     * packets show which frames these are. Otherwise every frame up to the last sampled one is
+     * decoded, and decodes_all has the reason, as a text that follows "since" ("a packet has no
+     * time"). It may be set while frames are read: anything unforeseen, such as damage, makes the
+     * clip be decoded again from its beginning. decoded_frames: how many frames were decoded so
+     * far, also to count frames, or again from the beginning. damaged_frames: how many of these the
+     * decoder concealed or lost so far; each was replaced by the frame before it. */
+    int64_t needed_frames, decoded_frames, damaged_frames;
+    /* seconds so far of decoding, converting and resizing, without the time in which finished
+     * frames waited for the caller */
+    double decode_s;
+    char decodes_all[64];
+    /* decoded_by is QV_DECODE_CPU, or QV_DECODE_GPU, which may become QV_DECODE_CPU while frames
+     * are read; QV_DECODE_AUTO: nothing was decoded. not_gpu is the reason why a GPU that was
+     * requested is not used, or with QV_DECODE_AUTO cannot be used, as a text that follows "since".
+     * If a GPU decodes, it is the reason why the CPU converts and resizes the frames, or "" if the
+     * GPU does. A frame of a GPU is returned once all pictures of its group, from a keyframe to the
+     * next, are known to be whole. */
+    char not_gpu[64];
+    qv_decode decoded_by;
+    qv_remark remark;
+    double header_fps; /* the average rate in the container's header; 0: none */
+} qv_outcome;
+
+/*
+ * Opens a clip or an image (PNG, JPEG, WebP, ...) and decides which frames are read, at what size.
+ * `image` and `video` are a model's preprocessing (qv_model_info). Decoding and resizing start in
+ * the background. Returns
+ *  - QV_EIO, QV_EUNSUPPORTED or QV_EFORMAT for a fault of the clip: it cannot be decoded, has no
+ *    video, is encrypted, has an aspect ratio above 200 or more than 4194304 frames; or its process
+ *    crashed, ended, hung, accepted no requests, sent something impossible, or needed more than
+ *    decode_memory. Whatever that process does after it may have read the file is one of these.
+ *  - QV_EINVAL for a fault of the caller: options that exclude each other or are out of range;
+ *    start_s and end_s with no frame between them, or for an image.
+ *  - QV_ENOMEM for lack of memory here, or too many open files.
+ *  - QV_ESTATE if options.go_on returned false.
+ *  - QV_EBACKEND if the file system or its server is gone; if qwenvit-decoder is missing, ended
+ *    twice while it decoded this clip, makes no more processes, or these cannot lock themselves in;
+ *    with QV_DECODE_GPU, if the GPU, its driver or its decoders are missing, or the process that
+ *    has it cannot be locked in.
+ */
+QV_API qv_status qv_clip_open(const char *path, const qv_preprocess *image,
+                              const qv_preprocess *video, const qv_clip_options *options,
+                              qv_clip **out, qv_error *err);
+/* Fills *out with what is known about the clip so far. */
+QV_API void qv_clip_get_info(const qv_clip *clip, qv_outcome *out);
+
+/*
+ * Reads the next frames: dst[n_max, height, width, 3] RGB bytes, and timestamps_s[n_max] in seconds
+ * of the source (frame index / source fps, as in transformers), or NULL. *n is n_max, or
+ * less at the clip's end, where the next call sets 0, and where the next call fails. Fails like
+ * qv_clip_open: QV_EFORMAT if the clip's process crashes or, with the last frame, if the file was
+ * written to since it was opened. Frames that were read stay valid.
+ */
+QV_API qv_status qv_clip_read(qv_clip *clip, uint8_t *dst, int64_t n_max, int64_t *n,
+                              double *timestamps_s, qv_error *err);
+QV_API void qv_clip_close(qv_clip **clip);
+
+/* ---- a decoder: one program for many clips --------------------------------------------------- */
+
+/*
+ * Starts the program qwenvit-decoder, which makes a process per clip that is opened with it; it
+ * does not wait until the program runs. This saves the 50 ms that loading FFmpeg takes, for each
+ * clip, or for the first one if called early. `program` is its path, or the path of a script that
+ * execs it; NULL: where it was built or installed. Any thread may use the decoder. The program ends
+ * with this process (within a second or two if this process is killed), and on Linux the processes
+ * that it made end with it. If the program ends (for example killed for lack of memory), or does
+ * not answer for 60 s and is killed, it is started again for the next clip, in the environment of
+ * this call; no other thread may add variables to the environment (setenv, putenv) during the call.
+ * A clip under way is then decoded again from its beginning, once, and continues with the next
+ * frame.
+ * Returns QV_EBACKEND if the program does not exist, and QV_ENOMEM.
+ */
+QV_API qv_status qv_decoder_start(const char *program, qv_decoder **out, qv_error *err);
+/* Ends the program, whose clips must be closed first. This takes at most 60 s, usually no time. In
+ * a forked process it only frees and closes that process's share of the decoder. */
+QV_API void qv_decoder_stop(qv_decoder **decoder);
+
+/* ---- options by name ------------------------------------------------------------------------- */
 
 typedef enum qv_value_type {
     QV_VALUE_OTHER = 0, /* none of the following */
@@ -123,131 +253,14 @@ typedef struct qv_value {
 QV_API const char *qv_clip_options_set(qv_clip_options *options, const char *name, bool row,
                                        const qv_value *value);
 
-/* What is unusual about an image's pixels. */
-typedef enum qv_remark {
-    QV_REMARK_NONE = 0,
-    QV_REMARK_GRAY16, /* 16-bit gray: values above 255 are white, as in Pillow */
-    /* a JPEG decoded by FFmpeg, whose bytes differ from Pillow's, which are libjpeg-turbo's */
-    QV_REMARK_JPEG,
-    /* an AVIF: colours may be some levels away from Pillow's, which are libavif's */
-    QV_REMARK_AVIF,
-    QV_REMARK_MORE_JPEGS, /* only the first of several JPEGs of the same size was read */
-    QV_REMARK_MAX = 0x7fff
-} qv_remark;
-/* Returns a sentence that begins with "its"; "" for none; never NULL. */
-QV_API const char *qv_remark_text(qv_remark remark);
-
-/* What became of a clip or an image: what its file is, which frames were chosen, and how decoding
- * went. Results, files and records have it (docs/jobs.md says where to find each member). For
- * frames and patches only is_image, n_frames, grid_thw and what the caller gave are set; the rest
- * is 0. */
-typedef struct qv_outcome {
-    bool is_image; /* a still image, to which the rules of images apply */
-    qv_like like;  /* as in the options */
-    char codec[32], format[64];
-    int source_width, source_height; /* as shown, after the display rotation */
-    int rotation;                    /* degrees clockwise that were applied: 0, 90, 180, 270 */
-    /* frames per second as measured, by the times of all packets; seconds from the first one's
-     * beginning to the last one's end; header_fps below is the container's average rate */
-    double source_fps, duration_s;
-    int64_t source_frames; /* in the file; 0: no file was opened */
-    int64_t first_frame;   /* the first frame from start_s on; 0 for a whole clip */
-    /* frames between start_s and end_s; source_frames for a whole clip */
-    int64_t cut_frames;
-    /* sampled frames, before pairing (a single odd frame is paired with itself) */
-    int64_t n_frames;
-    double sampled_fps; /* n_frames / cut_frames * source_fps; 0 for images */
-    /* seconds of a frame pair, temporal_patch_size / sampled_fps, as in transformers'
-     * Qwen2_5_VLProcessor; 0 for images */
-    double second_per_grid_ts;
-    int width, height; /* the size of frames, after smart_resize */
-    int64_t grid_thw[3];
-    /* The file's size, and its modification time in nanoseconds since 1970, taken from the open
-     * file before its first byte is read; 0 for bytes in memory. */
-    int64_t file_bytes, file_mtime_ns;
-    /* The members from here to decoded_by may change while frames are read. needed_frames: how many
-     * frames of the file must be decoded for the sampled ones. decodes_all is "" if the file's
-     * packets tell which these are. Otherwise every frame up to the last sampled one is decoded,
-     * and decodes_all says why, as a text that follows "since" ("a packet has no time"). It may be
-     * set while frames are read: anything unforeseen, such as damage, makes the clip be decoded
-     * again from its beginning. decoded_frames: how many frames were decoded so far, also to count
-     * frames, or again from the beginning. damaged_frames: how many of these the decoder concealed
-     * or lost so far; each was replaced by the frame before it. */
-    int64_t needed_frames, decoded_frames, damaged_frames;
-    /* seconds so far of decoding, converting and resizing, without the time in which finished
-     * frames waited for the caller */
-    double decode_s;
-    char decodes_all[64];
-    /* decoded_by is QV_DECODE_CPU, or QV_DECODE_GPU, which may become QV_DECODE_CPU while frames
-     * are read; QV_DECODE_AUTO: nothing was decoded. not_gpu says why a GPU that was asked for is
-     * not used, or with QV_DECODE_AUTO cannot be, as a text that follows "since"; where a GPU
-     * decodes, why the CPU converts and resizes its frames, or "" if it need not. A GPU's frame is
-     * given out once all pictures of its group, from a keyframe to the next, are known to be
-     * whole. */
-    char not_gpu[64];
-    qv_decode decoded_by;
-    qv_remark remark;
-    double header_fps; /* the average rate that the container's header gives; 0: none */
-} qv_outcome;
+/* ---- the rules, as pure functions ------------------------------------------------------------ */
 
 /* Returns the values of Qwen3-VL's published preprocessor files, for use without a checkpoint. */
 QV_API qv_preprocess qv_preprocess_default(bool is_image);
 
-/*
- * Starts the program qwenvit-decoder, which makes a process per clip that is opened with it; it
- * does not wait until the program runs. This saves the 50 ms that loading FFmpeg takes, for each
- * clip, or for the first one if called early. `program` is its path, or the path of a script that
- * execs it; NULL: where it was built or installed. Any thread may use the decoder. The program ends
- * with this process (within a second or two if this process is killed), and on Linux the processes
- * that it made end with it. If the program ends (killed for lack of memory, say), or does not
- * answer for 60 s and is killed, it is started again for the next clip, in the environment of this
- * call; no other thread may add variables to the environment (setenv, putenv) during the call. A
- * clip under way is then decoded again from its beginning, once, and continues with the next frame.
- * Returns QV_EBACKEND if the program does not exist, and QV_ENOMEM.
- */
-QV_API qv_status qv_decoder_start(const char *program, qv_decoder **out, qv_error *err);
-/* Ends the program, whose clips must be closed first. This takes at most 60 s, usually no time. In
- * a forked process it only frees and closes that process's share of the decoder. */
-QV_API void qv_decoder_stop(qv_decoder **decoder);
-
-/*
- * Opens a clip or an image (PNG, JPEG, WebP, ...) and decides which frames are read, at what size.
- * `image` and `video` are a model's preprocessing (qv_model_info). Decoding and resizing start in
- * the background. Returns
- *  - QV_EIO, QV_EUNSUPPORTED or QV_EFORMAT for a fault of the clip: it cannot be decoded, has no
- *    video, is encrypted, has an aspect ratio above 200 or more than 4194304 frames; or its process
- *    crashed, ended, hung, accepted no requests, sent something impossible, or needed more than
- *    decode_memory. Whatever that process does after it may have read the file is one of these.
- *  - QV_EINVAL for a fault of the caller: options that exclude each other or are out of range;
- *    start_s and end_s with no frame between them, or for an image.
- *  - QV_ENOMEM for lack of memory here, or too many open files.
- *  - QV_ESTATE if options.go_on returned false.
- *  - QV_EBACKEND if the file system or its server is gone; if qwenvit-decoder is missing, ended
- *    twice while it decoded this clip, makes no more processes, or these cannot lock themselves in;
- *    with QV_DECODE_GPU, if the GPU, its driver or its decoders are missing, or the process that
- *    has it cannot be locked in.
- */
-QV_API qv_status qv_clip_open(const char *path, const qv_preprocess *image,
-                              const qv_preprocess *video, const qv_clip_options *options,
-                              qv_clip **out, qv_error *err);
-QV_API void qv_clip_close(qv_clip **clip);
-/* Fills *out with what is known about the clip so far. */
-QV_API void qv_clip_get_info(const qv_clip *clip, qv_outcome *out);
-
-/*
- * Reads the next frames: dst[n_max, height, width, 3] RGB bytes, and timestamps_s[n_max] in seconds
- * of the source (frame index / source fps, as in transformers), or NULL. *n is 0 at the end. Fails
- * like qv_clip_open: QV_EFORMAT if the clip's process crashes or, with the last frame, if the file
- * was written to since it was opened. Frames read before stay valid.
- */
-QV_API qv_status qv_clip_read(qv_clip *clip, uint8_t *dst, int64_t n_max, int64_t *n,
-                              double *timestamps_s, qv_error *err);
-
-/* ---- the rules, as pure functions ------------------------------------------------------------ */
-
 /* Computes the size after transformers' smart_resize: for clips (num_frames: the sampled frames;
- * p->processor says how pixels are counted), or for images (num_frames 0: H*W; for GLM's
- * processor 2*H*W). Returns QV_EINVAL for an aspect ratio above 200, sizes below 1, min_pixels or
+ * pixels are counted as p->processor does), or for images (num_frames 0: H*W; for GLM's processor
+ * 2*H*W). Returns QV_EINVAL for an aspect ratio above 200, sizes below 1, min_pixels or
  * max_pixels above 2^40, and a result that no frame may have: a side above 65536, or more than
  * 16384 * 16384 pixels. */
 QV_API qv_status qv_smart_resize(int64_t num_frames, int64_t height, int64_t width,
@@ -256,14 +269,14 @@ QV_API qv_status qv_smart_resize(int64_t num_frames, int64_t height, int64_t wid
 
 /*
  * Resizes RGB bytes as torchvision resizes uint8 tensors, bicubic (a = -0.5) and antialiased:
- * src[src_h, src_w, 3] (rows src_stride bytes apart) to dst[dst_h, dst_w, 3], rounded to bytes
+ * src[src_h, src_w, 3] (a row every src_stride bytes) to dst[dst_h, dst_w, 3], rounded to bytes
  * between the passes. Returns QV_ENOMEM.
  */
 QV_API qv_status qv_resize_bicubic(const uint8_t *src, int64_t src_h, int64_t src_w,
                                    int64_t src_stride, uint8_t *dst, int64_t dst_h, int64_t dst_w,
                                    qv_error *err);
 
-/* ==== jobs ==================================================================================== */
+/* ==== a job: the tokens of many clips ========================================================= */
 
 /*
  * A job encodes many clips and images. They go through decoders, chunks and devices to a sink.
@@ -274,9 +287,10 @@ QV_API qv_status qv_resize_bicubic(const uint8_t *src, int64_t src_h, int64_t sr
  * source; a lost device costs the sources that it was computing. The job ends when no device is
  * left.
  *
- * The capacity in which a source's tokens are computed depends only on the size of its frames and
- * the job's options. A chunk that is not full uses a smaller capacity only if that gives the same
- * bits. So tokens have the same bits in any order of the sources and with any number of decoders.
+ * Tokens have the same bits in any order of the sources and with any number of decoders: the
+ * capacity in which a source's tokens are computed depends only on the size of its frames and the
+ * job's options, and a chunk that is not full uses a smaller capacity only if tokens then have the
+ * same bits.
  *
  * However much is added, host memory is at most the sum of
  *     options.memory                      waiting frames, or what is read at once if that is more
@@ -286,13 +300,13 @@ QV_API qv_status qv_resize_bicubic(const uint8_t *src, int64_t src_h, int64_t sr
  *
  * Threads. Any threads may call qv_job_add, qv_job_drop, qv_job_give_back, qv_job_cancel,
  * qv_job_get_progress and the functions of clients at once; one thread calls qv_job_end and
- * qv_job_close. Until it is closed, only jobs and calls of qv_encode may use the models'
- * contexts.
+ * qv_job_close. Until the job is closed, only jobs and calls of qv_encode may use the
+ * models' contexts.
  */
 typedef struct qv_job qv_job;
 typedef struct qv_job_client qv_job_client;
 
-/* ---- results --------------------------------------------------------------------------------- */
+/* ---- its sink: where results go -------------------------------------------------------------- */
 
 /* What a job knows about a source, in every call of the sink. All memory belongs to the job and is
  * valid during the call. */
@@ -303,18 +317,17 @@ typedef struct qv_job_result {
     const char *error; /* the error's text, or "" */
     bool cancelled;    /* it was dropped, or the job ended before it was done; it did not fail */
     /* so far. source_frames is 0 for frames and patches, and if the clip could not be opened.
-     * not_gpu also says why the job let no GPU decode it */
+     * not_gpu is also the reason why the job let no GPU decode it */
     qv_outcome outcome;
     int64_t n_tokens; /* in the whole source */
     qv_dtype dtype;   /* dtype of the tokens */
-    const double
-        *timestamps_s; /* [outcome.n_frames]; only in the end call of a clip that has not failed,
-                        * otherwise NULL */
+    /* [outcome.n_frames]; only in the end call of a clip that has not failed, otherwise NULL */
+    const double *timestamps_s;
     /* Seconds so far: since work on the source began; waiting for its decoder; the device's time
      * for the chunks that it was in; waiting for the sink. */
     double seconds, wait_decode_s, wait_device_s, wait_sink_s;
-    int64_t ahead_bytes; /* in the end call, with options.ahead: give these bytes back once the
-                          * result is released (qv_job_give_back) */
+    int64_t ahead_bytes; /* in the end call, with options.ahead: to be passed to qv_job_give_back
+                          * once the result is released */
 } qv_job_result;
 
 /* Rows [first, first + tokens.n) of a source's tokens; with options.hidden also merge_size^2 times
@@ -341,8 +354,8 @@ typedef struct qv_job_rows {
  * If begin or rows returns a failure, the source fails: its next call is its end, with that status
  * and text. If end returns a failure, the source counts as failed, and nothing of it is held: its
  * ahead_bytes must not be given back. A failure of end that concerns more than the source
- * (QV_ENOMEM, QV_ENODEVICE, QV_EBACKEND, QV_ESTATE) also ends the job: a sink that wants no more
- * after such a failure of a source returns that source's status.
+ * (QV_ENOMEM, QV_ENODEVICE, QV_EBACKEND, QV_ESTATE) also ends the job: a sink that must stop after
+ * such a failure of a source returns that source's status.
  *
  * The job's sink threads make the calls; at the end perhaps also the thread that ends the job.
  * Calls for one source come one at a time, calls for different sources at once if options.sinks is
@@ -357,7 +370,7 @@ typedef struct qv_job_sink {
     void *user; /* given to each, and to options.go_on and lost */
 } qv_job_sink;
 
-/* ---- jobs ------------------------------------------------------------------------------------ */
+/* ---- opening it, adding sources, ending it --------------------------------------------------- */
 
 typedef struct qv_job_options {
     qv_dtype output; /* dtype of the tokens: QV_F32 (default) or QV_BF16 */
@@ -390,14 +403,23 @@ typedef struct qv_job_options {
     bool hidden;      /* as in qv_plan_options: rows have qv_tokens.hidden */
     /* for sources of paths and bytes. threads 0: every core if few sources wait, otherwise 1. If
      * decoder is NULL, the job starts one. With QV_DECODE_GPU the job ends with QV_EBACKEND if the
-     * GPU decodes nothing; the GPU decodes all of `decoders` clips at once, or with 0 the CPU those
-     * beyond 12 per model. With several models each one's GPU decodes (qv_model_info.device), and
-     * `gpu` is ignored. With QV_DECODE_AUTO each CUDA model's GPU decodes too, if it can be locked
-     * in, once a clip that it can decode has come and as many more sources wait as it decodes at
-     * once. If anything is missing or lost, the CPU decodes (qv_outcome.not_gpu). A GPU does not
-     * notice all damage: with QV_DECODE_CPU tokens of damaged clips are the same each time, too. */
+     * GPU decodes nothing; the GPU decodes all of `decoders` clips at once, or if that is 0 up to
+     * 12 per model, and the CPU decodes the rest. With several models each one's GPU decodes
+     * (qv_model_info.device), and `gpu` is ignored. With QV_DECODE_AUTO each CUDA model's GPU
+     * decodes too, if it can be locked in, once a clip that it can decode has come and as many more
+     * sources wait as it decodes at once. If anything is missing or lost, the CPU decodes
+     * (qv_outcome.not_gpu). A GPU does not notice all damage: only with QV_DECODE_CPU are the
+     * tokens of damaged clips the same each time. */
     qv_clip_options clip;
 } qv_job_options;
+
+/*
+ * Opens a job on models of the same tower, each on its own device. It checks all options and makes
+ * the plan that most frame pairs are packed in. Returns QV_EINVAL, QV_ENOMEM, and what
+ * qv_plan_create and qv_decoder_start return.
+ */
+QV_API qv_status qv_job_open(qv_model *const *models, size_t n_models,
+                             const qv_job_options *options, qv_job **out, qv_error *err);
 
 typedef enum qv_source_kind {
     QV_SOURCE_PATH = 0,     /* the file of a clip or image */
@@ -427,8 +449,32 @@ typedef struct qv_job_source {
     qv_job_client *client; /* whose bounds the source counts in; NULL: the job's own bounds */
 } qv_job_source;
 
+/*
+ * Adds a source. It waits while the queue is full, or too much is ahead. Returns QV_EINVAL for an
+ * invalid source (its grid, or no key); QV_ESTATE after qv_job_end; QV_EFULL, with
+ * refuse_when_full, if it would wait; or the failure that ended the job. Faults of a file go to the
+ * sink.
+ */
+QV_API qv_status qv_job_add(qv_job *job, const qv_job_source *source, qv_error *err);
+
+/* Waits until all sources are done; no more may be added. Returns QV_OK even if sources failed, or
+ * the failure that ended the job early. Before it returns, sources that were not done get their end
+ * calls as cancelled. */
+QV_API qv_status qv_job_end(qv_job *job, qv_error *err);
+
+/* Cancels the sources that are not done, and returns at once. qv_job_add then fails, and
+ * qv_job_end, which must still be called (or qv_job_close), waits only for work under way. Any
+ * thread may call it. */
+QV_API void qv_job_cancel(qv_job *job);
+
+/* Cancels the sources that are not done, waits for the sink and the decoders to return from calls
+ * under way, and frees the job. */
+QV_API void qv_job_close(qv_job **job);
+
+/* ---- its counts, and its memory -------------------------------------------------------------- */
+
 /* Counts and seconds since the job was opened. A stage's seconds are summed over its threads:
- * divided by elapsed_s and the number of threads they say how busy it is. */
+ * divided by elapsed_s and the number of threads they are how busy the stage is, from 0 to 1. */
 typedef struct qv_job_progress {
     int64_t added, done, failed; /* sources; `done` includes `failed`, and `failed` dropped ones */
     int64_t tokens;              /* tokens that came from devices */
@@ -444,36 +490,31 @@ typedef struct qv_job_progress {
      * chunks */
     int64_t rest_rows, rest_capacity_rows;
     double elapsed_s;
-    double decode_s, room_s;            /* of decoders: reading; waiting for space behind them */
+    double decode_s, room_s;            /* of decoders: reading; waiting for space for frames */
     double device_s, starved_s, full_s; /* of devices: at work; without work; waiting for a sink */
     double sink_s;                      /* all three stages' seconds include work under way */
     int decoders, devices, sinks;
     size_t frame_bytes, most_frame_bytes; /* bytes of frames that wait: now, and at most */
     /* the stage that limits: "decoding", "device", "sink"; or "input" if sources come too slowly */
     const char *limit;
-    bool ended;           /* the job ended early; qv_job_end says why */
+    bool ended;           /* the job ended early; qv_job_end returns why */
     int64_t gpu_clips;    /* done clips whose frames came from a GPU's decoders */
     int64_t gpu_decoders; /* how many of `decoders` use a GPU */
-    char no_gpu[200];     /* why a GPU that was to decode does not; "" if none was missing */
+    char no_gpu[200];     /* why a GPU that should decode does not; "" if none is missing */
 } qv_job_progress;
 
-/*
- * Opens a job on models of the same tower, each on its own device. It checks all options and makes
- * the plan that most frame pairs are packed in. Returns QV_EINVAL, QV_ENOMEM, and what
- * qv_plan_create and qv_decoder_start return.
- */
-QV_API qv_status qv_job_open(qv_model *const *models, size_t n_models,
-                             const qv_job_options *options, qv_job **out, qv_error *err);
+/* Fills *out with the job's counts so far. Any thread may call it until qv_job_end has returned. */
+QV_API void qv_job_get_progress(qv_job *job, qv_job_progress *out);
 
-/*
- * Adds a source. It waits while the queue is full, or too much is ahead. Returns QV_EINVAL for an
- * invalid source (its grid, or no key); QV_ESTATE after qv_job_end; QV_EFULL, with
- * refuse_when_full, if it would wait; or the failure that ended the job. Faults of a file go to the
- * sink.
- */
-QV_API qv_status qv_job_add(qv_job *job, const qv_job_source *source, qv_error *err);
+/* Computes the most host memory, in bytes, that a job with these options uses, without decoder
+ * processes, an item larger than options.memory, and results that are ahead (options.ahead). Models
+ * loaded with qv_model_options.describe are enough. */
+QV_API qv_status qv_job_memory(qv_model *const *models, size_t n_models,
+                               const qv_job_options *options, int64_t *bytes, qv_error *err);
 
-/* Drops the client's sources with this ticket (NULL: those without a client), unless the sink has
+/* ---- dropping sources; bounds of results; clients -------------------------------------------- */
+
+/* Drops the client's sources with this ticket (NULL: sources without a client), unless the sink has
  * had all of their rows: nothing more of them is read or put into a chunk, and their end call,
  * which comes soon, is `cancelled` with QV_ESTATE. Their memory must stay valid until that call.
  * Returns how many were dropped. Any thread may call it. */
@@ -484,7 +525,7 @@ QV_API size_t qv_job_drop(qv_job *job, const qv_job_client *client, uint64_t tic
 QV_API void qv_job_give_back(qv_job *job, qv_job_client *client, int64_t bytes);
 
 /*
- * Opens a client: one of several users of a job, whose sources have bounds of their own. queue,
+ * Opens a client: one of several users of a job, whose sources have separate bounds. queue,
  * refuse_when_full and ahead are as in qv_job_options. A client that has reached its bounds, or
  * takes no results, keeps nobody else waiting; the chunks are shared. Returns QV_EINVAL and
  * QV_ENOMEM.
@@ -497,38 +538,15 @@ QV_API void qv_job_client_cancel(qv_job_client *client);
 /* Cancels the client and frees it, once no call uses it, and before its job is closed. */
 QV_API void qv_job_client_close(qv_job_client **client);
 
-/* Waits until all sources are done; no more may be added. Returns QV_OK even if sources failed, or
- * the failure that ended the job early. Before it returns, sources that were not done get their end
- * calls as cancelled. */
-QV_API qv_status qv_job_end(qv_job *job, qv_error *err);
-
-/* Cancels the sources that are not done, and returns at once. qv_job_add then fails, and
- * qv_job_end, which must still be called (or qv_job_close), waits only for work under way. Any
- * thread may call it. */
-QV_API void qv_job_cancel(qv_job *job);
-
-/* Fills *out with the job's counts so far. Any thread may call it until qv_job_end has returned. */
-QV_API void qv_job_get_progress(qv_job *job, qv_job_progress *out);
-
-/* Cancels the sources that are not done, waits for the sink and the decoders to return from calls
- * under way, and frees the job. */
-QV_API void qv_job_close(qv_job **job);
-
-/* Computes the most host memory, in bytes, that a job with these options uses, without decoder
- * processes, an item larger than options.memory, and what is ahead (options.ahead). The models may
- * be described only (qv_model_options.describe). */
-QV_API qv_status qv_job_memory(qv_model *const *models, size_t n_models,
-                               const qv_job_options *options, int64_t *bytes, qv_error *err);
-
-/* ==== filling caches ========================================================================== */
+/* ==== a fill: a job that writes a cache ======================================================= */
 
 /*
- * A fill adds to a folder of vision tokens (qwenvit_cache.h) with a job. It computes and writes the
- * clips of a list that the folder lacks. So running it again continues a run that ended early, for
- * whatever reason.
+ * A fill adds to a folder of vision tokens (qwenvit_cache.h) with a job. It computes and writes
+ * those clips of a list that the folder lacks. So running it again continues a run that ended early
+ * for any reason.
  *
  *     qv_cache_fill_open   reads the folder
- *     qv_cache_fill_add    says whether a clip is wanted, and remembers it if it is
+ *     qv_cache_fill_add    returns whether a clip is wanted, and remembers it if it is
  *     qv_cache_fill_run    computes and seals the clips that were added so far; more may follow
  *     qv_cache_fill_end    does the same as the last run
  *
@@ -545,29 +563,31 @@ typedef struct qv_cache_fill_options {
     bool no_deepstack;       /* DeepStack's outputs are not stored */
     bool retry_failed;       /* clips that failed before are computed again */
     qv_cache_trust trust;    /* which facts about a clip's file are not compared with its record */
-    int64_t shard, n_shards; /* as in qv_cache_writer_options, with the next two fields */
-    int64_t part_bytes;
-    double part_seconds;
-    int decoders; /* decoders, chunk_rows and clip are as in qv_job_options */
+    int64_t shard, n_shards; /* parts are named after them; the caller chooses the shard's keys
+                              * (qv_cache_key_hash). n_shards 0: 1 */
+    int64_t part_bytes;      /* a part is sealed once it has this many bytes; 0: 1 GiB */
+    double part_seconds;     /* a part is sealed once it is this old; 0: 300 */
+    int decoders;            /* decoders, chunk_rows and clip are as in qv_job_options */
     int64_t chunk_rows;
     /* options of all clips; a clip's own options override them. QV_DECODE_AUTO is the CPU here:
      * a GPU does not notice all damage, and a cache stays. */
     qv_clip_options clip;
     /* Called with a message for each clip that fails; several threads may call it at once. With key
-     * NULL and QV_OK it is a warning of qv_cache_writer_options.told. NULL: no calls. */
+     * NULL and QV_OK the message is a warning: this file system has no locks, so qv_cache_prune
+     * would not notice the fill. NULL: no calls. */
     void (*told)(void *user, const char *key, qv_status status, const char *words);
-    /* Called several times per second by the thread that computes, which may ask `job` for its
-     * progress: false ends the run. NULL: the run goes on. */
+    /* Called several times per second by the thread that computes: false ends the run. It may call
+     * qv_job_get_progress on `job`. NULL: the run goes on. */
     bool (*go_on)(void *user, qv_job *job);
     void *user; /* passed to both functions */
 } qv_cache_fill_options;
 
 /* Counts since the fill was opened. */
 typedef struct qv_cache_fill_counts {
-    int64_t done, tokens,
-        failed; /* clips that are in the cache by now, their tokens, and clips that failed */
-    int64_t there, failed_before; /* clips that were not wanted: the cache has their tokens, or
-                                   * their failure */
+    /* clips that are in the cache by now, their tokens, and clips that failed */
+    int64_t done, tokens, failed;
+    /* clips that were not wanted, because the cache has their tokens, or their failure */
+    int64_t there, failed_before;
     int64_t gone;    /* clips of `there` whose files no longer exist: their tokens count */
     double seconds;  /* of all runs, from the first clip until everything was sealed */
     int64_t frames;  /* sampled frames of the clips in `done` */
@@ -591,8 +611,8 @@ QV_API qv_status qv_cache_fill_add(qv_cache_fill *fill, const char *key, const c
  * its own device. More clips may be added afterwards; they are compared with the cache as it was
  * when the fill was opened. Returns QV_OK even if clips failed or the run was stopped; otherwise
  * what ended the run: QV_EFORMAT if the folder was made with another model or other options, which
- * the text names; the errors of qv_cache_writer_open, qv_job_open and qv_job_add; or the first
- * failure of the device or the disk. */
+ * the text names; QV_EIO if the folder cannot be written to; QV_ESTATE while another process prunes
+ * it; the errors of qv_job_open and qv_job_add; or the first failure of the device or the disk. */
 QV_API qv_status qv_cache_fill_run(qv_cache_fill *fill, qv_model *const *models, size_t n_models,
                                    qv_error *err);
 /* Does the fill's last run, like qv_cache_fill_run, but frees the index of the cache before it

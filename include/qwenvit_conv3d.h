@@ -4,8 +4,13 @@
  * object that knows the best way to run it on a device, and why. A vision tower's patch embedding,
  * whose kernel equals its stride, is one GEMM.
  *
- * The conventions of qwenvit.h hold. An object and its context may be used by one thread at a time,
- * and the object must be freed before its context.
+ *     qv_conv3d_create     chooses how to run it, and packs the weights
+ *     qv_conv3d_run        computes y from x: whole volumes, or the next frames of a stream
+ *     qv_conv3d_get_info   the choice, and why; qv_conv3d_get_ways describes all ways
+ *     qv_conv3d_free
+ *
+ * docs/conv3d.md has a program. The conventions of qwenvit.h hold. An object and its context may be
+ * used by one thread at a time, and the object must be freed before its context.
  */
 #ifndef QWENVIT_CONV3D_H
 #define QWENVIT_CONV3D_H
@@ -34,6 +39,7 @@ typedef enum qv_lowering {
 #undef QV_LOWERING_ENUM
         QV_LOWERING_COUNT
 } qv_lowering;
+QV_API const char *qv_lowering_name(qv_lowering lowering); /* "by depth"; never NULL */
 
 /* How the input x lies in memory. PATCH_ROWS and FRAMES_U8 hold whole patches: kernel = stride, no
  * padding. */
@@ -104,9 +110,9 @@ typedef struct qv_conv3d_options {
     /* a lowering's name such as "by depth", QV_EINVAL if it is not legal; NULL: the best one */
     const char *lowering;
     int64_t chunk; /* output frames computed at a time; 0: all d'. A smaller chunk needs less
-                    * memory. It gives the same bits for any d: all chunks have the same shape */
-    bool stream;   /* calls are consecutive pieces of one depth axis: each keeps its last frames for
-                    * the next. causal must not be NONE */
+                    * memory. All chunks have the same shape, so y has the same bits for any d */
+    bool stream;   /* calls are consecutive pieces of one depth axis: a call keeps its last frames
+                    * for the next call. causal must not be NONE */
 } qv_conv3d_options;
 
 typedef struct qv_conv3d_info {
@@ -120,6 +126,27 @@ typedef struct qv_conv3d_info {
     char reason[QV_REASON_BYTES];
 } qv_conv3d_info;
 
+/*
+ * Chooses the lowering, packs the weights and prepares the kernels: running then allocates nothing.
+ * The choice is options->lowering, or else follows from the device's thresholds. Returns QV_EINVAL,
+ * naming field and value, for an invalid description; QV_EINVAL, with the reason, for a forced
+ * lowering that is not legal; QV_ENOMEM.
+ */
+QV_API qv_status qv_conv3d_create(qv_context *ctx, const qv_conv3d_desc *desc,
+                                  const qv_conv3d_weights *weights,
+                                  const qv_conv3d_options *options, qv_conv3d **out, qv_error *err);
+/*
+ * Computes y[n, d', h', w', o] (y_bytes) from x (x_bytes, in the description's layout). They must
+ * not overlap. They are in host or device memory; device memory is used in place if nothing is
+ * padded or cut. In a stream each call continues the previous one: d frames in, d / stride[0] out.
+ * A failed call leaves the stream where it was.
+ */
+QV_API qv_status qv_conv3d_run(qv_conv3d *conv, const void *x, void *y, qv_error *err);
+/* Makes the next call start a new stream. */
+QV_API void qv_conv3d_reset(qv_conv3d *conv);
+
+QV_API void qv_conv3d_get_info(const qv_conv3d *conv, qv_conv3d_info *out);
+
 /* One way to run a Conv3d. */
 typedef struct qv_conv3d_way {
     qv_lowering lowering;
@@ -130,34 +157,11 @@ typedef struct qv_conv3d_way {
     size_t scratch_bytes;         /* buffers between the operations, and the kernels' scratch */
 } qv_conv3d_way;
 
-QV_API const char *qv_lowering_name(qv_lowering lowering); /* "by depth"; never NULL */
-
-/*
- * Chooses the lowering, packs the weights and prepares the kernels: running then allocates nothing.
- * The choice is options->lowering, or else what the device's thresholds say. Returns QV_EINVAL,
- * naming field and value, for an invalid description; QV_EINVAL, with the reason, for a forced
- * lowering that is not legal; QV_ENOMEM.
- */
-QV_API qv_status qv_conv3d_create(qv_context *ctx, const qv_conv3d_desc *desc,
-                                  const qv_conv3d_weights *weights,
-                                  const qv_conv3d_options *options, qv_conv3d **out, qv_error *err);
-QV_API void qv_conv3d_free(qv_conv3d **conv);
-QV_API void qv_conv3d_get_info(const qv_conv3d *conv, qv_conv3d_info *out);
-
 /* Describes every lowering, legal or not, with its cost. This is slow: it prepares kernels to learn
  * their scratch. */
 QV_API qv_status qv_conv3d_get_ways(const qv_conv3d *conv, qv_conv3d_way ways[QV_LOWERING_COUNT],
                                     qv_error *err);
-
-/*
- * Computes y[n, d', h', w', o] (y_bytes) from x (x_bytes, in the description's layout). They must
- * not overlap. They are in host or device memory; device memory is used in place if nothing is
- * padded or cut. In a stream each call continues the previous one: d frames in, d / stride[0] out.
- * A failed call leaves the stream where it was.
- */
-QV_API qv_status qv_conv3d_run(qv_conv3d *conv, const void *x, void *y, qv_error *err);
-/* Makes the next call start a new stream. */
-QV_API void qv_conv3d_reset(qv_conv3d *conv);
+QV_API void qv_conv3d_free(qv_conv3d **conv);
 
 #ifdef __cplusplus
 }

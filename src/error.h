@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "path.h"
 #include "printable.h"
 #include "qwenvit.h"
 
@@ -158,20 +159,6 @@ qv_ends_all(qv_status status)
 #ifdef __clang_analyzer__
 #define qv_fail(err, status, ...) (qv_fail(err, status, __VA_ARGS__), (status))
 #endif
-
-#define QV_MAX_PATH_SHOWN 160
-
-/* Returns the end of a path, short enough to leave room for the rest of an error text. */
-static inline const char *
-qv_path_tail(const char *path)
-{
-    const size_t n = strlen(path);
-    if (n <= QV_MAX_PATH_SHOWN)
-        return path;
-    const char *tail = path + n - QV_MAX_PATH_SHOWN;
-    const char *slash = strchr(tail, '/');
-    return slash && slash[1] ? slash + 1 : tail;
-}
 
 /* Fails with the text of errno e after `message`, which says what could not be done. */
 static inline qv_status

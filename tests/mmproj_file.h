@@ -10,7 +10,7 @@
 #include "files/gguf_types.h"
 #include "files/safetensors.h"
 #include "gguf_file.h"
-#include "towers/config.h"
+#include "towers/read_config.h"
 
 enum { F32_TYPE = 0, F16_TYPE = 1, BF16_TYPE = 30 };
 

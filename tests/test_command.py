@@ -227,6 +227,16 @@ def test_what_quotes_strangers_is_printed_by_one_function():
                 assert not found, f"{name} prints past messages.c: {found}"
 
 
+def test_lines_end_where_formats_begin_or_end():
+    """A line end inside a format would be printed as '?' (messages.c)."""
+    text = rb'"(?:[^"\\]|\\.)*"'
+    for name in glob.glob(f"{TOOLS}/*/*.c"):
+        for call in re.findall(rb"\btool_(?:print|say|complain|bar_show)\(((?:%s|[^\";])*)\);" % text, read(name)):
+            for words in re.findall(rb"(?:%s\s*)+" % text, call):
+                inside = re.sub(rb'"\s*"', b"", words).strip().strip(b'"')
+                assert rb"\n" not in re.sub(rb"^(\\n)+|(\\n)+$", b"", inside), f"{name}: {words}"
+
+
 def test_info():
     said = run(f"info {MODEL}", "deepstack", "lists ", "conv3d     patchify: kernel = stride = ").out
     assert re.search("runs on +interpolate +1 x  .*(kernel|plain C)", said)

@@ -4,7 +4,7 @@
 
 #include "test.h"
 
-#include "towers/config.h"
+#include "towers/read_config.h"
 #include "engine/op.h"
 #include "tempdir.h"
 

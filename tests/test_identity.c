@@ -8,7 +8,7 @@
 #include <jansson.h>
 
 #include "tempdir.h"
-#include "towers/config.h"
+#include "towers/read_config.h"
 
 /* Keys on which tokens do not depend, or of which several values mean the same: both accepted names
  * of rope_type, and image_size, of which only whole patches count. */

@@ -10,6 +10,7 @@
 #include "sparse.h"
 #include "tempdir.h"
 #include "tiny.h"
+#include "towers/read_config.h"
 #include "towers/stored_tensor.h"
 #include "towers/weights.h"
 

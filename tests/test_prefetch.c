@@ -17,6 +17,7 @@
 #include "model/model.h"
 #include "tempdir.h"
 #include "tiny.h"
+#include "towers/read_config.h"
 #include "towers/weights.h"
 #include "wrap.h"
 

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "command/tool.h"
-#include "files/text.h"
+#include "path.h"
 
 #ifndef __APPLE__ /* whose linker cannot wrap */
 static qv_job_progress now;

@@ -11,7 +11,7 @@
 #include <math.h>
 
 #include "backends.h"
-#include "towers/config.h"
+#include "towers/read_config.h"
 #include "dtype.h"
 #include "towers/geometry.h"
 #include "model/plan.h"

@@ -10,7 +10,7 @@
 
 extern "C" {
 #include "files/token_file.h"
-#include "files/text.h"
+#include "path.h"
 }
 
 namespace qvpy

@@ -146,8 +146,7 @@ qv_atomic_file_write(struct qv_atomic_file *f, uint64_t offset, const void *data
 static int
 open_folder_of(const char *path)
 {
-    const char *slash = strrchr(path, '/');
-    char *dir = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+    char *dir = qv_path_folder(path);
     if (!dir) {
         errno = ENOMEM;
         return -1;

@@ -13,28 +13,6 @@
 
 #define MAX_READ ((uint64_t)1 << 30) /* Linux reads less than 2 GiB in one call */
 
-char *
-qv_path_join(const char *dir, const char *name)
-{
-    const size_t a = strlen(dir), b = strlen(name);
-    const bool slash = a && dir[a - 1] != '/';
-    char *path = malloc(a + b + 2);
-    if (!path)
-        return NULL;
-    memcpy(path, dir, a);
-    if (slash)
-        path[a] = '/';
-    memcpy(path + a + slash, name, b + 1);
-    return path;
-}
-
-bool
-qv_path_exists(const char *path)
-{
-    struct stat st;
-    return lstat(path, &st) == 0 || (errno != ENOENT && errno != ENOTDIR);
-}
-
 qv_status
 qv_file_open(const char *path, int *fd, uint64_t *size, qv_error *err)
 {

@@ -15,13 +15,6 @@
 #define QV_JSON_MAX_BRACKETS ((size_t)1 << 18)
 #define QV_QUOTE_SIZE 80
 
-/* Returns dir/name, for free(), or NULL if out of memory. */
-char *qv_path_join(const char *dir, const char *name);
-
-/* Returns whether the name exists. A dangling link exists, and so does a name that permissions
- * hide. */
-bool qv_path_exists(const char *path);
-
 /* Opens a regular file for reading. It refuses anything else, and does not block on a FIFO.
  * Failures of this call and the next have the status of their errno (qv_status_of_errno). */
 qv_status qv_file_open(const char *path, int *fd, uint64_t *size, qv_error *err);

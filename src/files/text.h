@@ -5,8 +5,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "printable.h" /* for qv_utf8_bytes */
-
 /* A text that grows. When memory for it runs out, `lost` is set and nothing more is added. */
 struct qv_text {
     char *at; /* free() */
@@ -23,9 +21,3 @@ void qv_text_say(struct qv_text *t, const char *format, ...)
 /* Appends text as it stands inside a JSON string. UTF-8 stays as it is. */
 void qv_text_escape(struct qv_text *t, const char *bytes, size_t n);
 size_t qv_text_escaped(const char *bytes, size_t n); /* how many bytes qv_text_escape adds */
-
-/* ---- names of files -------------------------------------------------------------------------- */
-
-/* Returns a file's name as text, for free(); bytes that are not UTF-8 become %XX. NULL if out of
- * memory. */
-char *qv_utf8_text(const char *bytes);

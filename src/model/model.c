@@ -8,6 +8,7 @@
 
 #include "error.h"
 #include "plan.h"
+#include "towers/read_config.h"
 
 /* Lets the backend load what every plan of this model needs, whatever its capacity: libraries'
  * GEMMs and attention of this dtype. */

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Reads config.json and the preprocessor files of a checkpoint into the tower's numbers. */
+/* A tower's numbers, as read from a checkpoint (read_config.h), and what follows from them. */
 #pragma once
 
 #include "family.h"
-#include "files/json.h"
 #include "qwenvit.h"
 
 enum { QV_MOST_DEPTH = 512, QV_CONFIG_NOTE = 640, QV_CONFIG_WARNING = 1536 };
@@ -50,51 +49,12 @@ int64_t qv_config_position_side(const struct qv_config *c);
  * 1/2. Then the rows are whole numbers, which are exact. */
 bool qv_config_pixels_are_exact(const struct qv_config *c, qv_dtype dtype);
 
-/*
- * Reads dir/config.json and the preprocessor files.
- * - For images: "image_processor" in dir/processor_config.json (transformers 5 writes both there),
- *   else dir/preprocessor_config.json.
- * - For clips: "video_processor" in dir/processor_config.json, else
- *   dir/video_preprocessor_config.json, else dir/preprocessor_config.json.
- * Keys and files that are missing take the defaults of transformers' classes; the patch sizes are
- * the tower's. transformers refuses a folder without these files, so out->warning names them. If
- * dir is a GGUF file, or a folder with one and without safetensors, the file's keys stand for all
- * of these. Returns QV_EIO; QV_EFORMAT naming file, field and value;
- * QV_EUNSUPPORTED for a family or a preprocessing that is not supported.
- */
-qv_status qv_config_read(const char *dir, struct qv_config *out, qv_error *err);
-
-/* What qv_config_read and qv_mmproj_read share; each reads or sets a part of c, whose family is
- * known.
- * qv_config_read_sizes reads the vision config's integers under these keys (NULL: the file has no
- * such key, and the default applies) and checks that they suit one another. */
-qv_status qv_config_read_sizes(const struct qv_json_object *vision,
-                               const char *const keys[QV_SIZES], struct qv_config *c,
-                               qv_error *err);
-/* Sets a size to a value that was taken from something else, which `key` names in errors. */
-qv_status qv_config_set_size(const struct qv_json_object *vision, const char *key,
-                             enum qv_size size, int64_t value, struct qv_config *c, qv_error *err);
-/* Reads the norms' epsilon, if the family's files have one. */
-qv_status qv_config_read_norm(const struct qv_json_object *vision, const char *key,
-                              struct qv_config *c, qv_error *err);
-
 /* Puts a caller's means and deviations in place of the checkpoint's; NULL leaves these. A caller
  * who gives both has settled a warning about means, so it is dropped. */
 void qv_config_overrule(struct qv_config *c, const double *mean, const double *std);
 
 /* Adds to a warning. */
 void qv_config_warn(struct qv_config *c, const char *text);
-
-/* ---- mmproj.c: a tower in a GGUF file, as llama.cpp's converter writes it -------------------- */
-
-/* Sets *file to the GGUF file that a path means, which the caller free()s. A file means itself; a
- * folder without safetensors means its file with "mmproj" in the name, or its only one. *file is
- * NULL if the path is a Hugging Face folder. QV_EFORMAT if there are several; it names them. */
-qv_status qv_mmproj_find(const char *path, char **file, qv_error *err);
-
-/* Reads a file's keys into what qv_config_read makes of a folder's files, with the file's note and
- * warning. QV_EUNSUPPORTED if it has no vision tower, or one of an unknown family. */
-qv_status qv_mmproj_read(const char *path, struct qv_config *c, qv_error *err);
 
 /* ---- identity.c ------------------------------------------------------------------------------ */
 
@@ -108,22 +68,3 @@ enum { QV_IDENTITY_SIZE = 40 };
  */
 qv_status qv_identity_make(const struct qv_config *c, const char *digest,
                            char identity[QV_IDENTITY_SIZE], char **numbers, qv_error *err);
-
-/* ---- preprocessor.c -------------------------------------------------------------------------- */
-
-/* Reads c->image and c->video as qv_config_read documents. The tower's patch sizes must be set in c
- * before. */
-qv_status qv_preprocess_read(const char *dir, struct qv_config *c, qv_error *err);
-
-/* Sets c->image and c->video to what a folder without such files has. */
-void qv_preprocess_set(struct qv_config *c);
-
-#define QV_CLIP_MEAN                                                                               \
-    {                                                                                              \
-        0.48145466, 0.4578275, 0.40821073                                                          \
-    }
-#define QV_CLIP_STD                                                                                \
-    {                                                                                              \
-        0.26862954, 0.26130258, 0.27577711                                                         \
-    }
-#define QV_MAX_PIXELS ((int64_t)1 << 40)

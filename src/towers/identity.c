@@ -5,6 +5,7 @@
 #include "config.h"
 #include "engine/op.h"
 #include "error.h"
+#include "files/json.h"
 #include "files/preprocess_json.h"
 
 #define XXH_INLINE_ALL

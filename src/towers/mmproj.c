@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 
-#include "config.h"
+#include "read_config.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -30,19 +30,10 @@ ends_in_gguf(const char *name)
     return n > 5 && !strcasecmp(name + n - 5, ".gguf");
 }
 
-static bool
-says_mmproj(const char *name)
-{
-    for (; *name; name++)
-        if (!strncasecmp(name, "mmproj", 6))
-            return true;
-    return false;
-}
-
 static qv_status
 list_file(struct listing *l, const char *name, qv_error *err)
 {
-    const bool mmproj = says_mmproj(name);
+    const bool mmproj = strcasestr(name, "mmproj") != NULL;
     if (!ends_in_gguf(name) || (l->mmproj && !mmproj))
         return QV_OK;
     if (mmproj && !l->mmproj) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "config.h"
+#include "read_config.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "error.h"
-#include "files/json.h"
 
 #define MAX_FRAMES ((int64_t)1 << 20)
 

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* The integers of a vision config: their keys, bounds and defaults, and how they must suit one
  * another. */
-#include <math.h>
 #include <stddef.h>
 #include <string.h>
 
-#include "config.h"
+#include "read_config.h"
 #include "error.h"
 
 /* Returns the pair, or the one p of [p, p]. Transformers reads patch sizes in both forms. */
@@ -146,12 +145,6 @@ qv_config_read_sizes(const struct qv_json_object *vision, const char *const keys
     if (c->image_size)
         c->n_positions = (c->image_size / c->patch) * (c->image_size / c->patch);
     return check_sizes(vision, keys, c, err);
-}
-
-int64_t
-qv_config_position_side(const struct qv_config *c)
-{
-    return (int64_t)(sqrt((double)c->n_positions) + 0.5);
 }
 
 qv_status

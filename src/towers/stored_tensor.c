@@ -9,7 +9,6 @@
 #include "conv3d/lower.h"
 #include "dtype.h"
 #include "error.h"
-#include "config.h"
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
 

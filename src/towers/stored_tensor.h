@@ -10,7 +10,7 @@
 #include "files/gguf.h"
 #include "files/safetensors.h"
 #include "tower.h"
-#include "config.h"
+#include "files/json.h"
 
 /* A name of the tower's, and the name that its tensor has in the checkpoint. */
 struct qv_stored_name {

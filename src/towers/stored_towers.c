@@ -7,6 +7,7 @@
 
 #include "error.h"
 #include "grow.h"
+#include "read_config.h"
 
 /* A tensor whose name ends in one of the family's. */
 struct entry {

@@ -10,6 +10,7 @@
 
 #include "../sparse.h"
 #include "engine/context.h"
+#include "towers/read_config.h"
 #include "towers/weights.h"
 
 enum { MOST_DATA = 4 << 20 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Fuzzes config.json. If it is accepted, a checkpoint is described whose file has the header that
  * the tower asks for, and no data behind the header that would take memory. */
-#include "towers/config.h"
+#include "towers/read_config.h"
 #include "fuzz.h"
 #include "../sparse.h"
 #include "towers/tower.h"

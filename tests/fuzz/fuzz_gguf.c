@@ -4,6 +4,7 @@
 
 #include "engine/context.h"
 #include "files/gguf.h"
+#include "towers/read_config.h"
 #include "towers/weights.h"
 
 /* Reads a tensor whole and in two pieces, which must give the same bytes, and not beyond its

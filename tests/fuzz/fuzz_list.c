@@ -3,9 +3,9 @@
  * accepted must hold what list.h promises. */
 #include <math.h>
 
-#include "files/text.h"
 #include "fuzz.h"
 #include "list.h"
+#include "path.h"
 
 /* Checks that numbers are finite and not negative: every number of a line goes to a decoder as it
  * is. */

@@ -4,7 +4,7 @@
  * written. */
 #include <math.h>
 
-#include "towers/config.h"
+#include "towers/read_config.h"
 #include "fuzz.h"
 
 static const char config[] =

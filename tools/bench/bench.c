@@ -80,13 +80,12 @@ bench_is_spent(const struct bench *b)
     return b->o->budget > 0 && qv_seconds() - b->began_s >= b->o->budget;
 }
 
-qv_status
-bench_begin(struct bench *b, qv_dtype dtype, qv_error *err)
+void
+bench_print_roofline(struct bench *b, qv_dtype dtype)
 {
     char peak[24], memory[24], copy[24];
-    const qv_status status = bench_measure_roofline(b, dtype, err);
-    if (status || !bench_talks(b))
-        return status;
+    if (!bench_talks(b))
+        return;
     tool_print(b->begun ? "\n" : "");
     tell_device(b);
     tool_print("roofline: %s TFLOP/s (%s GEMM), %s GB/s (copy: %s)\n",
@@ -99,7 +98,6 @@ bench_begin(struct bench *b, qv_dtype dtype, qv_error *err)
                          "using this machine\n",
                    BENCH_MOST_RATES);
     fflush(stdout);
-    return QV_OK;
 }
 
 qv_dtype
@@ -111,13 +109,9 @@ bench_dtype(const struct bench *b)
 const char *
 bench_base_name(const char *path, char *name, size_t size)
 {
-    size_t end = strlen(path);
-    while (end > 1 && path[end - 1] == '/')
-        end--;
-    size_t begin = end;
-    while (begin && path[begin - 1] != '/')
-        begin--;
-    snprintf(name, size, "%.*s", (int)(end - begin), path + begin);
+    size_t n;
+    const char *last = qv_path_last(path, &n);
+    snprintf(name, size, "%.*s", (int)n, last);
     return name;
 }
 
@@ -360,9 +354,11 @@ show_group(struct bench *b, const char *name, qv_dtype dtype)
     char group[sizeof b->group];
     snprintf(group, sizeof group, "%s, %s", name, qv_dtype_name(dtype));
     tell_device(b);
-    if (strcmp(group, b->group))
-        tool_print("\n%s\n  %-21s %9s %9s %8s %8s %6s\n", group, "", "median ms", "p90 ms",
-                   "TFLOP/s", "GB/s", "roof %");
+    if (strcmp(group, b->group)) {
+        tool_print("\n%s\n", group);
+        tool_print("  %-21s %9s %9s %8s %8s %6s\n", "", "median ms", "p90 ms", "TFLOP/s", "GB/s",
+                   "roof %");
+    }
     snprintf(b->group, sizeof b->group, "%s", group);
 }
 

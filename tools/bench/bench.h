@@ -37,9 +37,7 @@ bool bench_talks(const struct bench *b); /* returns whether tables are printed: 
 
 bool bench_is_spent(const struct bench *b); /* returns whether --budget is */
 
-/* Measures the roofline of a dtype, no longer than --budget lasts, and prints it below the
- * device. */
-qv_status bench_begin(struct bench *b, qv_dtype dtype, qv_error *err);
+void bench_print_roofline(struct bench *b, qv_dtype dtype); /* below the device */
 
 /* Begins a list of so many parts. bench_next, before each part, reports how long the rest takes,
  * and returns false, with a message, if --budget is spent. */
@@ -144,10 +142,13 @@ void bench_fill(void *data, qv_dtype dtype, size_t bytes);
 qv_status bench_gemm_open(qv_context *ctx, const struct qv_op_gemm *gemm, qv_dtype dtype,
                           struct bench_ops *out, struct qv_memory **weight, qv_error *err);
 
-/* ---- limit.c: the roofline, and the bounds of a plan's work on chunks ------------------------ */
+/* ---- roofline.c ------------------------------------------------------------------------------ */
 
-/* Measures the roofline of a dtype and the copy rate, unless they were measured in this run. */
-qv_status bench_measure_roofline(struct bench *b, qv_dtype dtype, qv_error *err);
+/* Measures the roofline of a dtype and the copy rate, unless this run has measured them, no longer
+ * than --budget lasts, and prints them. */
+qv_status bench_begin(struct bench *b, qv_dtype dtype, qv_error *err);
+
+/* ---- limit.c: the bounds of a plan's work on chunks ------------------------------------------ */
 
 struct bench_chunk {
     const qv_item *items;

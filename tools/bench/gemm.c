@@ -9,6 +9,7 @@
 #include "bench.h"
 #include "dtype.h"
 #include "error.h"
+#include "towers/read_config.h"
 
 enum { MOST_COPIES = 1024 };
 

@@ -4,29 +4,39 @@
 
 #include "bench.h"
 
-#define LEGEND                                                                                     \
-    "A table has one line per way to do the work; --json writes each line as a record.\n\n"        \
-    "  median, p90       of --repeats runs or more, after a warm-up, by the device's clock\n"      \
-    "  roof %%            the least time that the roofline allows, as a share of the time. The\n"  \
-    "                    roofline is measured first: the best GEMM, and reading or copying\n"      \
-    "  withheld          an impossible figure, as on a machine that others use too\n\n"            \
-    "tower\n"                                                                                      \
-    "  encode, packed    the device's work on the chunks of --grid or --pack\n"                    \
-    "  whole call        from pixels to tokens in page-locked memory, a chunk at a time\n"         \
-    "  streamed          the same, with as many chunks under way as the plan allows\n"             \
-    "  limit             the same GEMMs without epilogues and the same attention, alone\n"         \
-    "  floor             the limit, and the bytes of all other operations at the copy rate\n"      \
-    "  fill              share of the chunks' rows that are used\n\n"                              \
-    "patch-embed, conv3d\n"                                                                        \
-    "  patchify, still, pointwise, frames, by depth, direct: the lowerings (docs/conv3d.md)\n"     \
-    "  chosen            the lowering that qwenvit runs here\n"                                    \
-    "  patchify from bytes  the first operations of the tower: positions, rows, the GEMM\n"        \
-    "  over_floor        of these: over the GEMM alone, and the others' bytes at the copy "        \
-    "rate\n\n"                                                                                     \
-    "gemm\n"                                                                                       \
-    "  over_m1           the time over the time for one row\n"                                     \
-    "  over_copy         the time over copying the weights, which come from memory, not a "        \
-    "cache\n"
+static const char *const legend[] = {
+    "A table has one line per way to do the work; --json writes each line as a record.",
+    "",
+    "  median, p90       of --repeats runs or more, after a warm-up, by the device's clock",
+    "  roof %            the least time that the roofline allows, as a share of the time. The",
+    "                    roofline is measured first: the best GEMM, and reading or copying",
+    "  withheld          an impossible figure, as on a machine that others use too",
+    "",
+    "tower",
+    "  encode, packed    the device's work on the chunks of --grid or --pack",
+    "  whole call        from pixels to tokens in page-locked memory, a chunk at a time",
+    "  streamed          the same, with as many chunks under way as the plan allows",
+    "  limit             the same GEMMs without epilogues and the same attention, alone",
+    "  floor             the limit, and the bytes of all other operations at the copy rate",
+    "  fill              share of the chunks' rows that are used",
+    "",
+    "patch-embed, conv3d",
+    "  patchify, still, pointwise, frames, by depth, direct: the lowerings (docs/conv3d.md)",
+    "  chosen            the lowering that qwenvit runs here",
+    "  patchify from bytes  the first operations of the tower: positions, rows, the GEMM",
+    "  over_floor        of these: over the GEMM alone, and the others' bytes at the copy rate",
+    "",
+    "gemm",
+    "  over_m1           the time over the time for one row",
+    "  over_copy         the time over copying the weights, which come from memory, not a cache",
+};
+
+static void
+print_legend(void)
+{
+    for (size_t i = 0; i < sizeof legend / sizeof *legend; i++)
+        tool_print("%s\n", legend[i]);
+}
 
 static int
 run(const struct tool_options *o, const char *name, bench_function *bench)
@@ -40,8 +50,10 @@ run(const struct tool_options *o, const char *name, bench_function *bench)
     const qv_status status = bench(&b, &err);
     bench_close(&b);
     const int code = status ? tool_fail(status, &err) : TOOL_DONE;
-    if (o->legend && !code)
-        tool_print("\n" LEGEND);
+    if (o->legend && !code) {
+        tool_print("\n");
+        print_legend();
+    }
     return code;
 }
 
@@ -110,7 +122,7 @@ main(int argc, char **argv)
         .n = sizeof tools / sizeof *tools,
     };
     if (argc > 2 && !strcmp(argv[1], "bench") && !strcmp(argv[2], "--legend")) {
-        tool_print(LEGEND);
+        print_legend();
         return TOOL_DONE;
     }
     return tool_main(&program, argc, argv);

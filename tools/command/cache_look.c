@@ -9,7 +9,7 @@
 #include "error.h"
 #include "files/json.h"
 #include "files/token_file.h"
-#include "files/text.h"
+#include "path.h"
 
 /* What a verb does with an open cache. *code begins as TOOL_FAILED if parts are damaged, else as
  * TOOL_DONE. */

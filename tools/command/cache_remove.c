@@ -4,7 +4,7 @@
 
 #include "cache_command.h"
 #include "error.h"
-#include "files/text.h"
+#include "path.h"
 
 static void
 tell(void *user, const char *words)

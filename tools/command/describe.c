@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "files/safetensors.h"
-#include "files/text.h"
 #include "list.h"
+#include "path.h"
 #include "tool.h"
 
 /* ---- safetensors ----------------------------------------------------------------------------- */

@@ -14,8 +14,8 @@
 #include "engine/context.h"
 #include "error.h"
 #include "files/atomic_file.h"
-#include "files/json.h"
 #include "list.h"
+#include "path.h"
 
 enum {
     SINKS = 4,

@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 
 #include "error.h"
-#include "files/json.h"
 #include "list.h"
+#include "path.h"
 #include "tool.h"
 
 /* A folder also has captions, archives and notes: what it has under other endings is passed
@@ -79,14 +79,9 @@ add_folder(struct tool_list *list, const char *folder, const char *key, bool rec
 static char *
 last_name(const char *path)
 {
-    size_t n = strlen(path);
-    while (n && path[n - 1] == '/')
-        n--;
-    size_t from = n;
-    while (from && path[from - 1] != '/')
-        from--;
-    const bool dots = strspn(path + from, ".") >= n - from;
-    return strndup(path + from, dots ? 0 : n - from);
+    size_t n;
+    const char *name = qv_path_last(path, &n);
+    return strndup(name, strspn(name, ".") >= n ? 0 : n);
 }
 
 qv_status

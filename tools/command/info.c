@@ -11,12 +11,11 @@
 #include "error.h"
 #include "files/outcome_json.h"
 #include "files/gguf.h"
-#include "files/json.h"
 #include "model/plan.h"
 #include "numbers.h"
 #include "qwenvit_clips.h"
 #include "towers/weights.h"
-#include "towers/config.h"
+#include "towers/read_config.h"
 #include "tool.h"
 
 struct scene {

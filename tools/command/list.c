@@ -11,8 +11,8 @@
 
 #include "error.h"
 #include "files/json.h"
-#include "files/text.h"
 #include "grow.h"
+#include "path.h"
 #include "tool.h"
 
 /* The file and line that an error text names. */
@@ -388,7 +388,7 @@ tool_list_free(struct tool_list *list)
 bool
 tool_list_file_of(const char *key, char *plain)
 {
-    const char *slash = strrchr(key, '/'), *last = slash ? slash + 1 : key;
+    const char *last = qv_path_name(key);
     char *to = plain;
     if (!*last || !strcmp(last, "."))
         return false;

@@ -15,7 +15,7 @@
 
 #include "error.h"
 #include "files/json.h"
-#include "files/text.h"
+#include "path.h"
 #include "tool.h"
 
 /* Says whether the terminal's last line is a progress bar, which has no newline yet. A signal
@@ -36,47 +36,24 @@ tool_bar_end(void)
     bar_is_shown = 0;
 }
 
-/* Returns the text of a format, for free(); NULL for lack of memory. */
-static char *
-fill(const char *format, va_list arguments)
-{
-    va_list ap;
-    va_copy(ap, arguments);
-    const int n = vsnprintf(NULL, 0, format, ap);
-    va_end(ap);
-    char *text = n < 0 ? NULL : malloc((size_t)n + 1);
-    if (text) {
-        va_copy(ap, arguments);
-        vsnprintf(text, (size_t)n + 1, format, ap);
-        va_end(ap);
-    }
-    return text;
-}
-
-/* Returns the format's text, for free(). A line ends where the format says so, and nowhere else:
- * the format is filled in twice, with two characters in place of its line ends, and where the texts
- * differ is one. NULL for lack of memory. */
+/* Returns the format's text, for free(), printable but for the line ends that the format begins and
+ * ends with. NULL for lack of memory. */
 static char *
 printable(const char *format, va_list arguments)
 {
-    enum { ONE = 1, OTHER = 2 };
-    char *texts[2] = { NULL, NULL }, *marked = strdup(format);
-    for (int i = 0; i < 2 && marked; i++) {
-        for (size_t c = 0; format[c]; c++)
-            marked[c] = (char)(format[c] != '\n' ? format[c] : i ? OTHER : ONE);
-        texts[i] = fill(marked, arguments);
-    }
-    for (char *from = texts[0], *c = from; texts[1] && c; c = *c ? c + 1 : NULL)
-        if (!*c || *c != texts[1][c - texts[0]]) {
-            const char end = *c ? '\n' : 0;
-            *c = 0;
-            qv_make_printable(from);
-            *c = end;
-            from = c + 1;
-        }
-    free(marked);
-    free(texts[1]);
-    return texts[0];
+    char *text;
+    const int n = vasprintf(&text, format, arguments);
+    if (n < 0)
+        return NULL;
+    const size_t first = strspn(format, "\n");
+    size_t ends = 0;
+    for (size_t i = strlen(format); i > first && format[i - 1] == '\n'; i--)
+        ends++;
+    char *end = text + n - ends;
+    *end = 0;
+    qv_make_printable(text + first);
+    memset(end, '\n', ends);
+    return text;
 }
 
 /* Prints a text before, the format's, and one behind, at once, so that threads' lines do not

@@ -9,8 +9,8 @@
 #include <sys/stat.h>
 
 #include "error.h"
-#include "files/json.h"
 #include "list.h"
+#include "path.h"
 #include "tool.h"
 
 /* Where a file or folder is, so that two names of the same one compare equal. */
@@ -48,12 +48,11 @@ find_output(const char *path, struct place *out)
     struct stat st;
     if (!path || !stat(path, &st))
         return find(path, out);
-    const char *slash = strrchr(path, '/');
-    char *folder = slash ? strndup(path, slash > path ? (size_t)(slash - path) : 1) : strdup(".");
+    char *folder = qv_path_folder(path);
     const bool there = find(folder, out);
     free(folder);
     if (there)
-        out->name = slash ? slash + 1 : path;
+        out->name = qv_path_name(path);
     else
         *out = (struct place){ .name = path };
     out->path = path;
@@ -179,8 +178,7 @@ tool_check_ending(const char *path, const char *ending, qv_error *err)
 qv_status
 tool_check_token_file(const char *path, qv_error *err)
 {
-    const char *slash = strrchr(path, '/');
-    return strchr(slash ? slash : path, '.') ? tool_check_ending(path, ".safetensors", err) : QV_OK;
+    return strchr(qv_path_name(path), '.') ? tool_check_ending(path, ".safetensors", err) : QV_OK;
 }
 
 qv_status

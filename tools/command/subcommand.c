@@ -87,8 +87,9 @@ print_version(const struct tool_program *p)
     static const char *const backends[] = { "cpu", "cuda", "metal" };
     char decoder[256];
     qv_error why;
-    tool_print("%s %s\n  commit   %s\n  API      %d.%d\n", p->name, qv_version(), QV_COMMIT,
-               QV_API_VERSION_MAJOR, QV_API_VERSION_MINOR);
+    tool_print("%s %s\n", p->name, qv_version());
+    tool_print("  commit   %s\n", QV_COMMIT);
+    tool_print("  API      %d.%d\n", QV_API_VERSION_MAJOR, QV_API_VERSION_MINOR);
     if (qv_decoder_version(tool_decoder_program(), decoder, &why))
         snprintf(decoder, sizeof decoder, "\n  FFmpeg   %.200s", why.text);
     for (const char *line = decoder; *(line += strcspn(line, "\n"));)

@@ -16,9 +16,9 @@
 #include "clips/make_clip.h"
 #include "dtype.h"
 #include "error.h"
-#include "files/json.h"
 #include "files/safetensors.h"
 #include "tool.h"
+#include "towers/read_config.h"
 #include "towers/tower.h"
 #include "files/atomic_file.h"
 

@@ -7,9 +7,9 @@
 #include <sys/stat.h>
 
 #include "error.h"
-#include "files/text.h"
 #include "list.h"
 #include "numbers.h"
+#include "path.h"
 #include "qwenvit_cache.h"
 #include "tool.h"
 
@@ -218,10 +218,9 @@ list_member(void *user, const char *name, int64_t offset, int64_t bytes, qv_erro
     struct shard *s = user;
     if (!bytes || !tool_is_media(name))
         return QV_OK;
-    const char *slash = strrchr(s->path, '/'), *shard = slash ? slash + 1 : s->path;
+    const char *shard = qv_path_name(s->path), *dot = strchr(qv_path_name(name), '.');
     const size_t n = strlen(shard);
     const bool ends = n > 4 && !strcmp(shard + n - 4, ".tar");
-    const char *last = strrchr(name, '/'), *dot = strchr(last ? last : name, '.');
     char *raw = NULL, key[QV_CACHE_MAX_KEY + 1], file[QV_CACHE_MAX_KEY + 1];
     if (s->o->key_sample ? asprintf(&raw, "%.*s", (int)(dot - name), name) < 0
                          : asprintf(&raw, "%.*s/%s", (int)(ends ? n - 4 : n), shard, name) < 0)

@@ -9,7 +9,7 @@
 #include "error.h"
 #include "files/atomic_file.h"
 #include "files/outcome_json.h"
-#include "files/text.h"
+#include "path.h"
 
 qv_dtype
 tool_output_dtype(const struct tool_encoder *e)

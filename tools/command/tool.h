@@ -187,7 +187,8 @@ size_t tool_named_files(const struct tool_options *o, enum tool_file kind,
 #endif
 /* Prints on stdout as printf does, but control characters in what is quoted (names of files, keys,
  * texts of models) become '?'. Whatever quotes a stranger goes through here, tool_say,
- * tool_complain or tool_bar_show. Line ends belong in the format, as one in a text becomes '?'. */
+ * tool_complain or tool_bar_show. Lines end where a format begins or ends with "\n": a line end
+ * anywhere else becomes '?'. */
 void tool_print(const char *format, ...) TOOL_PRINTS(1);
 /* Prints a line on stderr, in the same way. */
 void tool_say(const char *format, ...) TOOL_PRINTS(1);

@@ -9,6 +9,7 @@
 #include "grow.h"
 #include "model/plan.h"
 #include "model/items.h"
+#include "towers/read_config.h"
 #include "verify.h"
 
 /* ---- layers ---------------------------------------------------------------------------------- */

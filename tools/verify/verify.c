@@ -189,12 +189,14 @@ print_row(const struct verify_row *r)
 static void
 print_input(const struct report *r)
 {
-    tool_print("%s: %s, on %s (%s)\npixels: %s, grid_thw", r->o->model, r->config.model_type,
-               r->context.backend, r->context.device, r->pixels);
+    tool_print("%s: %s, on %s (%s)\n", r->o->model, r->config.model_type, r->context.backend,
+               r->context.device);
+    tool_print("pixels: %s, grid_thw", r->pixels);
     for (size_t i = 0; i < r->input.n && i < 3; i++)
         tool_print("%s %lld,%lld,%lld", i ? ";" : "", (long long)r->input.thw[i][0],
                    (long long)r->input.thw[i][1], (long long)r->input.thw[i][2]);
-    tool_print("%s\ncompared: %s\n", r->input.n > 3 ? "; ..." : "", r->compared);
+    tool_print(r->input.n > 3 ? "; ...\n" : "\n");
+    tool_print("compared: %s\n", r->compared);
 }
 
 static void
