@@ -209,24 +209,6 @@ TEST(chunks_do_not_depend_on_length)
     }
 }
 
-/* This holds in whichever row the NaN is. */
-TEST(a_nan_is_the_worst_distance)
-{
-    enum { ROWS = 3, COLS = 2 };
-    const float truth[ROWS * COLS] = { 1, 2, 3, 4, 5, 6 };
-    for (int i = -1; i < ROWS * COLS; i++) {
-        float x[ROWS * COLS];
-        double mean, worst;
-        memcpy(x, truth, sizeof x);
-        x[1] = 2.5f;
-        if (i >= 0)
-            x[i] = NAN;
-        row_distance(x, truth, ROWS, COLS, &mean, &worst);
-        assert_true(i < 0 ? fabs(worst - 0.5 / sqrt(5)) < 1e-12 && fabs(3 * mean - worst) < 1e-12
-                          : isnan(worst) && isnan(mean));
-    }
-}
-
 /* Asserts that a and b [bytes] are equal up to roundings. */
 static void
 assert_near(const struct tiny *t, const float *a, const float *b, size_t bytes)

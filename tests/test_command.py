@@ -95,6 +95,8 @@ def test_usage():
          (f"info {MODEL} --backend ref --naive gemm", "no naive kernels"),
          (f"info {MODEL} --backend ref:x", '"ref:x"'),
          ("synth --clip x.avi", "--clip x.avi: this file must end in .mp4"),
+         *((f"{ENCODE} grey.ppm -o {name}", f"{name}: this file must end in .safetensors") for name in ("x.png", "x.safetensor")),
+         (f"{ENCODE} grey.ppm -o y --drawing x.jpg", "--drawing x.jpg: this file must end in .png"),
          ("verify", "--model DIR is required"),
          (f"{VERIFY} --against a --against-backend ref", "exclude each other"),
          (f"{VERIFY} --grid 1,3,4", "multiples of 2"), (f"{VERIFY} --grid 1,8194,4", "up to 8192"))

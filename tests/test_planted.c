@@ -500,44 +500,6 @@ TEST(a_caller_need_not_go_on)
     assert_int_equal(bad, 0);
 }
 
-/* ---- the decoder's program is killed --------------------------------------------------------- */
-
-/* Waits until so many clips are done, and kills the program that decodes. */
-static void
-kill_program_after(qv_job *job, qv_decoder *decoder, int64_t n)
-{
-    qv_job_progress p = { 0 };
-    for (const double until_s = qv_seconds() + BOUND_S; p.done < n; usleep(1000)) {
-        qv_job_get_progress(job, &p);
-        assert_true(qv_seconds() < until_s);
-    }
-    pthread_mutex_lock(&decoder->lock);
-    qvm_child_signal(&decoder->child, SIGKILL);
-    pthread_mutex_unlock(&decoder->lock);
-}
-
-/* A system without memory may choose the decoder's program. The clips under way are decoded once
- * more, and no clip of the job has other bits than alone. */
-TEST(a_killed_program_is_started_again)
-{
-    enum { N = 24 };
-    struct tiny t = tiny_open("ref", QV_F32, 1);
-    struct collector *c = collector_make(&t), *alone = collector_make(&t);
-    qv_decoder *decoder = start("");
-    qv_job *job = job_open(&t, alone, decoder);
-    add(job, good_clip, good_key(0), FRAMES, false);
-    job_end(job);
-    job = job_open(&t, c, decoder);
-    for (int i = 0; i < N; i++)
-        add(job, good_clip, good_key(i), FRAMES, false);
-    kill_program_after(job, decoder, N / 4);
-    kill_program_after(job, decoder, N / 4 * 3);
-    job_end(job);
-    assert_int_equal(decoder->starts, 3);
-    for (int i = 0; i < N; i++)
-        assert_int_equal(check_fault(&good, find(c, good_key(i)), find(alone, good_key(0))), 0);
-}
-
 /* ---- the job's process is killed ------------------------------------------------------------- */
 
 /* Runs a job whose decoders neither hear nor say anything, in a process that is killed. With an
