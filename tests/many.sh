@@ -28,6 +28,7 @@ while [ $i -lt "$files" ]; do # hard links to the files that were made, and 10 k
         esac
     done
 done
+ln made/paff-half.mkv clips/a/damaged.mkv
 echo notes > clips/a/notes.txt
 lines() { cat out.txt err.txt | wc -l; }
 screen() { [ "$(lines)" -le 24 ] || fail "$(lines) lines: $1"; }

@@ -2,8 +2,8 @@
 /*
  * Ends a run that adds to a cache, or prunes it, at every call that changes the folder (kill -9
  * before the call, or half way through it), or lets that call fail. Then the run is repeated: every
- * key must be there once, with the bytes of a run that was never disturbed, and nothing else. What a
- * prune leaves at any moment must be what counted before. The linker puts the wrappers between.
+ * key must be there once, with the bytes of a run that was never disturbed, and nothing else. What
+ * a prune leaves at any moment must be what counted before. The linker puts the wrappers between.
  */
 #include "test.h"
 

@@ -11,7 +11,6 @@
 #include <signal.h>
 #include <stdatomic.h>
 
-#include "asker.h"
 #include "backends.h"
 #include "collector.h"
 #include "clips/clips.h"
@@ -50,22 +49,46 @@ is_tried(const char *backend)
 static struct tiny usual;
 static struct collector *kept;
 
-static struct asker asker = { .pause_us = 500 }; /* of the job that is open */
+/* A thread asks the open job for its progress until the job is closed: then no other thread may use
+ * it. */
+static struct {
+    qv_job *job;
+    atomic_bool stop;
+    pthread_t thread;
+} asker;
+
+static void *
+ask(void *user)
+{
+    qv_job_progress p = { 0 };
+    for (; !atomic_load(&asker.stop); usleep(500)) {
+        const int64_t added = p.added, done = p.done;
+        qv_job_get_progress(asker.job, &p);
+        if (p.added < added || p.done < done || p.done > p.added || !p.limit)
+            abort();
+    }
+    return NULL;
+}
 
 static void
 job_close(qv_job **job)
 {
-    asker_stop(&asker);
+    if (asker.job) {
+        atomic_store(&asker.stop, true);
+        assert_int_equal(pthread_join(asker.thread, NULL), 0);
+        asker.job = NULL;
+    }
     qv_job_close(job);
     assert_null(*job);
 }
 
-/* Progress is asked for until it is closed. */
 static qv_job *
 job_open(const struct tiny *t, int n_models, qv_job_options o, struct collector *c)
 {
     qv_job *job = collector_job(t, n_models, o, c);
-    asker_start(&asker, job);
+    asker.job = job;
+    atomic_store(&asker.stop, false);
+    assert_int_equal(pthread_create(&asker.thread, NULL, ask, NULL), 0);
     return job;
 }
 
