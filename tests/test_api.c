@@ -303,21 +303,6 @@ TEST_ON_EACH(a_caller_ends_it_between_chunks)
     assert_memory_equal(whole, again, bytes);
 }
 
-TEST_ON_EACH(several_sizes_through_one_model)
-{
-    const int64_t grids[][2] = { { 2, 2 }, { 8, 2 }, { 4, 6 }, { 2, 2 } };
-    size_t n;
-    float *first = NULL;
-    for (size_t i = 0; i < 4; i++) {
-        uint8_t *frames = tiny_frames(&t, 2, grids[i][0], grids[i][1], 5);
-        const qv_item item = { .data = frames, .grid_thw = { 1, grids[i][0], grids[i][1] } };
-        float *tokens = tiny_encode(&t, QV_INPUT_FRAMES, &item, 1, NULL, &n);
-        if (i == 3)
-            assert_memory_equal(first, tokens, n);
-        first = i ? first : tokens;
-    }
-}
-
 /* An image with more rows than a chunk gets a dense chunk of its own, which gives what the image
  * gives in a chunk that is asked for. */
 TEST_ON_EACH(an_image_larger_than_a_chunk)
