@@ -43,8 +43,9 @@ def test_help():
     assert "serve" in named and len(named) <= 9, named
     run("--version", "  NVDEC    ", "  FFmpeg   ", "  cuda     ", "  serve    decodes H.264, ")  # which backends run here, or why not
     for name in SUBCOMMANDS:  # one screen of 40 lines and 100 columns
-        lines = run(f"{name} --help", "example:").out.splitlines()
+        lines = run(f"{name} --help", f"usage: qwenvit {name} ", "example:").out.splitlines()
         assert len(lines) <= 40 and max(map(len, lines)) <= 100, name
+    run("cache --help", *(f"  {name[6:]} " for name in SUBCOMMANDS if name.startswith("cache ")))
     # options that subcommands share have their own pages
     assert not re.search("^  --(threads|fps) ", run("encode --help", "--help=device ").out, re.M)
     assert "--model" not in run("encode --help=device", "  --threads N ").out
