@@ -449,7 +449,6 @@ struct arguments {
     const char *backend, *text, *lowering;
     int64_t first, count, threads, chunk;
     uint64_t seed, data_seed;
-    bool list; /* Prints a line before each case, to find a case that never returns. */
 };
 
 static bool
@@ -467,8 +466,6 @@ parse(int argc, char **argv, struct arguments *a)
             a->count = atoll(value);
         else if (!strcmp(argv[i], "--first"))
             a->first = atoll(value);
-        else if (!strcmp(argv[i], "--list"))
-            a->list = atoll(value) != 0;
         else if (!strcmp(argv[i], "--threads"))
             a->threads = atoll(value);
         else if (!strcmp(argv[i], "--chunk"))
@@ -512,7 +509,7 @@ main(int argc, char **argv)
     qv_error err = { 0 };
     if (!parse(argc, argv, &a)) {
         fprintf(stderr, "usage: checkconv [--backend NAME] [--threads N] [--seed N] [--first N] "
-                        "[--count N] [--list 1]\n"
+                        "[--count N]\n"
                         "       checkconv --case TEXT [--lowering NAME] [--chunk N] "
                         "[--data-seed N]\n");
         return 2;
@@ -532,12 +529,6 @@ main(int argc, char **argv)
     }
     for (int64_t i = a.first; i < a.first + a.count && !a.text; i++) {
         struct check_case one = draw_case(a.seed * 1000003 + (uint64_t)i);
-        char line[TEXT];
-        if (a.list)
-            printf("%lld: --data-seed %llu --chunk %lld --case \"%s\"\n", (long long)i,
-                   (unsigned long long)one.seed, (long long)one.chunk,
-                   qv_conv3d_print(&one.desc, line, sizeof line));
-        fflush(stdout);
         check(ctx, one, -1, &counts);
     }
     qv_context_close(&ctx);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * checkop tries every operation of a backend against ref, and times those that are right. Exit
- * codes: 0 all are right, 1 something is wrong, 2 wrong usage, 4 no such backend or device.
+ * checkop tries every operation of a backend against ref. Exit codes: 0 all are right, 1 something
+ * is wrong, 2 wrong usage, 4 no such backend or device.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -24,15 +24,12 @@ static const char usage[] =
     "  --threads N      for backends that have threads (default 0: every core)\n"
     "  --choice N       of Metal's kernels, the first is 0; operations with fewer are skipped\n"
     "  --naive OPS      operations (gemm,norm or all) on simple kernels\n"
-    "  --bench          time the operations of --op or --shapes, if nothing failed\n"
-    "  --json           one JSON object a line\n"
-    "  --list           backends and operations\n"
     "  --selftest       plant faults that must be found (default backend: ref)\n";
 
 struct options {
     const char *backend, *op, *shapes, *naive;
     int64_t seed, count, threads, choice;
-    bool bench, json, list, selftest, help;
+    bool selftest, help;
 };
 
 struct reason {
@@ -46,7 +43,7 @@ struct report {
     const struct side *ref, *side;
     struct family families[QV_OP_COUNT][FILL_COUNT];
     struct reason reasons[MOST_REASONS];
-    int n_reasons, n_ran;
+    int n_reasons;
 };
 
 struct ops {
@@ -102,42 +99,6 @@ watch_crashes(void)
 static const char *const fill_names[FILL_COUNT] = { "exact", "real" };
 
 static void
-print_json_string(const char *s)
-{
-    putchar('"');
-    for (; *s; s++)
-        if (*s == '"' || *s == '\\')
-            printf("\\%c", *s);
-        else if ((unsigned char)*s < ' ')
-            printf("\\u%04x", (unsigned)*s);
-        else
-            putchar(*s);
-    putchar('"');
-}
-
-static void
-print_json_case(const struct report *report, const struct check_case *one,
-                const struct outcome *outcome)
-{
-    char text[OP_TEXT];
-    printf("{\"backend\": \"%s\", \"op\": \"%s\", \"fill\": \"%s\", \"alias\": %s, "
-           "\"seed\": %lld, \"result\": ",
-           report->side->backend->name, qv_op_print(&one->op, text, sizeof text),
-           fill_names[one->fill], one->alias ? "true" : "false", (long long)one->seed);
-    print_json_string(outcome->check        ? check_names[outcome->check]
-                      : outcome->skipped    ? "skipped"
-                      : outcome->mistrusted ? "mistrusted"
-                                            : "passed");
-    /* the error is finite then; a failure's text has these numbers */
-    if (!outcome->skipped && !outcome->check)
-        printf(", \"error\": %.9g, \"tolerance\": %.9g, \"worst_row_nmse\": %.9g", outcome->error,
-               outcome->tolerance, outcome->nmse);
-    printf(", \"text\": ");
-    print_json_string(outcome->text);
-    printf("}\n");
-}
-
-static void
 count_reason(struct report *report, const struct outcome *outcome)
 {
     int i = 0;
@@ -158,10 +119,9 @@ static bool
 summarize(const struct report *report)
 {
     struct family all = { 0 };
-    bool ok = true, table = !report->options->json;
-    if (table)
-        printf("%-10s %-6s %8s %8s %8s %10s\n", report->side->backend->name, "fill", "passed",
-               "failed", "skipped", "mistrusted");
+    bool ok = true;
+    printf("%-10s %-6s %8s %8s %8s %10s\n", report->side->backend->name, "fill", "passed", "failed",
+           "skipped", "mistrusted");
     for (int kind = 0; kind < QV_OP_COUNT; kind++)
         for (int fill = 0; fill < FILL_COUNT; fill++) {
             const struct family *f = &report->families[kind][fill];
@@ -170,21 +130,20 @@ summarize(const struct report *report)
             all.skipped += f->skipped;
             all.mistrusted += f->mistrusted;
             ok = ok && family_ok(f);
-            if (table && (f->passed || f->failed || f->skipped || f->mistrusted))
+            if (f->passed || f->failed || f->skipped || f->mistrusted)
                 printf("%-10s %-6s %8d %8d %8d %10d%s\n", qv_op_name((enum qv_op_kind)kind),
                        fill_names[fill], f->passed, f->failed, f->skipped, f->mistrusted,
                        !f->failed && !family_ok(f) ? "  proves nothing" : "");
         }
-    for (int i = 0; table && i < report->n_reasons; i++)
+    for (int i = 0; i < report->n_reasons; i++)
         printf("skipped %d: %s\n", report->reasons[i].n, report->reasons[i].text);
     if (!all.passed) {
         fprintf(stderr, "%s: no case passed\n", report->side->backend->name);
         ok = false;
     }
-    if (table)
-        printf("%s: %s: %d passed, %d failed, %d skipped, %d mistrusted; seed %lld\n",
-               report->side->backend->name, ok ? "ok" : "FAILED", all.passed, all.failed,
-               all.skipped, all.mistrusted, (long long)report->options->seed);
+    printf("%s: %s: %d passed, %d failed, %d skipped, %d mistrusted; seed %lld\n",
+           report->side->backend->name, ok ? "ok" : "FAILED", all.passed, all.failed, all.skipped,
+           all.mistrusted, (long long)report->options->seed);
     return ok;
 }
 
@@ -196,12 +155,9 @@ run_case(struct report *report, const struct check_case *one)
     write_repro(report, &one->op);
     struct outcome outcome = judge(report->ref, report->side, one);
     family_add(&report->families[one->op.kind][one->fill], &outcome);
-    report->n_ran++;
     if (outcome.skipped && !outcome.check)
         count_reason(report, &outcome);
-    if (report->options->json)
-        print_json_case(report, one, &outcome);
-    else if (outcome.check)
+    if (outcome.check)
         printf("FAILED %s (%s%s): %s\n  %s\n", check_names[outcome.check], fill_names[one->fill],
                one->alias ? ", residual is y" : "", outcome.text, repro);
     fflush(stdout);
@@ -278,46 +234,6 @@ add_random(struct ops *ops, int64_t seed, int64_t count)
     }
 }
 
-/* ---- timing ---------------------------------------------------------------------------------- */
-
-static void
-bench_op(const struct report *report, const struct qv_op *op)
-{
-    struct timing t;
-    char text[OP_TEXT];
-    write_repro(report, op);
-    qv_op_print(op, text, sizeof text);
-    if (!bench(report->ref, report->side, op, (uint64_t)report->options->seed, &t))
-        return; /* the check has printed that it skipped this */
-    double tflops = qv_op_flops(op) / t.median_us / 1e6, gbs = qv_op_bytes(op) / t.median_us / 1e3;
-    if (report->options->json) {
-        printf("{\"backend\": \"%s\", \"op\": \"%s\", \"median_us\": %.3f, \"p90_us\": %.3f, "
-               "\"samples\": %d, \"tflops\": %.6g, \"gbs\": %.6g",
-               report->side->backend->name, text, t.median_us, t.p90_us, t.samples, tflops, gbs);
-        if (t.ref_us > 0)
-            printf(", \"times_ref\": %.6g", t.ref_us / t.median_us);
-        printf("}\n");
-    } else {
-        printf("%12.1f %12.1f %9.4f %9.2f ", t.median_us, t.p90_us, tflops, gbs);
-        if (t.ref_us > 0)
-            printf("%8.1f", t.ref_us / t.median_us);
-        else
-            printf("%8s", "-");
-        printf("  %s\n", text);
-    }
-    fflush(stdout);
-}
-
-static void
-bench_all(const struct report *report, const struct ops *ops)
-{
-    if (!report->options->json)
-        printf("%12s %12s %9s %9s %8s  %s (%s)\n", "median us", "p90 us", "TFLOP/s", "GB/s",
-               "x ref", report->side->backend->name, report->side->caps.device);
-    for (size_t i = 0; i < ops->n; i++)
-        bench_op(report, &ops->ops[i]);
-}
-
 /* ---- backends -------------------------------------------------------------------------------- */
 
 static bool
@@ -352,16 +268,11 @@ check_backend(const struct side *ref, const struct qv_backend *backend,
     if (!open_side(backend, options, &side))
         return EXIT_DEVICE;
     struct report report = { .options = options, .ref = ref, .side = &side };
-    if (!options->json)
-        printf("%s: %s; %zu operations, seed %lld\n", backend->name, side.caps.device, ops->n,
-               (long long)options->seed);
+    printf("%s: %s; %zu operations, seed %lld\n", backend->name, side.caps.device, ops->n,
+           (long long)options->seed);
     for (size_t i = 0; i < ops->n; i++)
         run_op(&report, &ops->ops[i]);
     bool ok = summarize(&report);
-    if (ok && options->bench)
-        bench_all(&report, ops);
-    else if (options->bench)
-        fprintf(stderr, "%s: not timed, because it is not right\n", backend->name);
     side.backend->close(side.dev);
     return ok ? 0 : EXIT_WRONG;
 }
@@ -391,25 +302,9 @@ run_selftest(const struct side *ref, const struct options *options)
     const char *name = options->backend ? options->backend : "ref";
     if (!open_side(qv_backend_find(name), options, &base))
         return EXIT_DEVICE;
-    int result = selftest(ref, &base, (uint64_t)options->seed);
+    int result = selftest(ref, &base);
     base.backend->close(base.dev);
     return result ? EXIT_WRONG : 0;
-}
-
-static int
-list(void)
-{
-    for (const struct qv_backend *const *b = qv_backends; *b; b++)
-        printf("backend %s\n", (*b)->name);
-    for (int kind = 0; kind < QV_OP_COUNT; kind++) {
-        size_t n;
-        const struct qv_field *fields = qv_op_fields((enum qv_op_kind)kind, &n);
-        printf("%s", qv_op_name((enum qv_op_kind)kind));
-        for (size_t i = 0; i < n; i++)
-            printf(" %s%s", fields[i].name, fields[i].kind == QV_FIELD_DTYPE ? "=DTYPE" : "");
-        printf("\n");
-    }
-    return 0;
 }
 
 /* ---- command line ---------------------------------------------------------------------------- */
@@ -443,9 +338,6 @@ parse_options(int argc, char **argv, struct options *o)
         { "--count", NULL, &o->count, NULL, 1000000 },
         { "--threads", NULL, &o->threads, NULL, 1024 },
         { "--choice", NULL, &o->choice, NULL, MOST_CHOICE },
-        { "--bench", NULL, NULL, &o->bench, 0 },
-        { "--json", NULL, NULL, &o->json, 0 },
-        { "--list", NULL, NULL, &o->list, 0 },
         { "--selftest", NULL, NULL, &o->selftest, 0 },
         { "--help", NULL, NULL, &o->help, 0 },
     };
@@ -496,8 +388,6 @@ main(int argc, char **argv)
         return EXIT_USAGE;
     if (options.help)
         return fputs(usage, stdout) < 0;
-    if (options.list)
-        return list();
     if (options.backend && !qv_backend_find(options.backend)) {
         fprintf(stderr, "checkop: backend '%s' is not built in\n", options.backend);
         return EXIT_DEVICE;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The parts of checkop: they fill operands, run one case on a device, judge its result, and time
- * it. */
+/* The parts of checkop: they fill operands, run one case on a device, and judge its result. */
 #pragma once
 
 #include "engine/backend.h"
@@ -138,8 +137,6 @@ struct job *job_open(const struct side *side, const struct data *data, bool alia
                      struct outcome *outcome);
 /* Uploads everything anew, runs, checks guards and inputs, and copies the result. */
 bool job_run(struct job *job, bool slices, void *result, struct outcome *outcome);
-/* Runs n times in one call without checks, to time it. */
-qv_status job_repeat(struct job *job, size_t n, qv_error *err);
 void job_close(struct job *job);
 bool fail_case(struct outcome *outcome, enum check check, const char *format, ...)
 #if defined(__GNUC__)
@@ -176,15 +173,6 @@ void family_add(struct family *family, const struct outcome *outcome);
 /* Returns whether nothing failed, and not everything that ran was mistrusted. */
 bool family_ok(const struct family *family);
 
-/* ---- checkop_bench.c ------------------------------------------------------------------------- */
-
-struct timing {
-    double median_us, p90_us, ref_us; /* ref_us is 0 if ref was not timed */
-    int samples;
-};
-bool bench(const struct side *ref, const struct side *side, const struct qv_op *op, uint64_t seed,
-           struct timing *out);
-
 /* ---- checkop_fault.c: faults that must be found ---------------------------------------------- */
 
-int selftest(const struct side *ref, const struct side *base, uint64_t seed);
+int selftest(const struct side *ref, const struct side *base);

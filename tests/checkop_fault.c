@@ -19,10 +19,7 @@ static struct {
     const struct qv_backend *base;
     const struct fault *fault;
     struct qv_op op;
-    size_t scratch_bytes;
     int runs;
-    /* the operands drawn have nothing that this fault could spoil, so others are tried */
-    bool nothing;
 } now;
 
 struct fault {
@@ -69,11 +66,9 @@ write_gap(struct qv_device *dev, const struct qv_call *call)
     struct data list = { .op = now.op, .bytes = { get(dev, call->operands[0], l.bytes) } };
     void *p = get(dev, call->operands[out], y.bytes);
     int64_t row = 0;
-    while (row < y.rows && segment_of(&list, row).n)
+    while (segment_of(&list, row).n)
         row++;
-    now.nothing = row == y.rows;
-    if (row < y.rows)
-        qv_store(p, y.dtype, element_at(&y, row, y.cols - 1), 0);
+    qv_store(p, y.dtype, element_at(&y, row, y.cols - 1), 0);
     put(dev, call->operands[out], p, y.bytes);
     free(p);
     free(list.bytes[0]);
@@ -104,18 +99,6 @@ write_past_end(struct qv_device *dev, const struct qv_call *call)
 }
 
 static void
-write_past_scratch(struct qv_device *dev, const struct qv_call *call)
-{
-    struct qv_buffer at = call->scratch;
-    if (!at.memory)
-        at = call->operands[qv_op_output(&now.op)];
-    at.offset += at.memory == call->scratch.memory
-                     ? now.scratch_bytes
-                     : qv_op_view(&now.op, qv_op_output(&now.op)).bytes;
-    put(dev, at, "\0", 1);
-}
-
-static void
 scale_column(const struct qv_view *y, unsigned char *p)
 {
     for (int64_t i = 0; i < y->rows; i++)
@@ -135,20 +118,6 @@ flip_last_bit(const struct qv_view *y, unsigned char *p)
 {
     /* in the last element's lowest byte, as hosts are little-endian */
     p[y->bytes - qv_dtype_bytes(y->dtype)] ^= 1;
-}
-
-/* Flips a bit of v, which lies behind q and k in a row. */
-static void
-flip_bit_of_v(struct qv_device *dev, const struct qv_call *call)
-{
-    int out = qv_op_output(&now.op);
-    struct qv_view y = qv_op_view(&now.op, out);
-    struct qv_buffer at = call->operands[out];
-    at.offset += (size_t)(element_at(&y, y.rows / 2, y.cols)) * qv_dtype_bytes(y.dtype);
-    unsigned char *p = get(dev, at, 1);
-    *p ^= 1;
-    put(dev, at, p, 1);
-    free(p);
 }
 
 static void
@@ -172,21 +141,18 @@ change_input(struct qv_device *dev, const struct qv_call *call)
 #define GEMM "gemm m=33 n=200 k=130 alpha=1 bias=1 residual_rows=11 dtype=f32"
 #define GEMM_ZERO "gemm m=33 n=24 k=8 alpha=0 dtype=f32"
 #define NORM "norm rows=17 cols=64 eps=1e-6 dtype=f32"
-#define ROPE "rope rows=12 heads=4 head_dim=16 positions=20 x_stride=96 dtype=f32"
 #define ATTENTION                                                                                  \
     "attention rows=61 segments=9 heads=2 head_dim=16 scale=0.25 q_stride=96 k_stride=96 "         \
     "v_stride=96 dtype=f32"
 #define PATCHIFY "patchify rows=48 patch=4 temporal=2 channels=3 items=5 patches=96 dtype=bf16"
 
-/* Each check has a fault that it alone reports. */
+/* Each check has one fault, which it alone reports. */
 static const struct fault faults[] = {
     { "one wrong row", PATCHIFY, FILL_EXACT, CHECK_EXACT, .spoil = repeat_row },
     { "0.1% in one column", GEMM, FILL_REAL, CHECK_TOLERANCE, .spoil = scale_column },
     { "an element left", NORM, FILL_REAL, CHECK_UNWRITTEN, .spoil = leave_unwritten },
     { "one NaN", GEMM, FILL_REAL, CHECK_NAN, .spoil = write_nan },
     { "write past the end", GEMM, FILL_REAL, CHECK_GUARD, .after = write_past_end },
-    { "scratch overrun", ATTENTION, FILL_REAL, CHECK_GUARD, .after = write_past_scratch },
-    { "one bit between columns", ROPE, FILL_REAL, CHECK_GUARD, .after = flip_bit_of_v },
     { "a row of a gap written", ATTENTION, FILL_REAL, CHECK_OTHERS, .after = write_gap },
     { "one bit by place", GEMM, FILL_REAL, CHECK_MOVED, .spoil = flip_last_bit },
     { "second run: one bit", GEMM, FILL_REAL, CHECK_REPEAT, .spoil = flip_last_bit_in_second_run },
@@ -212,7 +178,6 @@ spoil_output(struct qv_device *dev, const struct qv_call *call)
 static qv_status
 run_faulty(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error *err)
 {
-    bool nothing = now.nothing;
     now.runs++;
     qv_status status = now.base->run(dev, calls, n, err);
     if (!status)
@@ -221,8 +186,6 @@ run_faulty(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_erro
         now.fault->after(dev, calls);
     if (!status && now.fault && now.fault->spoil)
         spoil_output(dev, calls);
-    /* the second run has the same operands, or moved ones */
-    now.nothing = now.runs > 1 ? nothing : now.nothing;
     return status;
 }
 
@@ -232,9 +195,7 @@ prepare_faulty(struct qv_device *dev, const struct qv_op *op, int choice, struct
 {
     if (now.fault && now.fault->no_kernel)
         return qv_fail(err, QV_EUNSUPPORTED, "%s: planted", qv_op_name(op->kind));
-    qv_status status = now.base->prepare(dev, op, choice, out, scratch_bytes, err);
-    now.scratch_bytes = *scratch_bytes;
-    return status;
+    return now.base->prepare(dev, op, choice, out, scratch_bytes, err);
 }
 
 static qv_status
@@ -258,7 +219,7 @@ found(const struct fault *fault, const struct outcome *o)
 
 /* Returns whether the case passes without the fault, and fails as it should with it. */
 static bool
-try_seed(const struct side *ref, const struct side *faulty, const struct fault *fault,
+is_found(const struct side *ref, const struct side *faulty, const struct fault *fault,
          const struct check_case *one)
 {
     now.op = one->op;
@@ -268,12 +229,9 @@ try_seed(const struct side *ref, const struct side *faulty, const struct fault *
     struct outcome clean = judge(ref, faulty, one);
     bool clean_ok = !clean.check && !clean.skipped && (trivial || !clean.mistrusted);
     now.runs = 0;
-    now.nothing = false;
     now.fault = fault;
     struct outcome spoilt = judge(ref, faulty, one);
     bool ok = clean_ok && found(fault, &spoilt);
-    if (now.nothing)
-        return false;
     printf("%-28s %-10s %-6s %s: %s\n", fault->name, qv_op_name(one->op.kind),
            one->fill == FILL_EXACT ? "exact" : "real", ok ? "found" : "NOT FOUND",
            spoilt.skipped      ? "skipped"
@@ -286,30 +244,10 @@ try_seed(const struct side *ref, const struct side *faulty, const struct fault *
     return ok;
 }
 
-static bool
-try_fault(const struct side *ref, const struct side *faulty, const struct fault *fault,
-          uint64_t seed)
-{
-    enum { MOST_SEEDS = 32 };
-    struct check_case one = { .fill = fault->fill, .seed = seed };
-    qv_error err;
-    if (qv_op_parse(fault->op, &one.op, &err) || qv_op_check(&one.op, &err)) {
-        fprintf(stderr, "checkop: %s\n", err.text);
-        return false;
-    }
-    bool ok = try_seed(ref, faulty, fault, &one);
-    for (int i = 1; now.nothing && i < MOST_SEEDS; i++) {
-        one.seed++;
-        ok = try_seed(ref, faulty, fault, &one);
-    }
-    if (now.nothing)
-        printf("%-28s found nothing to spoil\n", fault->name);
-    return ok;
-}
-
 int
-selftest(const struct side *ref, const struct side *base, uint64_t seed)
+selftest(const struct side *ref, const struct side *base)
 {
+    enum { SEED = 1 }; /* with which the attention's segments have a gap */
     struct qv_backend table = *base->backend;
     table.run = run_faulty;
     table.prepare = prepare_faulty;
@@ -317,8 +255,15 @@ selftest(const struct side *ref, const struct side *base, uint64_t seed)
     now.base = base->backend;
     struct side faulty = { &table, base->dev, base->caps, 0 };
     int missed = 0, n = (int)(sizeof faults / sizeof faults[0]);
-    for (int i = 0; i < n; i++)
-        missed += !try_fault(ref, &faulty, &faults[i], seed);
+    for (int i = 0; i < n; i++) {
+        struct check_case one = { .fill = faults[i].fill, .seed = SEED };
+        qv_error err;
+        if (qv_op_parse(faults[i].op, &one.op, &err) || qv_op_check(&one.op, &err)) {
+            fprintf(stderr, "checkop: %s\n", err.text);
+            return 1;
+        }
+        missed += !is_found(ref, &faulty, &faults[i], &one);
+    }
     printf("selftest on %s: %d of %d faults found\n", base->backend->name, n - missed, n);
     return missed ? 1 : 0;
 }

@@ -312,22 +312,11 @@ job_run(struct job *job, bool slices, void *result, struct outcome *outcome)
     if (!write_operands(job, slices, outcome))
         return false;
     qv_error err = { 0 };
-    qv_status status = job_repeat(job, 1, &err);
+    const struct qv_call call = job_call(job);
+    qv_status status = job->side->backend->run(job->side->dev, &call, 1, &err);
+    if (!status)
+        status = job->side->backend->sync(job->side->dev, &err);
     if (status)
         return verb_failed(outcome, "run", status, &err);
     return read_operands(job, result, outcome);
-}
-
-qv_status
-job_repeat(struct job *job, size_t n, qv_error *err)
-{
-    const struct side *side = job->side;
-    struct qv_call *calls = must_alloc(n * sizeof *calls);
-    for (size_t i = 0; i < n; i++)
-        calls[i] = job_call(job);
-    qv_status status = side->backend->run(side->dev, calls, n, err);
-    if (!status)
-        status = side->backend->sync(side->dev, err);
-    free(calls);
-    return status;
 }

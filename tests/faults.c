@@ -34,6 +34,7 @@
 
 #include "command/tool.h"
 #include "decoder_thread.h"
+#include "make_clips.h"
 #include "qwenvit_conv3d.h"
 
 /* ---- calls that are made to fail ------------------------------------------------------------- */
@@ -166,9 +167,9 @@ WRAPPED(int, open, (const char *path, int flags, ...))
 }
 
 /* The files of the jobs. */
-static const char clip_file[] = "clip.y4m", jpeg_file[] = "image.jpg", cut_file[] = "clip.mov",
-                  avc_file[] = "clip.ts", /* Only where FFmpeg has libx264. */
-    tokens_file[] = "tokens.safetensors", image_file[] = "image.png", log_file[] = "log.json";
+static const char clip_file[] = "clip.y4m", jpeg_file[] = "photo.jpg", cut_file[] = "jpegs.mov",
+                  avc_file[] = "x264-sets.ts", tokens_file[] = "tokens.safetensors",
+                  image_file[] = "image.png", log_file[] = "log.json";
 
 int __real_fstat(int fd, struct stat *out);
 
@@ -252,7 +253,7 @@ WRAPPER(avformat_open_input, int,
 enum { FRAMES = 6, WIDTH = 72, HEIGHT = 64, SAMPLED = 4 };
 enum { DEPTH = 4, SIDE = 5, IN = 2, OUT = 3, KERNEL = 2, N_Y = DEPTH * SIDE * SIDE * OUT };
 
-enum { MOST_RGB = 64 * 64 * 3, CUT_S = 3, AVC_S = 7 };
+enum { MOST_RGB = 64 * 64 * 3 };
 
 /* What a job makes in addition to its files. */
 struct made {
@@ -371,13 +372,13 @@ photo(const char *backend, qv_decoder *decoder, struct made *made, qv_error *err
 static qv_status
 cut(const char *backend, qv_decoder *decoder, struct made *made, qv_error *err)
 {
-    return look_at(cut_file, CUT_S, decoder, made->rgb, err);
+    return look_at(cut_file, 0.25, decoder, made->rgb, err); /* its last frame */
 }
 
 static qv_status
 avc(const char *backend, qv_decoder *decoder, struct made *made, qv_error *err)
 {
-    return access(avc_file, F_OK) ? QV_OK : look_at(avc_file, AVC_S, decoder, made->rgb, err);
+    return access(avc_file, F_OK) ? QV_OK : look_at(avc_file, 0.65, decoder, made->rgb, err);
 }
 
 /* The sink of a lasting job notes its results here. */
@@ -658,112 +659,6 @@ make_clip(void)
     fclose(f);
 }
 
-/* A clip with the same JPEG at each second up to CUT_S. */
-static void
-make_cut(AVCodecContext *c, AVPacket *packet)
-{
-    AVFormatContext *mux = NULL;
-    avformat_alloc_output_context2(&mux, NULL, "mov", cut_file);
-    AVStream *stream = avformat_new_stream(mux, NULL);
-    avcodec_parameters_from_context(stream->codecpar, c);
-    stream->time_base = stream->avg_frame_rate = (AVRational){ 1, 1 };
-    bool good = avio_open(&mux->pb, cut_file, AVIO_FLAG_WRITE) >= 0;
-    good = good && avformat_write_header(mux, NULL) >= 0;
-    for (int i = 0; good && i <= CUT_S; i++) {
-        packet->pts = packet->dts = av_rescale_q(i, c->time_base, stream->time_base);
-        packet->duration = av_rescale_q(1, c->time_base, stream->time_base);
-        packet->flags |= AV_PKT_FLAG_KEY;
-        good = av_write_frame(mux, packet) >= 0;
-    }
-    if (good)
-        av_write_trailer(mux);
-    avio_closep(&mux->pb);
-    avformat_free_context(mux);
-}
-
-/* A JPEG whose EXIF data says that it has to be turned. */
-static void
-make_image(void)
-{
-    static const uint8_t exif[] = { 0xff, 0xe1, 0, 34, 'E', 'x', 'i', 'f', 0, 0,  'M', 'M',
-                                    0,    42,   0, 0,  0,   8,   0,   1,   1, 18, 0,   3,
-                                    0,    0,    0, 1,  0,   6,   0,   0,   0, 0,  0,   0 };
-    const AVCodec *codec = avcodec_find_encoder(AV_CODEC_ID_MJPEG);
-    AVCodecContext *c = avcodec_alloc_context3(codec);
-    AVFrame *frame = av_frame_alloc();
-    AVPacket *packet = av_packet_alloc();
-    c->width = frame->width = WIDTH;
-    c->height = frame->height = HEIGHT;
-    c->pix_fmt = AV_PIX_FMT_YUVJ420P;
-    frame->format = AV_PIX_FMT_YUVJ420P;
-    c->time_base = (AVRational){ 1, 1 };
-    if (avcodec_open2(c, codec, NULL) >= 0 && av_frame_get_buffer(frame, 0) >= 0) {
-        for (int p = 0; p < 3; p++)
-            for (int i = 0; i < HEIGHT / (p ? 2 : 1) * frame->linesize[p]; i++)
-                frame->data[p][i] = (uint8_t)(i * (p + 3) % 251);
-        avcodec_send_frame(c, frame);
-        avcodec_receive_packet(c, packet);
-    }
-    FILE *f = fopen(jpeg_file, "wb");
-    if (packet->size > 2) {
-        fwrite(packet->data, 1, 2, f);
-        fwrite(exif, 1, sizeof exif, f);
-        fwrite(packet->data + 2, 1, (size_t)packet->size - 2, f);
-    }
-    fclose(f);
-    make_cut(c, packet);
-    av_packet_free(&packet);
-    av_frame_free(&frame);
-    avcodec_free_context(&c);
-}
-
-/* A clip of H.264 in groups of three frames, with parameter sets in front of each group. A fault
- * that drops something still leaves these. */
-static void
-make_avc(void)
-{
-    const AVCodec *codec = avcodec_find_encoder_by_name("libx264");
-    AVCodecContext *c = codec ? avcodec_alloc_context3(codec) : NULL;
-    AVFormatContext *mux = NULL;
-    AVFrame *frame = av_frame_alloc();
-    AVPacket *packet = av_packet_alloc();
-    if (!c)
-        return;
-    av_log_set_level(AV_LOG_ERROR);
-    avformat_alloc_output_context2(&mux, NULL, "mpegts", avc_file);
-    AVStream *stream = avformat_new_stream(mux, NULL);
-    c->width = frame->width = WIDTH;
-    c->height = frame->height = HEIGHT;
-    c->pix_fmt = AV_PIX_FMT_YUV420P;
-    frame->format = AV_PIX_FMT_YUV420P;
-    c->time_base = (AVRational){ 1, 1 };
-    c->framerate = (AVRational){ 1, 1 };
-    c->gop_size = 3;
-    c->thread_count = 1;
-    c->max_b_frames = 0;
-    bool good = avcodec_open2(c, codec, NULL) >= 0 && av_frame_get_buffer(frame, 0) >= 0 &&
-                avcodec_parameters_from_context(stream->codecpar, c) >= 0 &&
-                avio_open(&mux->pb, avc_file, AVIO_FLAG_WRITE) >= 0 &&
-                avformat_write_header(mux, NULL) >= 0;
-    for (int i = 0; good && i <= AVC_S + 1; i++) {
-        for (int p = 0; p < 3; p++)
-            memset(frame->data[p], 20 * i + p, (size_t)(HEIGHT / (p ? 2 : 1) * frame->linesize[p]));
-        frame->pts = i;
-        good = avcodec_send_frame(c, i <= AVC_S ? frame : NULL) >= 0;
-        while (good && avcodec_receive_packet(c, packet) >= 0) {
-            av_packet_rescale_ts(packet, c->time_base, stream->time_base);
-            good = av_write_frame(mux, packet) >= 0;
-        }
-    }
-    if (good)
-        av_write_trailer(mux);
-    avio_closep(&mux->pb);
-    avformat_free_context(mux);
-    av_packet_free(&packet);
-    av_frame_free(&frame);
-    avcodec_free_context(&c);
-}
-
 /* Makes each call of a job fail in turn, or with `only`, its name and a number, that one. Returns
  * how many calls failed. */
 static long
@@ -812,8 +707,10 @@ main(int argc, char **argv)
                                        * before a crash. */
     json_set_alloc_funcs(malloc_json, free);
     make_clip();
-    make_image();
-    make_avc();
+    clip_write(jpeg_file);
+    clip_write(cut_file);
+    if (clip_is_possible(avc_file))
+        clip_write(avc_file);
     const char *backend = argv[2];
     long n_calls = 0;
     for (size_t i = 0; i < N_JOBS; i++)

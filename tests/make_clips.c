@@ -874,6 +874,7 @@ static const recipe recipes[] = {
     { "image.mp4", STILL_PNG },
     { "cut.png", STILL_PNG, .edit = cut_half },
     { "still.jpg", STILL_JPEG },
+    { "photo.jpg", STILL_JPEG, .packet = orient },
     { "huge.jpg", STILL_JPEG, .edit = huge_jpeg },
     { "scans.jpg", .make = make_scans_jpeg },
     { "cut.gif", 1, .encoder = "gif", OF(GRAY8, false), .edit = cut_half },
@@ -902,6 +903,9 @@ static const recipe recipes[] = {
     { "whole.ts", 40, .encoder = "mpeg2video" },
     { "whole.m4v", 40, .muxer = "m4v" },
     { "whole.gif", 20, .encoder = "gif", OF(GRAY8, false) },
+    { "jpegs.mov", 4, .encoder = "mjpeg", OF(YUVJ420P, true) },
+    /* parameter sets in front of each group of three: what drops something leaves others */
+    { "x264-sets.ts", 8, X264(":g=3:bf=0") },
     { "x264.mp4", 40, X264(""), .muxer_options = "moov_size=1800" },
     { "vp8.webm", 20, ENCODER("libvpx", "cpu-used=8:deadline=realtime") },
     { "x265.mp4", 40, ENCODER("libx265", "x265-params=log-level=none:bf=2"),

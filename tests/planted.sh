@@ -27,8 +27,6 @@ while read -r fault; do
     echo "bad $n_bad.mp4" >> list.txt
 done << END
 deaf
-deaf and dumb
-exit 0
 exit 7
 opening exit 8
 signal 9
@@ -36,15 +34,8 @@ signal 11
 end 5
 end 6
 end 7
-end 8
-opening end 8
 rate nan
-rate huge
-header nan
-duration nan
 busy above
-damage above
-image rate
 frames
 garbage
 END

@@ -2,20 +2,17 @@
 # SPDX-License-Identifier: MIT
 """Compares rates, numbers of frames and seconds with those that follow from the packets that ffprobe prints.
 
-    rates.py MEDIA_DUMP FOLDER [--clips WRITE_CLIPS] [--sweep N] [--seed S] [--ffmpeg VERSION] [FILE..]
+    rates.py MEDIA_DUMP FOLDER [--clips WRITE_CLIPS] [--ffmpeg VERSION] [FILE..]
 
 MEDIA_DUMP is tests/media_dump of a build; clips are made in FOLDER. Without FILE: clips of many containers, and those of
-WRITE_CLIPS. --sweep: N clips more, drawn from containers, rates, lengths of 1 to 120 s, B-frames, fragments, cuts and
-variable rates, which takes about half a second for each. --ffmpeg: the version of libavformat that MEDIA_DUMP is linked
-with; another ffprobe may read other packets, so the test is skipped (77) then. Where torchcodec is installed and uses the
-same FFmpeg, it must agree, too.
+WRITE_CLIPS. --ffmpeg: the version of libavformat that MEDIA_DUMP is linked with; another ffprobe may read other packets, so
+the test is skipped (77) then. Where torchcodec is installed and uses the same FFmpeg, it must agree, too.
 """
 import argparse
 import concurrent.futures
 import json
 import math
 import os
-import random
 import re
 import shutil
 import subprocess
@@ -100,7 +97,6 @@ KINDS = [
     *[(f"variable-{codec}.{end}", f"-vf {VARIABLE} -fps_mode vfr -c:v {codec}", "") for codec, end in (
         ("libvpx", "webm"), ("libtheora", "ogv"), ("gif", "gif"), ("apng", "apng"))],
 ]
-RATES = ("10", "12", "15", "24000/1001", "24", "25", "30000/1001", "30", "48", "50", "60000/1001", "60")
 
 
 def ffmpeg(*words):
@@ -126,40 +122,6 @@ def make_kinds():
     return made + [to for of, to in cuts if ffmpeg("-ss", "0.4", "-i", of, "-t", "1", "-c", "copy", to)]
 
 
-def draw_one(chance):
-    """Returns a clip of the sweep: its source, and ffmpeg's words."""
-    frames, rate = chance.choice((0, 2)), chance.choice(RATES)
-    seconds = round(chance.choice((chance.uniform(1, 6), chance.uniform(1, 120))), 3)
-    end, muxer = chance.choice((
-        ("mp4", ""), ("mp4", ""), ("mp4", "-movflags frag_keyframe+empty_moov"), ("mp4", "-movflags frag_every_frame+empty_moov"),
-        ("mp4", "-use_editlist 0"), ("mp4", "-video_track_timescale 90000"), ("mp4", "-video_track_timescale 1000"), ("mov", ""), ("mkv", ""),
-        ("mkv", ""), ("mkv", "-cluster_time_limit 100"), ("flv", ""), ("ts", ""), ("avi", ""), ("asf", ""), ("nut", "")))
-    words = muxer.split()
-    cut = ["-ss", str(round(chance.uniform(0.01, 100), 3))] if chance.random() < 0.4 else []
-    if chance.random() < 0.3 and not frames and end != "avi":  # times move, and stay in order
-        how = chance.choice(("N*{d}+mod(N*N\\,7)*{d}/9", "if(lt(N\\,40)\\,N*{d}\\,(N*5-160)*{d})", "N*{d}*(1+N/900)", "N*{d}+if(gt(N\\,20)\\,3/TB\\,0)"))
-        step = f"1/({rate})/TB"
-        words = ["-bsf:v", "setts=ts=" + how.format(d=f"({step})"), *words]
-    elif chance.random() < 0.15:  # packets lost
-        words = ["-bsf:v", f"noise=drop='not(mod(n\\,{chance.randint(5, 40)}))*gt(n\\,3)'", *words]
-    return (frames, rate), [*cut, "-i", None, "-t", str(seconds), "-c", "copy", *words], end
-
-
-def make_sweep(n, seed):
-    chance = random.Random(seed)
-    drawn = [draw_one(chance) for _ in range(n)]
-    sources = {of: f"source-{i}.mp4" for i, of in enumerate(sorted({of for of, _, _ in drawn}))}
-    each(lambda item: ffmpeg("-f", "lavfi", "-i", f"testsrc2=s=32x32:r={item[0][1]}:d=222", *H264.split(), str(item[0][0]), "-g", "97", item[1]),
-         sources.items())
-
-    def make(numbered):
-        i, (of, words, end) = numbered
-        name = f"sweep-{i}.{end}"
-        return name if ffmpeg(*[sources[of] if word is None else word for word in words], name) else None
-
-    return [name for name in each(make, enumerate(drawn)) if name]
-
-
 def version():
     done = subprocess.run(["ffprobe", "-version"], capture_output=True, text=True)
     return re.search(r"libavformat +([\d. ]+) /", done.stdout)[1].replace(" ", "")
@@ -172,8 +134,6 @@ def main():
     p.add_argument("files", nargs="*")
     p.add_argument("--clips")
     p.add_argument("--ffmpeg")
-    p.add_argument("--sweep", type=int, default=0)
-    p.add_argument("--seed", type=int, default=1)
     o = p.parse_args()
     if not shutil.which("ffmpeg") or not shutil.which("ffprobe"):
         print("ffmpeg and ffprobe are not installed (tools/deps.sh tests), skipped")
@@ -190,7 +150,6 @@ def main():
         files, least = make_kinds(), 20
         if clips:
             files += subprocess.run([clips], capture_output=True, text=True, check=True).stdout.split()
-        files += make_sweep(o.sweep, o.seed)
     found = each(lambda path: check(tool, path), files)
     wrong = [f"{path}: {words}" for path, words in zip(files, found) if words]
     n = sum(words is not None for words in found)

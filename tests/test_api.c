@@ -209,24 +209,6 @@ TEST(chunks_do_not_depend_on_length)
     }
 }
 
-/* This holds in whichever row the NaN is. */
-TEST(a_nan_is_the_worst_distance)
-{
-    enum { ROWS = 3, COLS = 2 };
-    const float truth[ROWS * COLS] = { 1, 2, 3, 4, 5, 6 };
-    for (int i = -1; i < ROWS * COLS; i++) {
-        float x[ROWS * COLS];
-        double mean, worst;
-        memcpy(x, truth, sizeof x);
-        x[1] = 2.5f;
-        if (i >= 0)
-            x[i] = NAN;
-        row_distance(x, truth, ROWS, COLS, &mean, &worst);
-        assert_true(i < 0 ? fabs(worst - 0.5 / sqrt(5)) < 1e-12 && fabs(3 * mean - worst) < 1e-12
-                          : isnan(worst) && isnan(mean));
-    }
-}
-
 /* Asserts that a and b [bytes] are equal up to roundings. */
 static void
 assert_near(const struct tiny *t, const float *a, const float *b, size_t bytes)
@@ -319,21 +301,6 @@ TEST_ON_EACH(a_caller_ends_it_between_chunks)
     p = (struct patience){ .most = PAIRS };
     float *again = tiny_encode(&t, QV_INPUT_FRAMES, items, PAIRS, &options, &bytes);
     assert_memory_equal(whole, again, bytes);
-}
-
-TEST_ON_EACH(several_sizes_through_one_model)
-{
-    const int64_t grids[][2] = { { 2, 2 }, { 8, 2 }, { 4, 6 }, { 2, 2 } };
-    size_t n;
-    float *first = NULL;
-    for (size_t i = 0; i < 4; i++) {
-        uint8_t *frames = tiny_frames(&t, 2, grids[i][0], grids[i][1], 5);
-        const qv_item item = { .data = frames, .grid_thw = { 1, grids[i][0], grids[i][1] } };
-        float *tokens = tiny_encode(&t, QV_INPUT_FRAMES, &item, 1, NULL, &n);
-        if (i == 3)
-            assert_memory_equal(first, tokens, n);
-        first = i ? first : tokens;
-    }
 }
 
 /* An image with more rows than a chunk gets a dense chunk of its own, which gives what the image

@@ -283,38 +283,6 @@ TEST(test_precedence)
     }
 }
 
-/* The rule for the record that counts, with many keys; each key is found. */
-TEST(test_many_that_changed)
-{
-    enum { N = 3000 };
-    const char *dir = temp_path("cache");
-    qv_cache_source source = some_source;
-    for (int run = 0; run < 3;
-         run++) { /* The first run writes all keys. In the second the files have changed, in the
-                   * third they have not. */
-        qv_cache_writer *w = open_writer(dir, &tiny, 0);
-        for (int k = 0; k < N; k++)
-            if (k % 3 >= run || run == 0) {
-                source.mtime_ns = run == 1 ? 2 : 1;
-                write_source(w, &tiny, key_name(k), &source, run ? QV_EFORMAT : QV_OK);
-            }
-        close_writer(&w);
-    }
-    qv_cache *c = open_cache(dir);
-    const qv_cache_info info = cache_info(c);
-    assert_int_equal(info.n_ok, 2 * N / 3); /* For the others the second run counts. */
-    assert_int_equal(info.n_failed, N / 3);
-    for (int k = 0; k < N; k++) {
-        qv_cache_item item, again;
-        assert_ok(qv_cache_find(c, key_name(k), &item, ERR));
-        assert_non_null(item.key);
-        assert_int_equal(item.status, k % 3 == 1 ? QV_EFORMAT : QV_OK);
-        assert_ok(qv_cache_at(c, item.index, &again, ERR));
-        assert_string_equal(again.key, key_name(k));
-    }
-    check_all(c);
-}
-
 /* The parts of a run that knows what is there come later, even if the clock was set back. */
 TEST(test_later)
 {

@@ -237,20 +237,6 @@ TEST(images_of_many_sizes_fill_chunks)
     }
 }
 
-/* As many fit as there are rows for; in a larger chunk there are more. */
-TEST(small_images_fill_large_chunks)
-{
-    enum { N = 1000 };
-    static struct qv_pack_run waiting[N];
-    for (size_t i = 0; i < N; i++)
-        waiting[i] = (struct qv_pack_run){ { .patches = 256, .segments = 1 }, 1 };
-    for (int d = 3; d < N_DEVICES; d++) {
-        struct qv_capacity c = qv_capacity_pack(&devices[d], &plain, 0);
-        if (c.patches % 256 == 0)
-            assert_true(fill_of(&c, waiting, N) == 1);
-    }
-}
-
 /* Frame pairs are packed and not clips, so with small pairs hardly any of a chunk is empty,
  * however long clips are. */
 TEST(pairs_of_clips_fill_chunks)
@@ -527,18 +513,4 @@ TEST(windows_bound_a_chunk)
     int64_t taken[QV_FEEDER_PIECES];
     assert_int_equal(qv_pack_choose(&pack, waiting, 3, taken), 2);
     assert_int_equal(taken[2], 1);
-}
-
-/* Whatever the items are, every one goes, into chunks that hold it. */
-TEST(any_items_go_in_turn)
-{
-    enum { N = 2000 };
-    static struct qv_pack_run waiting[N];
-    const struct qv_capacity c = { .patches = 640, .segments = 8 };
-    uint32_t seed = 1;
-    for (size_t i = 0; i < N; i++) {
-        const int64_t rows = 4 + 4 * (int64_t)((test_random(&seed) >> 8) % 160);
-        waiting[i] = (struct qv_pack_run){ { rows, 1, 0, 0 }, 1 + (seed >> 24) % 40 };
-    }
-    fill_of(&c, waiting, N);
 }

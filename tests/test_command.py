@@ -43,8 +43,9 @@ def test_help():
     assert "serve" in named and len(named) <= 9, named
     run("--version", "  NVDEC    ", "  FFmpeg   ", "  cuda     ", "  serve    decodes H.264, ")  # which backends run here, or why not
     for name in SUBCOMMANDS:  # one screen of 40 lines and 100 columns
-        lines = run(f"{name} --help", "example:").out.splitlines()
+        lines = run(f"{name} --help", f"usage: qwenvit {name} ", "example:").out.splitlines()
         assert len(lines) <= 40 and max(map(len, lines)) <= 100, name
+    run("cache --help", *(f"  {name[6:]} " for name in SUBCOMMANDS if name.startswith("cache ")))
     # options that subcommands share have their own pages
     assert not re.search("^  --(threads|fps) ", run("encode --help", "--help=device ").out, re.M)
     assert "--model" not in run("encode --help=device", "  --threads N ").out
@@ -95,6 +96,8 @@ def test_usage():
          (f"info {MODEL} --backend ref --naive gemm", "no naive kernels"),
          (f"info {MODEL} --backend ref:x", '"ref:x"'),
          ("synth --clip x.avi", "--clip x.avi: this file must end in .mp4"),
+         *((f"{ENCODE} grey.ppm -o {name}", f"{name}: this file must end in .safetensors") for name in ("x.png", "x.safetensor")),
+         (f"{ENCODE} grey.ppm -o y --drawing x.jpg", "--drawing x.jpg: this file must end in .png"),
          ("verify", "--model DIR is required"),
          (f"{VERIFY} --against a --against-backend ref", "exclude each other"),
          (f"{VERIFY} --grid 1,3,4", "multiples of 2"), (f"{VERIFY} --grid 1,8194,4", "up to 8192"))

@@ -480,23 +480,6 @@ TEST(pairs_are_the_same_bits_alone_and_packed)
         check_pairs(real);
 }
 
-/* Black, white and the loudest frames: finite tokens. */
-TEST(extreme_frames_stay_finite)
-{
-    struct tiny t = open_on(NULL);
-    uint8_t *frames = tiny_frames(&t, FRAMES, GRID_H, GRID_W, 7);
-    for (int kind = 0; kind < 3; kind++) {
-        size_t bytes;
-        for (size_t i = 0; i < FRAMES * frame_bytes(&t); i++)
-            frames[i] = kind == 0 ? 0 : kind == 1 ? 255 : (uint8_t)(i % 2 * 255);
-        const qv_item clip = clip_of(frames, FRAMES);
-        float *tokens = tiny_encode(&t, QV_INPUT_FRAMES, &clip, 1, NULL, &bytes);
-        for (size_t i = 0; i < bytes / sizeof *tokens; i++)
-            assert_true(isfinite(tokens[i]));
-    }
-    tiny_close(&t);
-}
-
 /* Tests that each operation names the kernel that runs it, and says why if that is a fallback. */
 TEST(kernels_have_names)
 {

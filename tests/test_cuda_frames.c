@@ -235,64 +235,6 @@ TEST(more_frames_than_lie_between_the_passes_at_once)
         3);
 }
 
-/* ---- planted faults -------------------------------------------------------------------------- */
-
-static void
-swap_channels(struct work *w)
-{
-    for (size_t i = 0; i < w->r.n_views; i++) {
-        w->views[i].data += 2;
-        w->views[i].step[3] = -1;
-    }
-}
-static void
-begin_a_pixel_later(struct work *w)
-{
-    w->r.across.start[w->out_w / 2]++;
-}
-static void
-begin_a_row_later(struct work *w)
-{
-    w->r.down.start[w->out_h / 2]++;
-}
-static void
-lose_a_weight(struct work *w)
-{
-    w->r.down.weights[w->r.down.taps / 2] = 0;
-}
-static void
-change_a_weight(struct work *w)
-{
-    w->r.across.weights[w->r.across.taps / 2] += 1 << w->r.across.precision >> 6;
-}
-static void
-lose_a_bit(struct work *w)
-{
-    w->r.across.precision--;
-}
-static void
-repeat_the_first_view(struct work *w)
-{
-    w->views[1].data = w->views[0].data;
-}
-
-TEST(planted_faults_are_found)
-{
-    static void (*const faults[])(struct work *) = {
-        swap_channels,   begin_a_pixel_later, begin_a_row_later,     lose_a_weight,
-        change_a_weight, lose_a_bit,          repeat_the_first_view,
-    };
-    EACH (fault, faults) {
-        struct work w = { .n = 2, .in_h = 90, .in_w = 80, .out_h = 28, .out_w = 56 };
-        open_work(&w, 1);
-        assert_int_equal(count_wrong(&w, 0), 0);
-        (*fault)(&w);
-        if (!count_wrong(&w, 0))
-            fail_msg("fault %d was not found", (int)(fault - faults));
-        close_work(&w);
-    }
-}
-
 /* ---- the verbs ------------------------------------------------------------------------------- */
 
 static qv_status

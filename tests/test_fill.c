@@ -143,17 +143,6 @@ TEST(what_is_there_is_left_alone)
     expect_fill(&f, 1, 1, 0, 2, 1);
 }
 
-TEST(another_model_is_refused)
-{
-    struct filler f = { .enough = 0 };
-    expect_fill(&f, 4, 3, 1, 0, 0);
-    expect_error(QV_EFORMAT, "model_type", fill_with(&f, QV_GOLDEN "/qwen3_5", IMAGES, ERR));
-    f.o.no_deepstack = true;
-    expect_error(QV_EFORMAT, "n_deepstack", fill_with(&f, QV_GOLDEN "/qwen3_vl", IMAGES, ERR));
-    f.o.no_deepstack = false;
-    expect_fill(&f, 0, 0, 0, 3, 1);
-}
-
 TEST(a_run_that_is_stopped_seals_what_is_done)
 {
     enum { MANY = 60 };

@@ -518,28 +518,6 @@ TEST(test_job)
     assert_int_equal(run_job(&t, "no driver", QV_DECODE_GPU, &gpu), QV_EBACKEND);
 }
 
-/* In a job, cores that the GPU's clips leave free decode other clips. */
-TEST(test_both)
-{
-    static const char *const faults[] = { "", "crash 200" };
-    struct tiny t = tiny_open("ref", QV_F32, 1);
-    struct results cpu, both;
-    clip_write("x264-pyramid.mkv");
-    assert_int_equal(run_job(&t, "", QV_DECODE_CPU, &cpu), QV_OK);
-    assert_int_equal(cpu.by[QV_DECODE_CPU], CLIPS);
-    cores = 26; /* two beyond what the GPU's clips have */
-    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
-        assert_int_equal(run_job(&t, faults[i], QV_DECODE_GPU, &both), QV_OK);
-        assert_memory_equal(both.tokens, cpu.tokens, sizeof cpu.tokens);
-        assert_int_equal(both.by[QV_DECODE_CPU] + both.by[QV_DECODE_GPU], CLIPS);
-        assert_in_range(both.by[QV_DECODE_CPU], 1, CLIPS);
-        assert_in_range(both.by[QV_DECODE_GPU], i ? 0 : 12, CLIPS - 1);
-        if (!i)
-            assert_string_equal(both.why, "a core was free first");
-    }
-    cores = 0;
-}
-
 /* Unasked, a job of many clips has the GPU of its model decode as well, where that is locked in;
  * and whatever there is instead of such a GPU, its clips are decoded, in words. */
 TEST(test_auto)
@@ -634,35 +612,6 @@ TEST(test_cache)
         qv_cache_close(&cache);
     }
     cores = 0;
-    on_cuda = false;
-}
-
-/* A cache that the CPU began is continued by the GPU. */
-TEST(test_cache_goes_on)
-{
-    struct tiny t = tiny_open("ref", QV_F32, 1);
-    clip_write("x264.mp4");
-    on_cuda = true;
-    for (int gpu = 0; gpu < 2; gpu++) {
-        qv_decoder *decoder = start_gpu("");
-        const qv_cache_fill_options o = { .clip = { .decoder = decoder,
-                                                    .decode = gpu ? QV_DECODE_GPU : QV_DECODE_CPU,
-                                                    .max_pixels = 12 * 32 * 32 } };
-        qv_cache_fill *fill = NULL;
-        qv_cache_fill_counts counts;
-        bool wanted[2];
-        assert_int_equal(qv_cache_fill_open(temp_path("both"), &o, &fill, NULL), QV_OK);
-        for (int i = 0; i <= gpu; i++)
-            assert_int_equal(qv_cache_fill_add(fill, i ? "1" : "0", "x264.mp4", NULL, &wanted[i],
-                                               NULL),
-                             QV_OK);
-        assert_int_equal(wanted[0], !gpu);
-        assert_int_equal(qv_cache_fill_end(fill, &t.model, 1, NULL), QV_OK);
-        qv_cache_fill_get_counts(fill, &counts);
-        assert_int_equal(counts.done, 1);
-        assert_int_equal(decoder->gpus->at[0].now.given, gpu);
-        qv_cache_fill_close(&fill);
-    }
     on_cuda = false;
 }
 

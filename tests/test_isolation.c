@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -102,24 +101,6 @@ TEST(test_faults)
     }
 }
 
-/* Reads clips with faults in between and beside a good clip, whose frames must be what they are
- * alone. */
-TEST(test_neighbour)
-{
-    const qv_clip_options good = { .decoder = start("none") };
-    qv_decoder *bad = start("segv");
-    for (int round = 0; round < 2; round++) {
-        qv_clip *clip = open_clip(CLIP, &good);
-        const qv_outcome info = clip_info(clip);
-        assert_true(info.width == 320 && info.height == 256 && info.n_frames == N_FRAMES);
-        expect_frames(clip, frames[round][0], 2);
-        for (int i = 0; round && i < 3; i++) /* One program goes on making processes. */
-            assert_int_equal(read_with(bad).status, QV_EFORMAT);
-        expect_frames(clip, frames[round][2], N_FRAMES - 2);
-    }
-    assert_memory_equal(frames[0], frames[1], sizeof frames[0]);
-}
-
 TEST(test_memory)
 {
     qv_clip_options options = { .decoder = start("none"), .decode_memory = 1 << 28 };
@@ -151,16 +132,6 @@ TEST(test_programs)
     r = read_clip(CLIP, NULL);
     if (r.status)
         assert_non_null(strstr(r.error.text, "qwenvit-decoder"));
-}
-
-/* Closes a clip in the middle of a frame that never ends. */
-TEST(test_close_hung)
-{
-    qv_clip *clip = open_clip(CLIP, &(qv_clip_options){ .decoder = start("hang") });
-    usleep(100000);
-    const double began_s = qv_seconds();
-    test_end(clip);
-    assert_true(qv_seconds() - began_s < 5);
 }
 
 /* Reads many clips at once from several threads through one program. */
@@ -303,29 +274,6 @@ TEST(test_killed_in_a_clip)
     assert_int_equal(qv_clip_read(clip, frames[0][0], 1, &got, NULL, NULL), QV_EBACKEND);
     open_clip(CLIP, &hang);
     assert_int_equal(hang.decoder->starts, 3);
-}
-
-/* The program that asked for frames is gone. What it started must not stay, not even in a loop. */
-TEST(test_orphan)
-{
-    /* Orphans become our children. */
-    assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), 0);
-    const pid_t child = fork();
-    if (!child) {
-        const qv_clip_options options = { .decoder = start("hang") };
-        qv_clip *clip = NULL;
-        const qv_status status = qv_clip_open(CLIP, NULL, NULL, &options, &clip, NULL);
-        usleep(100000);
-        _exit(status ? 1 : 0);
-    }
-    int how, ended = 0;
-    alarm(60);
-    /* It noticed, or it was killed. */
-    for (pid_t pid = wait(&how); pid > 0; pid = wait(&how), ended++)
-        assert_true(WIFEXITED(how) ? WEXITSTATUS(how) == 0 : WTERMSIG(how) == SIGKILL);
-    alarm(0);
-    prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
-    assert_int_equal(ended, 3); /* The child, its program, and the clip's process. */
 }
 
 /* ---- the program by itself ------------------------------------------------------------------- */

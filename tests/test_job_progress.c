@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Tests a job's progress. Any thread may ask for it until qv_job_end returns, whatever the job is
- * doing, and the stage that it names as the limit is the one that limits, however early it is
- * asked.
- */
+/* Tests that the stage which a job's progress names as the limit is the one that limits, however
+ * early it is asked. */
 #include "test.h"
 
 #include <unistd.h>
 
-#include "asker.h"
+#include "qwenvit_clips.h"
 #include "tiny.h"
 
 static qv_status
@@ -39,32 +36,6 @@ add(qv_job *job, const uint8_t *frames, const int64_t g[3])
     };
     assert_ok(qv_job_add(job, &s, ERR));
 }
-
-/* Hundreds of items are reported as cancelled, and freed, while another thread asks for progress,
- * which looks at all items. */
-TEST(progress_may_be_asked_for_until_the_end)
-{
-    enum { MANY = 500, TURNS = 6 };
-    struct tiny t = tiny_open("ref", QV_F32, 1);
-    static const int64_t grid[3] = { 1, 4, 4 };
-    uint8_t *frames = tiny_frames(&t, 2, grid[1], grid[2], 1);
-    useconds_t slow_us = 1000;
-    for (int turn = 0; turn < TURNS; turn++) {
-        struct asker asker = { 0 };
-        qv_job *job = job_open(&t, (qv_job_options){ .decoders = 1 + turn % 3 }, &slow_us);
-        asker_start(&asker, job);
-        while (!atomic_load(&asker.asked)) /* a busy machine may start the thread late */
-            usleep(100);
-        for (int i = 0; i < MANY; i++)
-            add(job, frames, grid);
-        qv_job_cancel(job);
-        assert_ok(qv_job_end(job, ERR));
-        asker_stop(&asker);
-        qv_job_close(&job);
-    }
-}
-
-/* ---- what limits ----------------------------------------------------------------------------- */
 
 static const struct qv_backend *quick;
 

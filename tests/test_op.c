@@ -376,6 +376,8 @@ TEST(test_equality)
     assert_false(qv_op_equal(&a, &b));
 }
 
+/* checkop shows the others: a kernel that leaves a part of an operand out, or writes beyond it, is
+ * found there. */
 static void
 assert_operand(const char *text, int i, const char *name, int64_t rows, int64_t cols,
                qv_dtype dtype, size_t bytes)
@@ -401,62 +403,30 @@ TEST(test_operands)
     for (int kind = 0; kind < QV_OP_COUNT; kind++)
         assert_int_equal(qv_op_n_operands((enum qv_op_kind)kind), n[kind]);
     assert_int_equal(qv_op_n_operands(QV_OP_COUNT), 0);
+    const char *gemm = legal[QV_OP_gemm], *conv = legal[QV_OP_conv];
     assert_operand(legal[QV_OP_patchify], 0, "frames", 72, 16 * 16 * 3, QV_U8, 72 * 768);
-    assert_operand(legal[QV_OP_patchify], 1, "places", 5, 4, QV_I32, 80);
-    assert_operand(legal[QV_OP_patchify], 2, "norms", 5, 6, QV_F32, 120);
-    assert_operand(legal[QV_OP_patchify], 3, "coords", 48, 4, QV_I32, 768);
-    assert_operand(legal[QV_OP_patchify], 4, "y", 48, 1536, QV_BF16, 48 * 1536 * 2);
-    assert_operand(legal[QV_OP_convert], 0, "x", 1, 7, QV_F32, 28);
     assert_operand(legal[QV_OP_convert], 1, "y", 1, 7, QV_BF16, 14);
-    const char *gemm = legal[QV_OP_gemm];
-    assert_operand(gemm, 0, "x", 760, 1536, QV_BF16, 760 * 1536 * 2);
     assert_operand(gemm, 1, "w", 1024, 1536, QV_BF16, 1024 * 1536 * 2);
-    assert_operand(gemm, 2, "bias", 1, 1024, QV_BF16, 2048);
     assert_operand(gemm, 3, "residual", 380, 1024, QV_BF16, 380 * 1024 * 2);
-    assert_operand(gemm, 4, "y", 760, 1024, QV_BF16, 760 * 1024 * 2);
     assert_operand("gemm m=1 n=1 k=1 dtype=f32", 2, "bias", 0, 0, QV_F32, 0);
     assert_operand("gemm m=1 n=1 k=1 dtype=f32", 3, "residual", 0, 0, QV_F32, 0);
-    assert_operand(legal[QV_OP_norm], 1, "weight", 1, 5, QV_F32, 20);
     assert_operand(legal[QV_OP_norm], 2, "bias", 0, 0, QV_F32, 0);
-    assert_operand(legal[QV_OP_norm], 3, "y", 3, 5, QV_F32, 60);
-    assert_operand(legal[QV_OP_rope], 0, "cos", 20, 18, QV_F32, 1440);
-    assert_operand(legal[QV_OP_rope], 1, "sin", 20, 18, QV_F32, 1440);
-    assert_operand(legal[QV_OP_rope], 2, "coords", 12, 4, QV_I32, 192);
     assert_operand(legal[QV_OP_rope], 3, "x", 12, 288, QV_BF16, (11 * 432 + 288) * 2);
     static const char equal[] = "attention rows=10 segments=2 segment_rows=5 heads=3 head_dim=16 "
                                 "dtype=f32";
     assert_operand(legal[QV_OP_attention], 0, "list", 4, 4, QV_I32, 64);
-    assert_operand(legal[QV_OP_attention], 1, "q", 10, 48, QV_F32, (9 * 144 + 48) * 4);
     assert_operand(legal[QV_OP_attention], 3, "v", 10, 48, QV_F32, (9 * 144 + 48) * 4);
-    assert_operand(legal[QV_OP_attention], 4, "y", 10, 48, QV_F32, 1920);
     assert_operand(equal, 0, "list", 0, 0, QV_I32, 0);
     assert_operand(equal, 2, "k", 10, 48, QV_F32, 1920);
-    assert_operand(legal[QV_OP_gate], 0, "a", 6, 8, QV_BF16, (5 * 16 + 8) * 2);
     assert_operand(legal[QV_OP_gate], 1, "b", 6, 8, QV_BF16, (5 * 16 + 8) * 2);
-    assert_operand(legal[QV_OP_gate], 2, "y", 6, 8, QV_BF16, 96);
-    assert_operand(legal[QV_OP_gather], 0, "x", 20, 8, QV_F32, 640);
     assert_operand(legal[QV_OP_gather], 1, "index", 12, 1, QV_I32, 48);
-    assert_operand(legal[QV_OP_gather], 2, "y", 12, 8, QV_BF16, 192);
-    assert_operand(legal[QV_OP_interpolate], 0, "table", 2304, 8, QV_F32, 2304 * 32);
-    assert_operand(legal[QV_OP_interpolate], 1, "index", 12, 4, QV_I32, 192);
-    assert_operand(legal[QV_OP_interpolate], 2, "weight", 12, 4, QV_F32, 192);
-    assert_operand(legal[QV_OP_interpolate], 3, "y", 12, 8, QV_F32, 384);
-    assert_operand(legal[QV_OP_im2col], 0, "x", 8, 270, QV_BF16, 8 * 270 * 2);
     assert_operand(legal[QV_OP_im2col], 1, "y", 64, 90, QV_BF16, 64 * 90 * 2);
-    const char *conv = legal[QV_OP_conv];
     /* The images begin 5 frames apart, and the last one has 4. */
     assert_operand(conv, 0, "x", 9, 210, QV_BF16, 9 * 210 * 2);
-    assert_operand(conv, 1, "w", 9, 54, QV_BF16, 9 * 54 * 2);
-    assert_operand(conv, 2, "bias", 1, 9, QV_BF16, 18);
-    assert_operand(conv, 3, "residual", 12, 9, QV_BF16, 12 * 9 * 2);
     assert_operand(conv, 4, "y", 96, 9, QV_BF16, 96 * 9 * 2);
     assert_operand(CONV_3 "dd=2 x_depth=7 groups=2 left=1 right=1 alpha=1 sums=1", 4, "y", 8, 6,
                    QV_F32, 8 * 6 * 4);
     assert_operand(CONV_3 "dd=2 x_depth=7 groups=2 alpha=1 sums=1", 2, "bias", 0, 0, QV_F32, 0);
-    assert_operand(legal[QV_OP_epilogue], 0, "x", 24, 33, QV_F32, 24 * 33 * 4);
-    assert_operand(legal[QV_OP_epilogue], 1, "bias", 1, 33, QV_BF16, 66);
-    assert_operand(legal[QV_OP_epilogue], 2, "residual", 8, 33, QV_BF16, 8 * 33 * 2);
-    assert_operand(legal[QV_OP_epilogue], 3, "y", 24, 33, QV_BF16, 24 * 33 * 2);
     struct qv_op op = parsed(legal[QV_OP_interpolate]);
     assert_int_equal(qv_op_view(&op, 4).bytes, 0);
     assert_int_equal(qv_op_view(&op, -1).bytes, 0);

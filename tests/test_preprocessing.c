@@ -539,44 +539,6 @@ TEST(test_clip_options)
     }
 }
 
-/* Frames and sizes are qwen-vl-utils' own: an even number of frames, both ends among them, at least
- * 128 tokens. */
-TEST(test_like_qwen_vl_utils)
-{
-    const char *path = make_clip("like.mp4", 23);
-    const qv_clip_options like = { .like = QV_LIKE_QWEN_VL_UTILS };
-    qv_clip *clip = open_ours(path, &like);
-    qv_outcome info = clip_info(clip);
-    double times[8];
-    int64_t n;
-    assert_int_equal(info.like, QV_LIKE_QWEN_VL_UTILS);
-    assert_int_equal(info.n_frames, 4);
-    assert_true(info.width == 448 && info.height == 320);
-    assert_true(info.sampled_fps == 4.0 / 23.0 * info.source_fps);
-    const uint64_t theirs = read_all(clip, 3, &n, times);
-    assert_int_equal(n, 4);
-    assert_true(times[0] == 0.0 && times[1] == 0.7 && times[2] == 1.5 && times[3] == 2.2);
-
-    /* transformers would take other frames for the same number and size */
-    const qv_preprocess small = { .processor = QV_PROCESSOR_QWEN2_VL,
-                                  .min_pixels = 128 * 32 * 32,
-                                  .max_pixels = 768 * 32 * 32,
-                                  .fps = 2,
-                                  .min_frames = 4,
-                                  .max_frames = 4,
-                                  .patch_size = 16,
-                                  .temporal_patch_size = 2,
-                                  .merge_size = 2 };
-    qv_clip_options o = { .decoder = decoder };
-    assert_ok(qv_clip_open(path, NULL, &small, &o, &clip, ERR));
-    test_ends(clip, close_clip);
-    info = clip_info(clip);
-    assert_true(info.width == 448 && info.height == 320 && info.n_frames == 4);
-    assert_int_equal(info.like, QV_LIKE_TRANSFORMERS);
-    assert_true(read_all(clip, 4, &n, times) != theirs);
-    assert_true(times[0] == 0.0 && times[1] == 0.5 && times[2] == 1.1 && times[3] == 1.7);
-}
-
 /* The package has no rules for the models of others. */
 TEST(test_like_qwen_vl_utils_is_qwens)
 {

@@ -13,7 +13,6 @@
 #include "backends.h"
 #include "towers/read_config.h"
 #include "dtype.h"
-#include "towers/geometry.h"
 #include "model/plan.h"
 #include "mmproj_file.h"
 #include "tempdir.h"
@@ -23,11 +22,7 @@
 #define QWEN3 QV_GOLDEN "/qwen3_vl"
 
 /* Its sizes, by which the test tells operations apart. */
-enum { HIDDEN = 32, ROW = 1536, PATCH = 16, SIDE = 6, MERGE = 2 };
-
-/* A weight that is too large by this moves patch_embed's worst row by a little more than the bar of
- * bf16, 0.008. With a third of it the change is lost in the rounding and may pass. */
-static const double slight = 0.03;
+enum { HIDDEN = 32, ROW = 1536, PATCH = 16 };
 
 /* ---- faults ---------------------------------------------------------------------------------- */
 
@@ -86,41 +81,15 @@ transpose_height_and_width(char *row, size_t element, int64_t channel)
             }
 }
 
-static void
-swap_depth_taps(char *row, size_t element, int64_t channel)
-{
-    size_t tap = PATCH * PATCH * element;
-    for (int c = 0; c < 3; c++)
-        exchange(row + 2 * (size_t)c * tap, row + (2 * (size_t)c + 1) * tap, tap);
-}
-
-static void
-shift_one_channel(char *row, size_t element, int64_t channel)
-{
-    if (channel == 5)
-        memmove(row, row + element, (ROW - 1) * element);
-}
-
 /* Changes one value of the patch weight, as in a checkpoint that was trained further or was
- * damaged. */
+ * damaged, by what moves patch_embed's worst row by a little more than the bar of bf16, 0.008. With
+ * a third of it the change is lost in the rounding and may pass. */
 static void
-enlarge_one_weight(char *row, size_t element, int64_t channel, double by)
+enlarge_one_weight(char *row, size_t element, int64_t channel)
 {
     const qv_dtype dtype = element == sizeof(float) ? QV_F32 : QV_BF16;
     if (channel == 5)
-        qv_store(row, dtype, 7, qv_load(row, dtype, 7) + by);
-}
-
-static void
-enlarge_one_weight_by_1(char *row, size_t element, int64_t channel)
-{
-    enlarge_one_weight(row, element, channel, 1);
-}
-
-static void
-enlarge_one_weight_slightly(char *row, size_t element, int64_t channel)
-{
-    enlarge_one_weight(row, element, channel, slight);
+        qv_store(row, dtype, 7, qv_load(row, dtype, 7) + 0.03);
 }
 
 /* Exchanges the coordinates by which rows are rotated. */
@@ -150,39 +119,6 @@ brighten(const struct qv_op *op, const struct qv_call *call)
         norms[0][3 + i] += 16 * norms[0][i];
 }
 
-/* The taps of an axis when pixel centres are aligned instead of corners. */
-static void
-centred(int64_t i, int64_t n, int64_t tap[2], float weight[2])
-{
-    double at = ((double)i + 0.5) * SIDE / (double)n - 0.5;
-    at = at < 0 ? 0 : at;
-    tap[0] = (int64_t)at < SIDE ? (int64_t)at : SIDE - 1;
-    tap[1] = tap[0] + 1 < SIDE ? tap[0] + 1 : SIDE - 1;
-    weight[1] = (float)(at - floor(at));
-    weight[0] = 1 - weight[1];
-}
-
-static void
-centre_positions(const struct qv_op *op, const struct qv_call *call)
-{
-    static const int64_t grids[][2] = { { 4, 4 }, { 2, 8 } }; /* The grids of the golden clips, in
-                                                               * turn. */
-    const int64_t *g = grids[now.runs++ % 2];
-    int32_t(*index)[4] = qv_host_pointer(call->operands[1]);
-    float(*weight)[4] = qv_host_pointer(call->operands[2]);
-    assert_true(op->u.interpolate.rows >= g[0] * g[1]);
-    for (int64_t i = 0; i < g[0] * g[1]; i++) {
-        int64_t at = qv_block_row(g[1], MERGE, i / g[1], i % g[1]), tap[2][2];
-        float w[2][2];
-        centred(i / g[1], g[0], tap[0], w[0]);
-        centred(i % g[1], g[1], tap[1], w[1]);
-        for (int j = 0; j < 4; j++) {
-            index[at][j] = (int32_t)(tap[0][j / 2] * SIDE + tap[1][j % 2]);
-            weight[at][j] = w[0][j / 2] * w[1][j % 2];
-        }
-    }
-}
-
 static float
 bf16(float x)
 {
@@ -209,33 +145,6 @@ accumulate_in_bf16(const struct qv_op *op, const struct qv_call *call)
     }
 }
 
-static void
-norm_in_bf16(const struct qv_op *op, const struct qv_call *call)
-{
-    const struct qv_op_norm *n = &op->u.norm;
-    const qv_bf16 *x = qv_host_pointer(call->operands[0]);
-    const float *weight = qv_host_pointer(call->operands[1]);
-    const float *bias = qv_host_pointer(call->operands[2]);
-    qv_bf16 *y = qv_host_pointer(call->operands[3]);
-    if (n->x_dtype != QV_BF16)
-        return;
-    for (int64_t i = 0; i < n->rows; i++, x += n->cols, y += n->cols) {
-        float mean = 0, square = 0;
-        for (int64_t j = 0; j < n->cols; j++)
-            mean = bf16(mean + qv_bf16_to_f32(x[j]));
-        mean = bf16(mean / (float)n->cols);
-        for (int64_t j = 0; j < n->cols; j++) {
-            float d = bf16(qv_bf16_to_f32(x[j]) - mean);
-            square = bf16(square + bf16(d * d));
-        }
-        float scale = bf16(1 / sqrtf(bf16(square / (float)n->cols)));
-        for (int64_t j = 0; j < n->cols; j++) {
-            float d = bf16(bf16(qv_bf16_to_f32(x[j]) - mean) * scale);
-            y[j] = qv_f32_to_bf16(bf16(d * bf16(weight[j])) + bf16(bias[j]));
-        }
-    }
-}
-
 /* Acts from the second run of a tower with three blocks on. */
 static void
 flip_a_bit_later(const struct qv_op *op, const struct qv_call *call)
@@ -257,15 +166,10 @@ static const char unequal_means[] = "[0.48, 0.46, 0.41]";
 static const struct fault faults[] = {
     { "h and w of the patch weight exchanged", ITSELF, BOTH, "definition", "patch_embed",
       .pack = transpose_height_and_width },
-    { "depth taps exchanged", ITSELF, BOTH, "definition", "patch_embed", .pack = swap_depth_taps },
-    { "one channel's weights shifted", ITSELF, BOTH, "definition", "patch_embed",
-      .pack = shift_one_channel },
     { "one bit in a later run", ITSELF, F32, "repeat", "blocks.0", .kind = QV_OP_rope,
       .after = flip_a_bit_later },
     { "gemm that sums in bf16", ITSELF, BF16, "rounding", "blocks.0", .kind = QV_OP_gemm,
       .after = accumulate_in_bf16 },
-    { "norm in bf16", ITSELF, BF16, "rounding", "blocks.0", .kind = QV_OP_norm,
-      .after = norm_in_bf16 },
     { "one NaN", AGAINST_GOLDEN, BF16, "against", "blocks.0", .kind = QV_OP_attention,
       .after = write_nan },
     { "one NaN", AGAINST_GOLDEN, F32, "against", "blocks.0", .kind = QV_OP_attention,
@@ -276,14 +180,10 @@ static const struct fault faults[] = {
       .kind = QV_OP_patchify, .before = normalise_as_a_clip, .image_mean = unequal_means },
     { "frames too bright", AGAINST_GOLDEN, BOTH, "against", "patch_embed", .kind = QV_OP_patchify,
       .before = brighten },
-    { "corners not aligned", AGAINST_GOLDEN, F32, "against", "patch_embed",
-      .kind = QV_OP_interpolate, .before = centre_positions },
     { "DeepStack of another block", AGAINST_GOLDEN, BOTH, "against", "deepstack_merger_list.0",
       .deepstack = "[1, 2]" },
-    { "one weight 1.0 too large", AGAINST_GOLDEN, BOTH, "against", "patch_embed",
-      .pack = enlarge_one_weight_by_1 },
     { "one weight slightly too large", AGAINST_GOLDEN, BOTH, "against", "patch_embed",
-      .pack = enlarge_one_weight_slightly },
+      .pack = enlarge_one_weight },
     { "DeepStack outputs exchanged", ITSELF, F32, "pulled", "deepstack.0", .exchanges = true },
     { "DeepStack outputs exchanged", ITSELF, BF16, "rounding", "deepstack.0", .exchanges = true },
     { "DeepStack outputs exchanged", AGAINST_GOLDEN, BOTH, "against", "deepstack.0",

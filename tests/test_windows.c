@@ -167,35 +167,6 @@ TEST(a_patch_reaches_its_window_and_then_its_pair)
     }
 }
 
-/* Patches and frames give the same tokens, in the grid's order. pixel_values come in block order,
- * and windows change nothing for their caller. */
-TEST(windows_are_not_seen_outside)
-{
-    EACH_BACKEND (b) {
-        struct tiny t = tiny_open_family(QV_GOLDEN "/qwen2_5_vl", *b, QV_F32, 2);
-        const int64_t n = PAIR_ROWS * t.info.row_dim, p = t.info.patch_size;
-        uint8_t *frames = tiny_frames(&t, 2, DOWN, ACROSS, 7);
-        float *patches = test_alloc((size_t)n * sizeof *patches);
-        for (int64_t i = 0; i < n; i++) { /* [cells down, across, 2, 2][channel, frame, y, x] */
-            const int64_t patch = i / t.info.row_dim, cell = patch / 4, v = i % t.info.row_dim;
-            const int64_t row = cell / (ACROSS / 2) * 2 + patch % 4 / 2;
-            const int64_t col = cell % (ACROSS / 2) * 2 + patch % 2;
-            const int64_t c = v / (2 * p * p), frame = v / (p * p) % 2, y = v / p % p, x = v % p;
-            const uint8_t byte =
-                frames[((frame * DOWN * p + row * p + y) * ACROSS * p + col * p + x) * 3 + c];
-            const qv_preprocess *pre = &t.info.video;
-            patches[i] = (float)(byte / (255 * pre->std[c]) - pre->mean[c] / pre->std[c]);
-        }
-        qv_item item = { .data = frames, .grid_thw = { 1, DOWN, ACROSS } };
-        size_t bytes;
-        float *of_frames = tiny_encode(&t, QV_INPUT_FRAMES, &item, 1, NULL, &bytes);
-        item.data = patches;
-        float *of_patches = tiny_encode(&t, QV_INPUT_PATCHES, &item, 1, NULL, &bytes);
-        for (size_t i = 0; i < bytes / sizeof *of_frames; i++)
-            assert_true(fabs((double)of_frames[i] - of_patches[i]) < 1e-4);
-    }
-}
-
 /* The size of the pieces of a gated MLP, which follows the device's cache, does not change the
  * tokens. */
 TEST(pieces_of_a_gated_mlp_are_not_seen)

@@ -140,5 +140,5 @@ bench gemm 90 gemm --dtype bf16
 bench conv3d 90 conv3d
 bench tower 90 tower --model "$model"
 bench tower-6080 120 tower --model "$model" --grid 8,20,38
-step checkop-bench 90 "$tests/checkop" --backend "$backend" --shapes tests/shapes/qwen-vl.txt --bench --json || true
+step profile 90 "$build/qwenvit" profile --model "$model" --backend "$backend" --quiet --json="$records" || true
 finish

@@ -191,7 +191,7 @@ if wanted clang; then
     run clang -R "^($units|checkop_cpu_2|symbols.*)\$"
 fi
 if wanted tsan; then
-    threaded='threads copier prefetch backend_library kernel_files clip_threads isolation planted job job_progress
+    threaded='threads copier prefetch backend_library kernel_files isolation planted job job_progress
         cache_reader'
     check build tsan --target $(printf 'test_%s ' $threaded)
     export QV_SOAK=20 # clips are slow under the sanitizer
