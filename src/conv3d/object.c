@@ -138,7 +138,7 @@ upload_residual(struct qv_conv3d *conv, qv_error *err)
     const qv_conv3d_desc *d = &conv->chunk_desc;
     if (!conv->residual || conv->residual_varies)
         return QV_OK;
-    struct qv_buffer dst = { conv->way.arena, conv->way.places[QV_CONV3D_RESIDUAL] };
+    struct qv_buffer dst = qv_program_place(&conv->way.program, 0, QV_CONV3D_RESIDUAL);
     return conv->ctx->backend->upload(conv->ctx->dev, dst, conv->residual,
                                       (size_t)(d->residual_rows * d->o) * qv_dtype_bytes(d->dtype),
                                       err);
@@ -210,7 +210,7 @@ qv_conv3d_free(qv_conv3d **conv)
 {
     if (!conv || !*conv)
         return;
-    qv_conv3d_ready_free((*conv)->ctx, &(*conv)->way);
+    qv_program_free(&(*conv)->way.program);
     free((*conv)->front);
     free((*conv)->next_front);
     free((*conv)->zeros);
@@ -220,6 +220,16 @@ qv_conv3d_free(qv_conv3d **conv)
 }
 
 /* ---- asking ---------------------------------------------------------------------------------- */
+
+/* Returns the bytes of the places from `first` to before `end`. */
+static size_t
+bytes_of(const struct qv_program *p, int first, int end)
+{
+    size_t bytes = 0;
+    for (int i = first; i < end; i++)
+        bytes += qv_aligned(p->places[i].bytes);
+    return bytes;
+}
 
 void
 qv_conv3d_get_info(const qv_conv3d *conv, qv_conv3d_info *out)
@@ -231,8 +241,8 @@ qv_conv3d_get_info(const qv_conv3d *conv, qv_conv3d_info *out)
         .rows = qv_conv3d_rows(d),
         .chunk = conv->chunk,
         .x_bytes = (size_t)(conv->cut.planes * conv->cut.frames) * conv->cut.frame_bytes,
-        .arena_bytes = conv->way.arena_bytes,
-        .weight_bytes = conv->way.weight_bytes,
+        .arena_bytes = qv_program_bytes(&conv->way.program),
+        .weight_bytes = bytes_of(&conv->way.program, QV_CONV3D_WEIGHT, QV_CONV3D_N_PLACES),
         .lowering = conv->decision.lowering,
     };
     out->y_bytes = (size_t)(out->rows * d->o) * qv_dtype_bytes(d->dtype);
@@ -241,14 +251,12 @@ qv_conv3d_get_info(const qv_conv3d *conv, qv_conv3d_info *out)
 }
 
 static void
-add_cost(const struct qv_conv3d *conv, const struct qv_conv3d_ready *w, qv_conv3d_way *out)
+add_cost(const struct qv_conv3d *conv, const struct qv_program *p, qv_conv3d_way *out)
 {
     double chunks = (double)qv_ceil_div(conv->out[0], conv->chunk);
-    for (int i = 0; i < w->list.n; i++) {
-        out->flops += chunks * qv_op_flops(&w->list.steps[i].op);
-        out->bytes += chunks * qv_op_bytes(&w->list.steps[i].op);
-    }
-    out->scratch_bytes = w->between_bytes + w->kernel_scratch;
+    out->flops = chunks * p->flops;
+    out->bytes = chunks * p->bytes;
+    out->scratch_bytes = bytes_of(p, QV_CONV3D_ROWS, QV_CONV3D_OUTPUT) + p->scratch[0];
 }
 
 qv_status
@@ -268,8 +276,8 @@ qv_conv3d_get_ways(const qv_conv3d *conv, qv_conv3d_way ways[QV_LOWERING_COUNT],
         qv_status status =
             qv_conv3d_ready_prepare(conv->ctx, &conv->chunk_desc, out->lowering, &w, &why);
         if (!status)
-            add_cost(conv, &w, out);
-        qv_conv3d_ready_free(conv->ctx, &w);
+            add_cost(conv, &w.program, out);
+        qv_program_free(&w.program);
         if (status == QV_EUNSUPPORTED) { /* legal, but this device's library has no kernel for it */
             out->legal = false;
             snprintf(out->reason, sizeof out->reason, "%.*s", QV_REASON_BYTES - 1, why.text);
@@ -278,11 +286,4 @@ qv_conv3d_get_ways(const qv_conv3d *conv, qv_conv3d_way ways[QV_LOWERING_COUNT],
         }
     }
     return QV_OK;
-}
-
-size_t
-qv_conv3d_calls(const qv_conv3d *conv, const struct qv_call **calls)
-{
-    *calls = conv->way.calls;
-    return (size_t)conv->way.list.n;
 }

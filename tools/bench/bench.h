@@ -119,16 +119,13 @@ qv_status bench_run_calls(qv_context *ctx, const struct qv_call *calls, size_t n
 /* Waits for QV_MARK_END, and returns the time since QV_MARK_BEGIN. */
 qv_status bench_elapsed(qv_context *ctx, double *ms, qv_error *err);
 
-/* A list of operations on an arena of its own. Operand i of every operation is the same memory,
- * filled with small random values. The caller puts packed weights and tables into the calls. */
+/* A program of operations. Operand i of every operation is the same memory, filled with small
+ * random values. The caller puts packed weights and tables into the calls. */
 struct bench_ops {
-    qv_context *ctx;
-    size_t n, n_kernels;
-    size_t *kernels;
-    struct qv_call *calls;
-    struct bench_list list; /* the calls, for bench_list_run */
-    struct qv_memory *arena;
-    double flops, bytes; /* sums over the list */
+    struct qv_step *steps;
+    struct qv_program program;
+    struct bench_list list;   /* the program's calls, for bench_list_run */
+    struct qv_memory *weight; /* of bench_gemm_open; else NULL */
 };
 qv_status bench_ops_open(qv_context *ctx, const struct qv_op *ops, size_t n, struct bench_ops *out,
                          qv_error *err);
@@ -140,9 +137,9 @@ qv_status bench_pack(qv_context *ctx, const struct qv_matrix *matrix, int64_t co
 /* Fills data with random bytes, or with values in [-1, 1). */
 void bench_fill(void *data, qv_dtype dtype, size_t bytes);
 
-/* Opens a GEMM with a weight of its own, which the caller frees, as it closes *out, in any case. */
+/* Opens a GEMM with a weight of its own. The caller closes *out in any case. */
 qv_status bench_gemm_open(qv_context *ctx, const struct qv_op_gemm *gemm, qv_dtype dtype,
-                          struct bench_ops *out, struct qv_memory **weight, qv_error *err);
+                          struct bench_ops *out, qv_error *err);
 
 /* ---- limit.c: the roofline, and the bounds of a plan's work on chunks ------------------------ */
 

@@ -62,7 +62,7 @@ open_rows(const struct gemm_bench *g, int64_t m, qv_dtype dtype, struct bench_op
         ops[i] = op;
     qv_status status = bench_ops_open(g->b->ctx, ops, n, out, err);
     for (size_t i = 0; i < n && !status; i++)
-        out->calls[i].operands[1] = (struct qv_buffer){ g->weights, i * g->stride };
+        out->program.calls[i].operands[1] = (struct qv_buffer){ g->weights, i * g->stride };
     free(ops);
     return status;
 }
@@ -83,8 +83,8 @@ report_rows(const struct gemm_bench *g, int64_t m, qv_dtype dtype, const struct 
                               .group = group,
                               .dtype = dtype,
                               .times = { ms, times.p90_ms / copies, times.repeats },
-                              .flops = ops->flops / copies,
-                              .bytes = ops->bytes / copies,
+                              .flops = ops->program.flops / copies,
+                              .bytes = ops->program.bytes / copies,
                               .streams = true,
                               .show = "over_m1 over_copy",
                               .extras = tool_json("model:t m:I n:I k:I over_m1:f weight_bytes:I",

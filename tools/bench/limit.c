@@ -40,14 +40,11 @@ time_gemm(const struct bench *b, qv_dtype dtype, int64_t rows, int64_t size, dou
 {
     const struct qv_op_gemm gemm = { .m = rows, .n = size, .k = size, .alpha = 1 };
     struct bench_ops ops = { 0 };
-    struct qv_memory *weight = NULL;
-    qv_status status = bench_gemm_open(b->ctx, &gemm, dtype, &ops, &weight, err);
-    *flops = ops.flops;
-    *bytes = ops.bytes;
+    qv_status status = bench_gemm_open(b->ctx, &gemm, dtype, &ops, err);
+    *flops = ops.program.flops;
+    *bytes = ops.program.bytes;
     if (!status)
         status = best_ms(b, &ops, ms, err);
-    if (weight)
-        b->ctx->backend->free(b->ctx->dev, weight);
     bench_ops_close(&ops);
     return status;
 }
@@ -62,9 +59,9 @@ time_copy(const struct bench *b, size_t bytes, double *ms, qv_error *err)
     qv_status status = bench_ops_open(b->ctx, (struct qv_op[]){ there, there }, 2, &ops, err);
     if (status)
         return status;
-    struct qv_buffer x = ops.calls[1].operands[0];
-    ops.calls[1].operands[0] = ops.calls[1].operands[1];
-    ops.calls[1].operands[1] = x;
+    struct qv_buffer *back = ops.program.calls[1].operands, x = back[0];
+    back[0] = back[1];
+    back[1] = x;
     status = best_ms(b, &ops, ms, err);
     *ms /= 2;
     bench_ops_close(&ops);
@@ -174,21 +171,20 @@ static qv_status
 open_bare(qv_context *ctx, const qv_plan *plan, enum qv_op_kind kind, size_t times,
           struct bench_ops *out, qv_error *err)
 {
-    const struct qv_step *steps;
-    const struct qv_call *calls;
-    size_t n = qv_plan_steps(plan, &steps, &calls), used = 0;
-    struct qv_op *ops = malloc((times * n + 1) * sizeof *ops);
+    const struct qv_program *p = &plan->program;
+    size_t used = 0;
+    struct qv_op *ops = malloc((times * p->n + 1) * sizeof *ops);
     if (!ops)
         return qv_fail(err, QV_ENOMEM, "no memory for a list of operations");
-    for (size_t i = 0; i < times * n; i++)
-        if (steps[i % n].op.kind == kind)
-            ops[used++] = bare(steps[i % n].op);
+    for (size_t i = 0; i < times * p->n; i++)
+        if (p->steps[i % p->n].op.kind == kind)
+            ops[used++] = bare(p->steps[i % p->n].op);
     qv_status status = bench_ops_open(ctx, ops, used, out, err);
     free(ops);
     used = 0;
-    for (size_t i = 0; i < n && !status && kind == QV_OP_gemm; i++)
-        if (steps[i].op.kind == kind)
-            out->calls[used++].operands[1] = calls[i].operands[1];
+    for (size_t i = 0; i < p->n && !status && kind == QV_OP_gemm; i++)
+        if (p->steps[i].op.kind == kind)
+            out->program.calls[used++].operands[1] = p->calls[i].operands[1];
     return status;
 }
 
@@ -197,9 +193,9 @@ static void
 hand_out_lists(const qv_plan *plan, size_t chunk, size_t layers, const struct qv_buffer lists[2],
                struct bench_limit *l)
 {
-    struct qv_call *call = &l->attention.calls[chunk * layers];
-    for (size_t i = 0; i < plan->steps.n; i++) {
-        const struct qv_step *step = &plan->steps.steps[i];
+    struct qv_call *call = &l->attention.program.calls[chunk * layers];
+    for (size_t i = 0; i < plan->program.n; i++) {
+        const struct qv_step *step = &plan->program.steps[i];
         if (step->op.kind == QV_OP_attention && step->operands[0] != QV_NO_OPERAND)
             call->operands[0] = lists[step->operands[0] == SLOT_WINDOWS];
         call += step->op.kind == QV_OP_attention;
@@ -228,7 +224,7 @@ upload_lists(qv_context *ctx, const qv_plan *plan, const struct bench_chunk *chu
         status = ctx->backend->upload(ctx->dev, at[0], tables.segments, bytes[0], err);
         if (!status)
             status = ctx->backend->upload(ctx->dev, at[1], tables.windows, bytes[1], err);
-        hand_out_lists(plan, i, l->attention.n / n, at, l);
+        hand_out_lists(plan, i, l->attention.program.n / n, at, l);
     }
     qv_tables_close(&tables);
     return status;
@@ -239,8 +235,8 @@ bench_limit_open(qv_context *ctx, const qv_plan *plan, const struct bench_chunk 
                  struct bench_limit *l, qv_error *err)
 {
     *l = (struct bench_limit){ .chunks = (int64_t)n, .counted = ctx->caps.attention_of_gemms };
-    for (size_t i = 0; i < plan->steps.n; i++) {
-        const struct qv_step *step = &plan->steps.steps[i];
+    for (size_t i = 0; i < plan->program.n; i++) {
+        const struct qv_step *step = &plan->program.steps[i];
         const struct qv_op *op = &step->op;
         bool bounds = op->kind == QV_OP_gemm || op->kind == QV_OP_attention;
         *(bounds ? &l->bytes : &l->between_bytes) += (double)n * qv_op_bytes(op);
@@ -282,9 +278,10 @@ bench_limit_bounds(const struct bench *b, const struct bench_limit *l,
     const struct bench_times *g = &runs[0].times, *a = &runs[1].times;
     const double chunks = (double)l->chunks;
     struct bench_bounds bounds = { .gemm_ms = chunks * g->median_ms,
-                                   .attention_ms = l->counted ? l->attention_flops /
-                                                                    l->gemms.flops * g->median_ms
-                                                              : a->median_ms };
+                                   .attention_ms = l->counted
+                                                       ? l->attention_flops /
+                                                             l->gemms.program.flops * g->median_ms
+                                                       : a->median_ms };
     double limit_ms = bounds.gemm_ms + bounds.attention_ms;
     double p90 = chunks * g->p90_ms + (l->counted ? bounds.attention_ms : a->p90_ms);
     bounds.limit =

@@ -147,90 +147,64 @@ bench_list_close(struct bench_list *l)
 
 /* ---- operations alone ------------------------------------------------------------------------ */
 
-struct slot {
-    size_t bytes, at;
-    qv_dtype dtype;
-};
-
-static qv_status
-prepare(struct bench_ops *b, const struct qv_op *ops, struct slot *slots, size_t *scratch,
-        qv_error *err)
+/* Operand i of every operation is place 1 + i. Operands that share rows lie in the first one's. */
+static struct qv_step
+step_of(const struct qv_op *op)
 {
-    for (; b->n_kernels < b->n; b->n_kernels++) {
-        const struct qv_op *op = &ops[b->n_kernels];
-        size_t *index = &b->kernels[b->n_kernels];
-        qv_status status = qv_kernel_get(b->ctx, op, index, err);
-        if (status)
-            return status;
-        const struct qv_kernel_entry *entry = &b->ctx->kernels.entries[*index];
-        *scratch = entry->scratch_bytes > *scratch ? entry->scratch_bytes : *scratch;
-        struct qv_view views[QV_MAX_OPERANDS];
-        int n = qv_op_views(op, views);
-        for (int j = 0; j < n; j++) {
-            int first; /* operands that share rows lie in the first one's slot */
-            size_t before =
-                (size_t)qv_views_beside(views, j, &first) * qv_dtype_bytes(views[j].dtype);
-            size_t bytes = before + views[j].bytes;
-            if (views[j].role != QV_ROLE_WEIGHT && bytes > slots[first].bytes)
-                slots[first] = (struct slot){ .bytes = bytes, .dtype = views[j].dtype };
-        }
-        b->flops += qv_op_flops(op);
-        b->bytes += qv_op_bytes(op);
+    struct qv_view views[QV_MAX_OPERANDS];
+    struct qv_step step = { .op = *op };
+    const int n = qv_op_views(op, views);
+    for (int i = 0; i < n; i++) {
+        int first;
+        const int64_t cols = qv_views_beside(views, i, &first);
+        if (!views[i].bytes || views[i].role == QV_ROLE_WEIGHT)
+            continue;
+        step.operands[i] = 1 + first;
+        step.offsets[i] = cols * (int64_t)qv_dtype_bytes(views[i].dtype);
     }
-    return QV_OK;
-}
-
-static void
-wire(struct bench_ops *b, const struct qv_op *ops, const struct slot *slots, size_t scratch_at)
-{
-    for (size_t i = 0; i < b->n; i++) {
-        struct qv_call *call = &b->calls[i];
-        call->kernel = b->ctx->kernels.entries[b->kernels[i]].kernel;
-        call->scratch = (struct qv_buffer){ b->arena, scratch_at };
-        struct qv_view views[QV_MAX_OPERANDS];
-        int n = qv_op_views(&ops[i], views);
-        for (int j = 0; j < n; j++) {
-            int first;
-            size_t before =
-                (size_t)qv_views_beside(views, j, &first) * qv_dtype_bytes(views[j].dtype);
-            if (views[j].bytes && views[j].role != QV_ROLE_WEIGHT)
-                call->operands[j] = (struct qv_buffer){ b->arena, slots[first].at + before };
-        }
-    }
+    return step;
 }
 
 static qv_status
-open_ops(struct bench_ops *b, const struct qv_op *ops, qv_error *err)
+fill_places(const struct qv_program *p, qv_error *err)
 {
-    struct slot slots[QV_MAX_OPERANDS] = { 0 };
-    size_t scratch = 0, bytes = 0;
-    b->kernels = calloc(b->n + 1, sizeof *b->kernels);
-    b->calls = calloc(b->n + 1, sizeof *b->calls);
-    if (!b->kernels || !b->calls)
-        return qv_fail(err, QV_ENOMEM, "no memory for a list of operations");
-    qv_status status = prepare(b, ops, slots, &scratch, err);
-    for (int j = 0; j < QV_MAX_OPERANDS; j++) {
-        slots[j].at = bytes;
-        bytes += qv_aligned(slots[j].bytes);
-    }
-    if (!status)
-        status = b->ctx->backend->alloc(b->ctx->dev, bytes + scratch + 1, &b->arena, err);
-    for (int j = 0; j < QV_MAX_OPERANDS && !status; j++)
-        if (slots[j].bytes && slots[j].dtype != QV_I32)
-            status = fill_device(b->ctx, (struct qv_buffer){ b->arena, slots[j].at },
-                                 slots[j].dtype, slots[j].bytes, err);
-    if (!status)
-        wire(b, ops, slots, bytes);
-    b->list = (struct bench_list){ .ctx = b->ctx, .calls = b->calls, .n = b->n };
+    bool filled[1 + QV_MAX_OPERANDS] = { true };
+    qv_status status = QV_OK;
+    for (size_t i = 0; i < p->n; i++)
+        for (int j = 0; j < QV_MAX_OPERANDS && !status; j++) {
+            const int place = p->steps[i].operands[j];
+            const qv_dtype dtype = qv_op_view(&p->steps[i].op, j).dtype;
+            if (!filled[place] && dtype != QV_I32)
+                status = fill_device(p->ctx, qv_program_place(p, 0, place), dtype,
+                                     p->places[place].bytes, err);
+            filled[place] = true;
+        }
     return status;
+}
+
+static qv_status
+open_ops(struct bench_ops *b, qv_context *ctx, const struct qv_op *ops, size_t n, qv_error *err)
+{
+    static const struct qv_place places[1 + QV_MAX_OPERANDS];
+    b->steps = malloc((n + 1) * sizeof *b->steps);
+    if (!b->steps)
+        return qv_fail(err, QV_ENOMEM, "no memory for a list of operations");
+    for (size_t i = 0; i < n; i++)
+        b->steps[i] = step_of(&ops[i]);
+    qv_status status =
+        qv_program_prepare(ctx, b->steps, n, places, 1 + QV_MAX_OPERANDS, 1, &b->program, err);
+    if (!status)
+        status = qv_program_load(&b->program, NULL, NULL, err);
+    b->list = (struct bench_list){ .ctx = ctx, .calls = b->program.calls, .n = n };
+    return status ? status : fill_places(&b->program, err);
 }
 
 qv_status
 bench_ops_open(qv_context *ctx, const struct qv_op *ops, size_t n, struct bench_ops *out,
                qv_error *err)
 {
-    *out = (struct bench_ops){ .ctx = ctx, .n = n };
-    qv_status status = open_ops(out, ops, err);
+    *out = (struct bench_ops){ .weight = NULL };
+    qv_status status = open_ops(out, ctx, ops, n, err);
     if (status)
         bench_ops_close(out);
     return status;
@@ -240,13 +214,11 @@ void
 bench_ops_close(struct bench_ops *b)
 {
     bench_list_close(&b->list);
-    for (size_t i = 0; i < b->n_kernels; i++)
-        qv_kernel_put(b->ctx, b->kernels[i]);
-    if (b->arena)
-        b->ctx->backend->free(b->ctx->dev, b->arena);
-    free(b->kernels);
-    free(b->calls);
-    *b = (struct bench_ops){ 0 };
+    if (b->weight)
+        b->list.ctx->backend->free(b->list.ctx->dev, b->weight);
+    qv_program_free(&b->program);
+    free(b->steps);
+    *b = (struct bench_ops){ .weight = NULL };
 }
 
 /* Any codes, and scales and offsets that are values. */
@@ -269,9 +241,7 @@ bench_pack(qv_context *ctx, const struct qv_matrix *matrix, int64_t copies, stru
     struct qv_layout layout;
     struct qv_memory *memory = NULL;
     const struct qv_groups *groups = &matrix->groups;
-    const size_t bytes = groups->bits
-                             ? (size_t)matrix->n * qv_grouped_row_bytes(groups, matrix->k)
-                             : (size_t)(matrix->n * matrix->k) * qv_dtype_bytes(matrix->dtype);
+    const size_t bytes = (size_t)matrix->n * qv_matrix_row_bytes(matrix);
     qv_status status = be->layout(ctx->dev, matrix, &layout, err);
     if (status)
         return status;
@@ -297,7 +267,7 @@ bench_pack(qv_context *ctx, const struct qv_matrix *matrix, int64_t copies, stru
 
 qv_status
 bench_gemm_open(qv_context *ctx, const struct qv_op_gemm *gemm, qv_dtype dtype,
-                struct bench_ops *out, struct qv_memory **weight, qv_error *err)
+                struct bench_ops *out, qv_error *err)
 {
     struct qv_op op = { .kind = QV_OP_gemm, .u.gemm = *gemm };
     const struct qv_matrix matrix = { .n = gemm->n, .k = gemm->k, .dtype = dtype };
@@ -305,8 +275,8 @@ bench_gemm_open(qv_context *ctx, const struct qv_op_gemm *gemm, qv_dtype dtype,
     qv_op_set_dtype(&op, dtype);
     qv_status status = bench_ops_open(ctx, &op, 1, out, err);
     if (!status)
-        status = bench_pack(ctx, &matrix, 1, weight, &stride, err);
+        status = bench_pack(ctx, &matrix, 1, &out->weight, &stride, err);
     if (!status)
-        out->calls[0].operands[1] = (struct qv_buffer){ *weight, 0 };
+        out->program.calls[0].operands[1] = (struct qv_buffer){ out->weight, 0 };
     return status;
 }
