@@ -147,19 +147,18 @@ bench_list_close(struct bench_list *l)
 
 /* ---- operations alone ------------------------------------------------------------------------ */
 
-/* Operand i of every operation is place 1 + i. Operands that share rows lie in the first one's. */
-static struct qv_step
-step_of(const struct qv_op *op)
+struct qv_step
+bench_step(const struct qv_op *op, int weight)
 {
     struct qv_view views[QV_MAX_OPERANDS];
     struct qv_step step = { .op = *op };
     const int n = qv_op_views(op, views);
     for (int i = 0; i < n; i++) {
-        int first;
+        int first; /* operands that share rows lie in the first one's place */
         const int64_t cols = qv_views_beside(views, i, &first);
-        if (!views[i].bytes || views[i].role == QV_ROLE_WEIGHT)
+        if (!views[i].bytes)
             continue;
-        step.operands[i] = 1 + first;
+        step.operands[i] = views[i].role == QV_ROLE_WEIGHT ? BENCH_PLACES + weight : 1 + first;
         step.offsets[i] = cols * (int64_t)qv_dtype_bytes(views[i].dtype);
     }
     return step;
@@ -168,13 +167,15 @@ step_of(const struct qv_op *op)
 static qv_status
 fill_places(const struct qv_program *p, qv_error *err)
 {
-    bool filled[1 + QV_MAX_OPERANDS] = { true };
+    bool filled[BENCH_PLACES] = { true };
     qv_status status = QV_OK;
     for (size_t i = 0; i < p->n; i++)
         for (int j = 0; j < QV_MAX_OPERANDS && !status; j++) {
             const int place = p->steps[i].operands[j];
             const qv_dtype dtype = qv_op_view(&p->steps[i].op, j).dtype;
-            if (!filled[place] && dtype != QV_I32)
+            if (place >= BENCH_PLACES || filled[place])
+                continue;
+            if (dtype != QV_I32)
                 status = fill_device(p->ctx, qv_program_place(p, 0, place), dtype,
                                      p->places[place].bytes, err);
             filled[place] = true;
@@ -182,32 +183,24 @@ fill_places(const struct qv_program *p, qv_error *err)
     return status;
 }
 
-static qv_status
-open_ops(struct bench_ops *b, qv_context *ctx, const struct qv_op *ops, size_t n, qv_error *err)
+qv_status
+bench_ops_open(qv_context *ctx, const struct qv_step *steps, size_t n, int n_chunks,
+               const struct qv_buffer *weights, struct bench_ops *b, qv_error *err)
 {
-    static const struct qv_place places[1 + QV_MAX_OPERANDS];
-    b->steps = malloc((n + 1) * sizeof *b->steps);
+    static const struct qv_place places[BENCH_PLACES] = {
+        [BENCH_LIST] = { .own = true }, [BENCH_WINDOWS] = { .own = true }
+    };
+    *b = (struct bench_ops){ .list.ctx = ctx, .steps = malloc((n + 1) * sizeof *steps) };
     if (!b->steps)
         return qv_fail(err, QV_ENOMEM, "no memory for a list of operations");
-    for (size_t i = 0; i < n; i++)
-        b->steps[i] = step_of(&ops[i]);
+    memcpy(b->steps, steps, n * sizeof *steps);
     qv_status status =
-        qv_program_prepare(ctx, b->steps, n, places, 1 + QV_MAX_OPERANDS, 1, &b->program, err);
+        qv_program_prepare(ctx, b->steps, n, places, BENCH_PLACES, n_chunks, &b->program, err);
     if (!status)
-        status = qv_program_load(&b->program, NULL, NULL, err);
-    b->list = (struct bench_list){ .ctx = ctx, .calls = b->program.calls, .n = n };
+        status = qv_program_load(&b->program, NULL, weights, err);
+    b->list.calls = b->program.calls;
+    b->list.n = (size_t)n_chunks * n;
     return status ? status : fill_places(&b->program, err);
-}
-
-qv_status
-bench_ops_open(qv_context *ctx, const struct qv_op *ops, size_t n, struct bench_ops *out,
-               qv_error *err)
-{
-    *out = (struct bench_ops){ .weight = NULL };
-    qv_status status = open_ops(out, ctx, ops, n, err);
-    if (status)
-        bench_ops_close(out);
-    return status;
 }
 
 void
@@ -218,7 +211,7 @@ bench_ops_close(struct bench_ops *b)
         b->list.ctx->backend->free(b->list.ctx->dev, b->weight);
     qv_program_free(&b->program);
     free(b->steps);
-    *b = (struct bench_ops){ .weight = NULL };
+    *b = (struct bench_ops){ .steps = NULL };
 }
 
 /* Any codes, and scales and offsets that are values. */
@@ -234,8 +227,8 @@ fill_groups(const struct qv_matrix *matrix, char *values)
 }
 
 qv_status
-bench_pack(qv_context *ctx, const struct qv_matrix *matrix, int64_t copies, struct qv_memory **out,
-           size_t *stride, qv_error *err)
+bench_pack(qv_context *ctx, const struct qv_matrix *matrix, int64_t copies,
+           struct qv_buffer *weights, qv_error *err)
 {
     const struct qv_backend *be = ctx->backend;
     struct qv_layout layout;
@@ -245,7 +238,7 @@ bench_pack(qv_context *ctx, const struct qv_matrix *matrix, int64_t copies, stru
     qv_status status = be->layout(ctx->dev, matrix, &layout, err);
     if (status)
         return status;
-    *stride = qv_aligned(layout.bytes);
+    const size_t stride = qv_aligned(layout.bytes);
     void *values = malloc(bytes + 1);
     if (!values)
         return qv_fail(err, QV_ENOMEM, "no memory for %zu bytes of weights", bytes);
@@ -253,15 +246,14 @@ bench_pack(qv_context *ctx, const struct qv_matrix *matrix, int64_t copies, stru
         fill_groups(matrix, values);
     else
         bench_fill(values, matrix->dtype, bytes);
-    status = be->alloc(ctx->dev, *stride * (size_t)copies, &memory, err);
-    for (int64_t i = 0; i < copies && !status; i++)
-        status = be->lay_out(ctx->dev, matrix, 0, matrix->n, values,
-                             (struct qv_buffer){ memory, *stride * (size_t)i }, err);
+    status = be->alloc(ctx->dev, stride * (size_t)copies, &memory, err);
+    for (int64_t i = 0; i < copies && !status; i++) {
+        weights[i] = (struct qv_buffer){ memory, stride * (size_t)i };
+        status = be->lay_out(ctx->dev, matrix, 0, matrix->n, values, weights[i], err);
+    }
     free(values);
     if (status && memory)
         be->free(ctx->dev, memory);
-    if (!status)
-        *out = memory;
     return status;
 }
 
@@ -271,12 +263,14 @@ bench_gemm_open(qv_context *ctx, const struct qv_op_gemm *gemm, qv_dtype dtype,
 {
     struct qv_op op = { .kind = QV_OP_gemm, .u.gemm = *gemm };
     const struct qv_matrix matrix = { .n = gemm->n, .k = gemm->k, .dtype = dtype };
-    size_t stride;
+    struct qv_buffer weight;
     qv_op_set_dtype(&op, dtype);
-    qv_status status = bench_ops_open(ctx, &op, 1, out, err);
-    if (!status)
-        status = bench_pack(ctx, &matrix, 1, &out->weight, &stride, err);
-    if (!status)
-        out->program.calls[0].operands[1] = (struct qv_buffer){ out->weight, 0 };
+    const struct qv_step step = bench_step(&op, 0);
+    *out = (struct bench_ops){ .steps = NULL };
+    qv_status status = bench_pack(ctx, &matrix, 1, &weight, err);
+    if (status)
+        return status;
+    status = bench_ops_open(ctx, &step, 1, 1, &weight, out, err);
+    out->weight = weight.memory;
     return status;
 }
