@@ -11,26 +11,11 @@
 #include "legal.h"
 #include "lower.h"
 
-/* ---- ready.c: one lowering made ready to run ------------------------------------------------- */
-
 /* A lowering's operations, and the program that they are. It must not be moved. */
 struct qv_conv3d_ready {
     struct qv_conv3d_list list;
     struct qv_program program;
 };
-
-/* Prepares the program: all that can be known without weights. desc is a chunk, whose depth is not
- * padded. qv_program_free must be called whatever is returned. */
-qv_status qv_conv3d_ready_prepare(qv_context *ctx, const qv_conv3d_desc *desc, qv_lowering lowering,
-                                  struct qv_conv3d_ready *out, qv_error *err);
-
-/* Loads the program, lays out weights and uploads the bias. The caller must still upload the input
- * and the residual to their places. */
-qv_status qv_conv3d_ready_load(qv_context *ctx, const qv_conv3d_desc *desc,
-                               const qv_conv3d_weights *weights, struct qv_conv3d_ready *w,
-                               qv_error *err);
-
-/* ---- object.c, run.c ------------------------------------------------------------------------- */
 
 /* Says how x is cut along depth: into `planes` runs of frames. */
 struct qv_conv3d_cut {

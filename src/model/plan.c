@@ -77,17 +77,16 @@ qv_plan_capacity(const qv_model *model, const qv_capacity *asked)
 }
 
 static struct qv_tower_shape
-shape_of(const struct qv_plan *plan)
+shape_of(const qv_model *model, const qv_plan_options *o, const qv_capacity *asked)
 {
-    const struct qv_caps *caps = &plan->model->ctx->caps;
-    const qv_plan_options *o = &plan->options;
-    return (struct qv_tower_shape){ .capacity = plan->capacity,
+    const struct qv_caps *caps = &model->ctx->caps;
+    return (struct qv_tower_shape){ .capacity = qv_plan_capacity(model, asked),
                                     .input = o->input,
                                     .gated_rows = caps->gated_rows,
                                     .residual_apart = caps->residual_apart,
                                     .side = caps->side,
                                     .hidden = o->hidden,
-                                    .dtype = plan->model->dtype,
+                                    .dtype = model->dtype,
                                     .output = o->output ? o->output : QV_F32 };
 }
 
@@ -238,21 +237,18 @@ qv_plan_create(qv_model *model, const qv_plan_options *options, qv_plan **out, q
         status = choose_capacity(model, o, &asked, err);
     if (status)
         return status;
-    qv_plan *plan = calloc(1, sizeof *plan);
-    if (!plan)
-        return qv_fail(err, QV_ENOMEM, "no memory for a plan");
-    plan->model = model;
-    plan->options = *o;
-    plan->capacity = qv_plan_capacity(model, &asked);
-    plan->shape = shape_of(plan);
-    qv_plan *idle = take_idle(model, &plan->shape);
-    if (idle) {
-        idle->options = *o;
-        free(plan);
-        *out = idle;
-        return QV_OK;
+    const struct qv_tower_shape shape = shape_of(model, o, &asked);
+    qv_plan *plan = take_idle(model, &shape);
+    if (!plan) {
+        plan = calloc(1, sizeof *plan);
+        if (!plan)
+            return qv_fail(err, QV_ENOMEM, "no memory for a plan");
+        plan->model = model;
+        plan->capacity = shape.capacity;
+        plan->shape = shape;
+        status = make(plan, err);
     }
-    status = make(plan, err);
+    plan->options = *o;
     if (status)
         qv_plan_destroy(plan);
     else
