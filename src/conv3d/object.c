@@ -137,8 +137,8 @@ static qv_status
 lay_out_weights(struct qv_conv3d *conv, const qv_conv3d_weights *weights, qv_error *err)
 {
     const qv_conv3d_desc *desc = &conv->desc;
-    const struct qv_conv3d_form *form = &conv->way.list.weight;
-    const struct qv_program *p = &conv->way.program;
+    const struct qv_conv3d_form *form = &conv->weight;
+    const struct qv_program *p = &conv->program;
     qv_dtype from = weights->dtype ? weights->dtype : QV_F32;
     void *piece = malloc((size_t)(form->o * form->k) * qv_dtype_bytes(desc->dtype));
     if (!piece)
@@ -163,9 +163,8 @@ lay_out_weights(struct qv_conv3d *conv, const qv_conv3d_weights *weights, qv_err
 static qv_status
 upload(struct qv_conv3d *conv, int place, const void *data, size_t bytes, qv_error *err)
 {
-    return conv->ctx->backend->upload(conv->ctx->dev,
-                                      qv_program_place(&conv->way.program, 0, place), data, bytes,
-                                      err);
+    return conv->ctx->backend->upload(conv->ctx->dev, qv_program_place(&conv->program, 0, place),
+                                      data, bytes, err);
 }
 
 /* Uploads the bias, rounded to the description's dtype. */
@@ -188,8 +187,8 @@ upload_bias(struct qv_conv3d *conv, const float *bias, qv_error *err)
 static qv_status
 upload_tables(struct qv_conv3d *conv, qv_error *err)
 {
-    const struct qv_step *step = &conv->way.list.steps[0];
-    if (!conv->way.list.n || step->op.kind != QV_OP_patchify)
+    const struct qv_step *step = conv->program.steps;
+    if (!conv->program.n || step->op.kind != QV_OP_patchify)
         return QV_OK;
     struct qv_item_place place;
     struct qv_item_norm norm;
@@ -213,7 +212,7 @@ static qv_status
 load(struct qv_conv3d *conv, const qv_conv3d_weights *weights, qv_error *err)
 {
     const qv_conv3d_desc *d = &conv->chunk_desc;
-    qv_status status = qv_program_load(&conv->way.program, NULL, NULL, err);
+    qv_status status = qv_program_load(&conv->program, NULL, NULL, err);
     if (!status)
         status = lay_out_weights(conv, weights, err);
     if (!status && d->bias)
@@ -232,16 +231,18 @@ load(struct qv_conv3d *conv, const qv_conv3d_weights *weights, qv_error *err)
  * without weights. qv_program_free must be called whatever is returned. */
 static qv_status
 prepare(qv_context *ctx, const qv_conv3d_desc *desc, qv_lowering lowering,
-        struct qv_conv3d_ready *w, qv_error *err)
+        struct qv_conv3d_form *weight, struct qv_program *out, qv_error *err)
 {
+    struct qv_conv3d_list list;
     struct qv_place places[QV_CONV3D_N_PLACES] = { 0 };
     /* frames that strides skip are in the input's place as well */
     places[QV_CONV3D_INPUT].bytes =
         (size_t)(desc->n * desc->d * desc->h * desc->w * desc->c) *
         (desc->layout == QV_LAYOUT_FRAMES_U8 ? 1 : qv_dtype_bytes(desc->dtype));
-    qv_conv3d_lower(desc, lowering, &w->list);
-    return qv_program_prepare(ctx, w->list.steps, (size_t)w->list.n, places, QV_CONV3D_N_PLACES, 1,
-                              &w->program, err);
+    qv_conv3d_lower(desc, lowering, &list);
+    *weight = list.weight;
+    return qv_program_prepare(ctx, list.steps, (size_t)list.n, places, QV_CONV3D_N_PLACES, 1, out,
+                              err);
 }
 
 enum { MOST_CHUNK = 1 << 20 };
@@ -271,7 +272,8 @@ make(struct qv_conv3d *conv, const qv_conv3d_weights *weights, const qv_conv3d_o
     if (status)
         return status;
     cut_input(conv);
-    status = prepare(ctx, &conv->chunk_desc, conv->decision.lowering, &conv->way, err);
+    status = prepare(ctx, &conv->chunk_desc, conv->decision.lowering, &conv->weight, &conv->program,
+                     err);
     if (!status)
         status = keep_host_parts(conv, weights, err);
     return status || !conv->weighted ? status : load(conv, weights, err);
@@ -307,7 +309,7 @@ qv_conv3d_free(qv_conv3d **conv)
 {
     if (!conv || !*conv)
         return;
-    qv_program_free(&(*conv)->way.program);
+    qv_program_free(&(*conv)->program);
     free((*conv)->front);
     free((*conv)->next_front);
     free((*conv)->zeros);
@@ -338,8 +340,8 @@ qv_conv3d_get_info(const qv_conv3d *conv, qv_conv3d_info *out)
         .rows = qv_conv3d_rows(d),
         .chunk = conv->chunk,
         .x_bytes = (size_t)(conv->cut.planes * conv->cut.frames) * conv->cut.frame_bytes,
-        .arena_bytes = qv_program_bytes(&conv->way.program),
-        .weight_bytes = bytes_of(&conv->way.program, QV_CONV3D_WEIGHT, QV_CONV3D_N_PLACES),
+        .arena_bytes = qv_program_bytes(&conv->program),
+        .weight_bytes = bytes_of(&conv->program, QV_CONV3D_WEIGHT, QV_CONV3D_N_PLACES),
         .lowering = conv->decision.lowering,
     };
     out->y_bytes = (size_t)(out->rows * d->o) * qv_dtype_bytes(d->dtype);
@@ -362,7 +364,8 @@ qv_conv3d_get_ways(const qv_conv3d *conv, qv_conv3d_way ways[QV_LOWERING_COUNT],
     QV_NEED(err, conv, ways);
     for (int i = 0; i < QV_LOWERING_COUNT; i++) {
         qv_conv3d_way *out = &ways[i];
-        struct qv_conv3d_ready w;
+        struct qv_conv3d_form weight;
+        struct qv_program p;
         *out = (qv_conv3d_way){ .lowering = (qv_lowering)i,
                                 .chosen = conv->decision.lowering == (qv_lowering)i };
         out->legal = qv_conv3d_legal(&conv->desc, &conv->ctx->caps, out->lowering, out->reason,
@@ -370,10 +373,10 @@ qv_conv3d_get_ways(const qv_conv3d *conv, qv_conv3d_way ways[QV_LOWERING_COUNT],
         if (!out->legal)
             continue;
         qv_error why;
-        qv_status status = prepare(conv->ctx, &conv->chunk_desc, out->lowering, &w, &why);
+        qv_status status = prepare(conv->ctx, &conv->chunk_desc, out->lowering, &weight, &p, &why);
         if (!status)
-            add_cost(conv, &w.program, out);
-        qv_program_free(&w.program);
+            add_cost(conv, &p, out);
+        qv_program_free(&p);
         if (status == QV_EUNSUPPORTED) { /* legal, but this device's library has no kernel for it */
             out->legal = false;
             snprintf(out->reason, sizeof out->reason, "%.*s", QV_REASON_BYTES - 1, why.text);

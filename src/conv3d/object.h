@@ -11,12 +11,6 @@
 #include "legal.h"
 #include "lower.h"
 
-/* A lowering's operations, and the program that they are. It must not be moved. */
-struct qv_conv3d_ready {
-    struct qv_conv3d_list list;
-    struct qv_program program;
-};
-
 /* Says how x is cut along depth: into `planes` runs of frames. */
 struct qv_conv3d_cut {
     int64_t planes, frames; /* frames of a call, in each plane */
@@ -38,5 +32,6 @@ struct qv_conv3d {
     char *front, *next_front, *zeros; /* [planes, pad, frame_bytes]; one frame of zeros */
     void *residual;
     bool weighted;
-    struct qv_conv3d_ready way;
+    struct qv_conv3d_form weight;
+    struct qv_program program;
 };

@@ -116,15 +116,15 @@ qv_program_prepare(qv_context *ctx, const struct qv_step *steps, size_t n,
                    const struct qv_place *places, int n_places, int n_chunks, struct qv_program *p,
                    qv_error *err)
 {
-    *p = (struct qv_program){
-        .ctx = ctx, .steps = steps, .n = n, .n_places = n_places, .n_chunks = n_chunks
-    };
-    /* one more, as calloc(0) may return NULL */
+    *p = (struct qv_program){ .ctx = ctx, .n = n, .n_places = n_places, .n_chunks = n_chunks };
+    /* one more, as malloc(0) may return NULL */
+    p->steps = malloc((n + 1) * sizeof *p->steps);
     p->kernels = calloc(n + 1, sizeof *p->kernels);
     p->calls = calloc((size_t)n_chunks * (n + 1), sizeof *p->calls);
     p->places = malloc((size_t)n_places * sizeof *p->places);
-    if (!p->kernels || !p->calls || !p->places)
+    if (!p->steps || !p->kernels || !p->calls || !p->places)
         return qv_fail(err, QV_ENOMEM, "no memory for %zu operations", n);
+    memcpy(p->steps, steps, n * sizeof *p->steps);
     memcpy(p->places, places, (size_t)n_places * sizeof *p->places);
     for (size_t i = 0; i < n; i++) {
         size_t *scratch = &p->scratch[steps[i].side];
@@ -148,6 +148,7 @@ qv_program_free(struct qv_program *p)
     for (size_t i = 0; i < p->n_kernels; i++)
         qv_kernel_put(p->ctx, p->kernels[i]);
     qv_arena_leave(p->ctx, &p->arena);
+    free(p->steps);
     free(p->kernels);
     free(p->calls);
     free(p->places);

@@ -46,7 +46,7 @@ struct qv_arena {
 
 struct qv_program {
     qv_context *ctx;
-    const struct qv_step *steps; /* the caller's; they must outlive the program */
+    struct qv_step *steps; /* [n], a copy of the caller's */
     size_t n;
     int n_places, n_chunks;
     struct qv_place *places;

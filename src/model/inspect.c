@@ -1,13 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "plan.h"
 
-void
-qv_plan_set_probe(qv_plan *plan, qv_probe *probe, void *user)
-{
-    plan->probe = probe;
-    plan->probe_user = user;
-}
-
 /* Attention's FLOPs grow with the square of a window's rows. This is the sum of the squared
  * sides of the windows along one axis; the product of both axes is the sum over windows. */
 static double

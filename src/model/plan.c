@@ -99,13 +99,29 @@ prepare(struct qv_plan *plan, qv_error *err)
 {
     const qv_model *model = plan->model;
     struct qv_place slots[SLOT_COUNT] = { 0 };
+    struct qv_steps list = { 0 };
     for (int slot = 0; slot < SLOT_COUNT; slot++)
         slots[slot].own = slot <= SLOT_LAST_INPUT || slot >= SLOT_HIDDEN;
     qv_status status = qv_steps_build(&model->config, &model->tower, &plan->shape,
-                                      model->patch_embed.lowering, &plan->steps, err);
-    return status ? status
-                  : qv_program_prepare(model->ctx, plan->steps.steps, plan->steps.n, slots,
-                                       SLOT_COUNT, model->ctx->caps.chunks, &plan->program, err);
+                                      model->patch_embed.lowering, &list, err);
+    if (!status)
+        status = qv_program_prepare(model->ctx, list.steps, list.n, slots, SLOT_COUNT,
+                                    model->ctx->caps.chunks, &plan->program, err);
+    free(list.steps);
+    return status;
+}
+
+static void
+destroy(qv_plan *plan)
+{
+    qv_context *ctx = plan->model->ctx;
+    for (int i = 0; i < QV_MOST_CHUNKS; i++)
+        if (plan->recordings[i])
+            ctx->backend->forget(ctx->dev, plan->recordings[i]);
+    qv_program_free(&plan->program);
+    qv_tables_close(&plan->tables);
+    free(plan->item_rows);
+    free(plan);
 }
 
 static qv_plan *
@@ -121,7 +137,7 @@ static void
 drop_idle(qv_model *model)
 {
     while (model->n_idle)
-        qv_plan_destroy(remove_idle(model, model->n_idle - 1));
+        destroy(remove_idle(model, model->n_idle - 1));
 }
 
 /* Takes the model's arena if it is large enough. Otherwise a larger one is opened, of the size
@@ -152,20 +168,6 @@ record(struct qv_plan *plan, qv_error *err)
         status = ctx->backend->record(ctx->dev, qv_program_calls(&plan->program, i),
                                       plan->program.n, &plan->recordings[i], err);
     return status;
-}
-
-void
-qv_plan_destroy(qv_plan *plan)
-{
-    qv_context *ctx = plan->model->ctx;
-    for (int i = 0; i < QV_MOST_CHUNKS; i++)
-        if (plan->recordings[i])
-            ctx->backend->forget(ctx->dev, plan->recordings[i]);
-    qv_program_free(&plan->program);
-    qv_tables_close(&plan->tables);
-    free(plan->item_rows);
-    free(plan->steps.steps);
-    free(plan);
 }
 
 static qv_status
@@ -250,7 +252,7 @@ qv_plan_create(qv_model *model, const qv_plan_options *options, qv_plan **out, q
     }
     plan->options = *o;
     if (status)
-        qv_plan_destroy(plan);
+        destroy(plan);
     else
         *out = plan;
     return status;
@@ -270,7 +272,7 @@ qv_plan_free(qv_plan **plan)
         p->program.arena->busy[p->pending[--p->n_pending].chunk] = false;
     p->probe = NULL;
     if (model->n_idle == QV_IDLE_PLANS)
-        qv_plan_destroy(remove_idle(model, model->n_idle - 1));
+        destroy(remove_idle(model, model->n_idle - 1));
     memmove(&model->idle[1], &model->idle[0], (size_t)model->n_idle * sizeof *model->idle);
     model->idle[0] = p;
     model->n_idle++;

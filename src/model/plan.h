@@ -35,7 +35,8 @@ void qv_tables_fill(struct qv_tables *tables, const struct qv_capacity *capacity
 
 /* ---- plan.c, stream.c ------------------------------------------------------------------------ */
 
-/* Called when a step of a chunk has been done; see qv_plan_set_probe below. */
+/* A probe is called after every step of a chunk, when the device has finished it, and may read
+ * and write the step's operands through the backend. */
 typedef void qv_probe(void *user, const struct qv_step *step, const struct qv_call *call);
 
 /* A chunk that was pushed and not yet pulled. */
@@ -50,13 +51,14 @@ struct qv_plan {
     qv_plan_options options;
     struct qv_capacity capacity;
     struct qv_tower_shape shape;
-    struct qv_steps steps;
-    struct qv_program program; /* of the steps; its places are the slots */
+    struct qv_program program; /* of the tower's steps; its places are the slots */
     struct qv_recording *recordings[QV_MOST_CHUNKS];
     struct qv_tables tables;
     int64_t *item_rows; /* [QV_MOST_CHUNKS][segments]: patches of each pending item */
     struct qv_pending pending[QV_MOST_CHUNKS]; /* the oldest comes first */
     int n_pending;
+    /* NULL: none. A plan with a probe runs step by step, without its recording. qv_plan_free()
+     * takes it off. */
     qv_probe *probe;
     void *probe_user;
 };
@@ -67,7 +69,6 @@ qv_status qv_plan_options_check(const qv_model *model, const qv_plan_options *op
 /* Returns the capacity of a plan, where `asked` may have fields that the caller left zero. */
 qv_capacity qv_plan_capacity(const qv_model *model, const qv_capacity *asked);
 
-void qv_plan_destroy(qv_plan *plan);
 void qv_plans_free_idle(qv_model *model); /* also leaves the arena that they share */
 
 /* Pulls the oldest chunk's tokens. Item i's go to rows of `out` from first_rows[i] on; if
@@ -79,11 +80,6 @@ qv_status qv_plan_pull_items(qv_plan *plan, const qv_tokens *out, const int64_t 
 struct qv_capacity_bits qv_model_bits(const qv_model *model);
 
 /* ---- inspect.c: what tools that measure and verify see of a plan ----------------------------- */
-
-/* A probe is called after every step of a chunk, when the device has finished it, and may read
- * and write the step's operands through the backend. A plan with a probe runs step by step,
- * without its recording. A NULL probe, or qv_plan_free(), takes the probe off. */
-void qv_plan_set_probe(qv_plan *plan, qv_probe *probe, void *user);
 
 /* FLOPs of one step, or of all steps if `step` is NULL, that the items of a chunk need: the
  * plan's unused rows do not count. */

@@ -125,7 +125,6 @@ enum { BENCH_LIST = 1, BENCH_WINDOWS = 1 + QV_MAX_OPERANDS, BENCH_PLACES };
 
 /* A program of operations, on small random values. The caller puts lists into their places. */
 struct bench_ops {
-    struct qv_step *steps;
     struct qv_program program;
     struct bench_list list;   /* the program's calls, for bench_list_run */
     struct qv_memory *weight; /* of bench_gemm_open; else NULL */

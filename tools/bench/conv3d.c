@@ -111,8 +111,8 @@ open_way(const struct subject *s, qv_lowering lowering, struct way_run *w, qv_er
     if (!status)
         status = qv_conv3d_run(w->conv, s->data[X], s->data[Y], err);
     if (!status) {
-        w->list.calls = w->conv->way.program.calls;
-        w->list.n = w->conv->way.program.n;
+        w->list.calls = w->conv->program.calls;
+        w->list.n = w->conv->program.n;
     }
     return status;
 }

@@ -190,12 +190,9 @@ bench_ops_open(qv_context *ctx, const struct qv_step *steps, size_t n, int n_chu
     static const struct qv_place places[BENCH_PLACES] = {
         [BENCH_LIST] = { .own = true }, [BENCH_WINDOWS] = { .own = true }
     };
-    *b = (struct bench_ops){ .list.ctx = ctx, .steps = malloc((n + 1) * sizeof *steps) };
-    if (!b->steps)
-        return qv_fail(err, QV_ENOMEM, "no memory for a list of operations");
-    memcpy(b->steps, steps, n * sizeof *steps);
+    *b = (struct bench_ops){ .list.ctx = ctx };
     qv_status status =
-        qv_program_prepare(ctx, b->steps, n, places, BENCH_PLACES, n_chunks, &b->program, err);
+        qv_program_prepare(ctx, steps, n, places, BENCH_PLACES, n_chunks, &b->program, err);
     if (!status)
         status = qv_program_load(&b->program, NULL, weights, err);
     b->list.calls = b->program.calls;
@@ -210,8 +207,7 @@ bench_ops_close(struct bench_ops *b)
     if (b->weight)
         b->list.ctx->backend->free(b->list.ctx->dev, b->weight);
     qv_program_free(&b->program);
-    free(b->steps);
-    *b = (struct bench_ops){ .steps = NULL };
+    *b = (struct bench_ops){ .weight = NULL };
 }
 
 /* Any codes, and scales and offsets that are values. */
@@ -266,7 +262,7 @@ bench_gemm_open(qv_context *ctx, const struct qv_op_gemm *gemm, qv_dtype dtype,
     struct qv_buffer weight;
     qv_op_set_dtype(&op, dtype);
     const struct qv_step step = bench_step(&op, 0);
-    *out = (struct bench_ops){ .steps = NULL };
+    *out = (struct bench_ops){ .weight = NULL };
     qv_status status = bench_pack(ctx, &matrix, 1, &weight, err);
     if (status)
         return status;
