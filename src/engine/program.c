@@ -161,10 +161,10 @@ struct qv_buffer
 qv_program_place(const struct qv_program *p, int chunk, int place)
 {
     const struct qv_arena *a = p->arena;
+    if (place == QV_NO_OPERAND)
+        return (struct qv_buffer){ 0 };
     const size_t begins = p->places[place].own ? (size_t)chunk * a->own_bytes : work_begins(a);
-    return place == QV_NO_OPERAND
-               ? (struct qv_buffer){ 0 }
-               : (struct qv_buffer){ a->memory, begins + p->places[place].offset };
+    return (struct qv_buffer){ a->memory, begins + p->places[place].offset };
 }
 
 const struct qv_call *
