@@ -596,7 +596,7 @@ TEST(a_described_model_has_costs_and_no_weights)
     assert_string_equal(t.info.lowering_reason, d.info.lowering_reason);
     assert_null(d.model->weights.memory);
     assert_null(d.model->arena);
-    assert_null(plan->arena);
+    assert_null(plan->program.arena);
     expect_error(QV_ESTATE, "no weights", qv_plan_push(plan, &item, 1, ERR));
 }
 

@@ -75,8 +75,6 @@ TEST(of_every_family)
                 char dir[512], kernel[QV_KERNEL_BYTES];
                 const qv_model_options described_only = { .dtype = *dtype, .describe = true };
                 const qv_plan_options o = { .capacity.patches = *patches };
-                const struct qv_step *steps;
-                const struct qv_call *calls;
                 qv_model *model;
                 qv_plan *plan = NULL;
                 qv_context *ctx =
@@ -90,9 +88,8 @@ TEST(of_every_family)
                 if (status == QV_EUNSUPPORTED && *dtype == QV_BF16)
                     continue; /* the CPU does not multiply it, or not in all shapes */
                 assert_ok(status);
-                const size_t n = qv_plan_steps(plan, &steps, &calls);
-                for (size_t i = 0; i < n; i++) {
-                    qv_plan_kernel(plan, i, kernel);
+                for (size_t i = 0; i < plan->program.n; i++) {
+                    qv_program_kernel(&plan->program, i, kernel);
                     judge(kernel, dir);
                 }
                 qv_plan_free(&plan);

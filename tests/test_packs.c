@@ -124,7 +124,7 @@ check_chunk(struct pack *p, const int *order, size_t n, const char *what)
 static void
 poison(const struct pack *p)
 {
-    const struct qv_arena *arena = p->plan->arena;
+    const struct qv_arena *arena = p->plan->program.arena;
     size_t bytes = (size_t)arena->n_chunks * arena->own_bytes + arena->work_bytes;
     void *nan = test_alloc(bytes);
     memset(nan, 0xff, bytes);
@@ -312,7 +312,7 @@ TEST(room_for_segments_changes_no_bit)
 static void
 read_table(const struct pack *p, int slot, void *out, size_t bytes)
 {
-    const struct qv_download part = { out, qv_plan_operand(p->plan, 0, slot), bytes };
+    const struct qv_download part = { out, qv_program_place(&p->plan->program, 0, slot), bytes };
     assert_ok(p->t.ctx->backend->download(p->t.ctx->dev, &part, 1, ERR));
 }
 
@@ -357,7 +357,7 @@ TEST(rows_beyond_the_fill_stay_inside)
             item.data = frames;
             if (i > 4)
                 poison(&p);
-            for (int chunk = 0; chunk < p.plan->arena->n_chunks; chunk++)
+            for (int chunk = 0; chunk < p.plan->program.arena->n_chunks; chunk++)
                 tiny_chunk(&p.t, p.plan, &item, 1, QV_F32, &bytes);
             check_tables(&p, &item);
         }
@@ -380,14 +380,14 @@ TEST(plans_take_turns_in_one_memory)
                                        .capacity.segments = SEGMENTS + 1 };
         const qv_plan_options large = { .capacity.patches = 8 * p.t.ctx->caps.chunk_rows };
         qv_plan *other = tiny_plan(&p.t, &same);
-        assert_ptr_equal(other->arena, p.plan->arena);
+        assert_ptr_equal(other->program.arena, p.plan->program.arena);
         for (int i = 0; i < info.chunks_ahead; i++)
             assert_ok(qv_plan_push(i % 2 ? other : p.plan, &p.items[i], 1, ERR));
         assert_int_equal(qv_plan_push(other, &p.items[2], 1, &err), QV_ESTATE);
         assert_non_null(strstr(err.text, "not been pulled"));
         assert_int_equal(qv_plan_push(p.plan, &p.items[2], 1, &err), QV_ESTATE);
         qv_plan *larger = tiny_plan(&p.t, &large);
-        assert_ptr_not_equal(larger->arena, p.plan->arena);
+        assert_ptr_not_equal(larger->program.arena, p.plan->program.arena);
         assert_ok(qv_plan_push(larger, &p.items[3], 1, ERR));
         qv_plan *const order[] = { p.plan, other, larger };
         const int item[] = { 0, 1, 3 };
@@ -417,8 +417,8 @@ TEST(a_plan_that_was_freed_is_ready_at_once)
     size_t bytes;
     qv_plan *first = tiny_plan(&t, &o), *second = tiny_plan(&t, &dense);
     const qv_plan *was = first;
-    const struct qv_arena *arena = first->arena;
-    assert_ptr_equal(second->arena, arena);
+    const struct qv_arena *arena = first->program.arena;
+    assert_ptr_equal(second->program.arena, arena);
     char *before = tiny_chunk(&t, first, &item, 1, QV_F32, &bytes);
     assert_ok(qv_plan_push(first, &item, 1, ERR));
     test_end(first);
@@ -426,14 +426,14 @@ TEST(a_plan_that_was_freed_is_ready_at_once)
     assert_int_equal(t.model->n_idle, 2);
     first = tiny_plan(&t, &o);
     assert_ptr_equal(first, was);
-    assert_ptr_equal(first->arena, arena);
+    assert_ptr_equal(first->program.arena, arena);
     assert_int_equal(t.model->n_idle, 1);
     char *after = tiny_chunk(&t, first, &item, 1, QV_F32, &bytes);
     assert_memory_equal(before, after, bytes);
     test_end(first);
     for (int64_t rows = 4; rows <= 64; rows += 4) { /* every bucket up to the device's own chunk */
         qv_plan *plan = tiny_plan(&t, &(qv_plan_options){ .capacity.patches = rows });
-        assert_ptr_equal(plan->arena, arena);
+        assert_ptr_equal(plan->program.arena, arena);
         test_end(plan);
         assert_true(t.model->n_idle <= QV_IDLE_PLANS);
     }

@@ -5,16 +5,13 @@
 #include "lower.h"
 #include "dtype.h"
 
-/* The list that is being written, and the buffer that holds x at this point of it. */
+/* The list that is being written, and the place that holds x at this point of it. */
 struct lowering {
     const qv_conv3d_desc *desc;
     struct qv_conv3d_list *list;
-    enum qv_conv3d_buffer x;
+    int x;
     int64_t out[3], rows;
 };
-
-#define AT(buffer) ((struct qv_conv3d_operand){ QV_CONV3D_##buffer, 0 })
-#define X(l) ((struct qv_conv3d_operand){ (l)->x, 0 })
 
 /* Operations are compared by value, so padding bytes of the union must be zero too. */
 static struct qv_op
@@ -28,10 +25,10 @@ op_of(enum qv_op_kind kind)
 
 /* Appends a step. All operands have the description's dtype, except sums that an epilogue will
  * finish (f32). */
-static struct qv_conv3d_step *
+static struct qv_step *
 add(struct lowering *l, const struct qv_op *op)
 {
-    struct qv_conv3d_step *step = &l->list->steps[l->list->n++];
+    struct qv_step *step = &l->list->steps[l->list->n++];
     memset(step, 0, sizeof *step);
     step->op = *op;
     qv_op_set_dtype(&step->op, l->desc->dtype);
@@ -42,12 +39,12 @@ add(struct lowering *l, const struct qv_op *op)
 
 /* Sets bias and residual, from operand `first` on. */
 static void
-take_epilogue(const struct lowering *l, struct qv_conv3d_step *step, int first)
+take_epilogue(const struct lowering *l, struct qv_step *step, int first)
 {
     if (l->desc->bias)
-        step->operands[first] = AT(BIAS);
+        step->operands[first] = QV_CONV3D_BIAS;
     if (l->desc->residual_rows)
-        step->operands[first + 1] = AT(RESIDUAL);
+        step->operands[first + 1] = QV_CONV3D_RESIDUAL;
 }
 
 /* ---- rows and voxels ------------------------------------------------------------------------- */
@@ -66,12 +63,12 @@ bytes_to_rows(struct lowering *l, bool still)
                                              .channels = d->c,
                                              .items = 1,
                                              .patches = l->rows * temporal };
-    struct qv_conv3d_step *step = add(l, &op);
-    step->operands[0] = X(l);
-    step->operands[1] = AT(PLACES);
-    step->operands[2] = AT(NORMS);
-    step->operands[3] = AT(COORDS);
-    step->operands[4] = AT(ROWS);
+    struct qv_step *step = add(l, &op);
+    step->operands[0] = l->x;
+    step->operands[1] = QV_CONV3D_PLACES;
+    step->operands[2] = QV_CONV3D_NORMS;
+    step->operands[3] = QV_CONV3D_COORDS;
+    step->operands[4] = QV_CONV3D_ROWS;
     l->x = QV_CONV3D_ROWS;
 }
 
@@ -93,13 +90,13 @@ qv_conv3d_tables(const qv_conv3d_desc *desc, const struct qv_op_patchify *op,
 }
 
 static void
-im2col(struct lowering *l, const struct qv_op_im2col *fields, enum qv_conv3d_buffer y)
+im2col(struct lowering *l, const struct qv_op_im2col *fields, int y)
 {
     struct qv_op op = op_of(QV_OP_im2col);
     op.u.im2col = *fields;
-    struct qv_conv3d_step *step = add(l, &op);
-    step->operands[0] = X(l);
-    step->operands[1].buffer = y;
+    struct qv_step *step = add(l, &op);
+    step->operands[0] = l->x;
+    step->operands[1] = y;
     l->x = y;
 }
 
@@ -197,11 +194,11 @@ add_gemm(struct lowering *l, bool still)
                                      .bias = d->bias,
                                      .act = d->act,
                                      .residual_rows = d->residual_rows };
-    struct qv_conv3d_step *step = add(l, &op);
-    step->operands[0] = X(l);
-    step->operands[1] = AT(WEIGHT);
+    struct qv_step *step = add(l, &op);
+    step->operands[0] = l->x;
+    step->operands[1] = QV_CONV3D_WEIGHT;
     take_epilogue(l, step, 2);
-    step->operands[4] = AT(OUTPUT);
+    step->operands[4] = QV_CONV3D_OUTPUT;
 }
 
 /* Returns the convolution of the whole kernel over the volume v, without its epilogue. */
@@ -249,7 +246,7 @@ take_tap(struct qv_op_conv *c)
     }
 }
 
-static struct qv_conv3d_step *
+static struct qv_step *
 add_conv(struct lowering *l, const struct qv_op *op)
 {
     const qv_conv3d_desc *d = l->desc;
@@ -259,10 +256,10 @@ add_conv(struct lowering *l, const struct qv_op *op)
         *w = (struct qv_conv3d_form){ .pieces = 1,
                                       .o = d->o,
                                       .k = d->c / d->groups * c->kd * c->kh * c->kw };
-    struct qv_conv3d_step *step = add(l, op);
-    step->operands[0] = X(l);
-    step->operands[1] = (struct qv_conv3d_operand){ QV_CONV3D_WEIGHT, w->pieces - 1 };
-    step->operands[4].buffer = c->sums ? QV_CONV3D_SUMS : QV_CONV3D_OUTPUT;
+    struct qv_step *step = add(l, op);
+    step->operands[0] = l->x;
+    step->operands[1] = QV_CONV3D_WEIGHT + w->pieces - 1;
+    step->operands[4] = c->sums ? QV_CONV3D_SUMS : QV_CONV3D_OUTPUT;
     return step;
 }
 
@@ -292,7 +289,7 @@ convolve_by_depth(struct lowering *l)
     take_tap(&op.u.conv);
     for (int64_t t = 0; t < d->kernel[0]; t++) {
         op.u.conv.sums = t ? 2 : 1;
-        add_conv(l, &op)->operands[0].at = t * d->dilation[0] * frame_bytes;
+        add_conv(l, &op)->offsets[0] = t * d->dilation[0] * frame_bytes;
     }
     op = op_of(QV_OP_epilogue);
     op.u.epilogue = (struct qv_op_epilogue){ .rows = l->rows,
@@ -301,10 +298,10 @@ convolve_by_depth(struct lowering *l)
                                              .bias = d->bias,
                                              .act = d->act,
                                              .residual_rows = d->residual_rows };
-    struct qv_conv3d_step *step = add(l, &op);
-    step->operands[0] = AT(SUMS);
+    struct qv_step *step = add(l, &op);
+    step->operands[0] = QV_CONV3D_SUMS;
     take_epilogue(l, step, 1);
-    step->operands[3] = AT(OUTPUT);
+    step->operands[3] = QV_CONV3D_OUTPUT;
 }
 
 void
@@ -326,14 +323,6 @@ qv_conv3d_lower(const qv_conv3d_desc *desc, qv_lowering lowering, struct qv_conv
     case QV_LOWERING_BY_DEPTH: convolve_by_depth(&l); break;
     case QV_LOWERING_COUNT: break;
     }
-    for (int i = 0; i < out->n; i++)
-        for (int j = 0; j < qv_op_n_operands(out->steps[i].op.kind); j++) {
-            const struct qv_conv3d_operand *o = &out->steps[i].operands[j];
-            size_t end = qv_op_view(&out->steps[i].op, j).bytes;
-            end += o->buffer == QV_CONV3D_WEIGHT ? 0 : (size_t)o->at;
-            if (o->buffer != QV_CONV3D_NONE && end > out->bytes[o->buffer])
-                out->bytes[o->buffer] = end;
-        }
 }
 
 /* ---- weights --------------------------------------------------------------------------------- */

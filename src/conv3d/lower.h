@@ -4,14 +4,15 @@
 
 #include "description.h"
 #include "engine/block_order.h"
-#include "engine/op.h"
+#include "engine/program.h"
 
-/* The buffers that operations read and write. */
-enum qv_conv3d_buffer {
-    QV_CONV3D_NONE,  /* the operand is not used */
+enum { QV_CONV3D_MOST_TAPS = 16, QV_CONV3D_MOST_STEPS = QV_CONV3D_MOST_TAPS + 3 };
+
+/* The places that operations read and write. */
+enum qv_conv3d_place {
+    QV_CONV3D_NONE = QV_NO_OPERAND,
     QV_CONV3D_INPUT, /* x; where `still` takes byte frames, only the first of each kernel[0]
                       * frames */
-    QV_CONV3D_WEIGHT,
     QV_CONV3D_BIAS,
     QV_CONV3D_RESIDUAL,
     QV_CONV3D_PLACES, /* PLACES, NORMS and COORDS are the tables of patchify (qv_conv3d_tables) */
@@ -21,13 +22,8 @@ enum qv_conv3d_buffer {
     QV_CONV3D_VOXELS, /* scratch: x in channels-last order */
     QV_CONV3D_SUMS,   /* scratch: f32 sums over depth taps */
     QV_CONV3D_OUTPUT,
-    QV_CONV3D_BUFFERS
-};
-
-/* An operand is an offset in bytes into a buffer; for the weight, the number of a piece. */
-struct qv_conv3d_operand {
-    enum qv_conv3d_buffer buffer;
-    int64_t at;
+    QV_CONV3D_WEIGHT, /* the weight's pieces, one place each */
+    QV_CONV3D_N_PLACES = QV_CONV3D_WEIGHT + QV_CONV3D_MOST_TAPS
 };
 
 /* The weight as operations take it: `pieces` matrices [o, k]. */
@@ -38,17 +34,10 @@ struct qv_conv3d_form {
     bool channels_last; /* columns are (kd, kh, kw, c), not (c, kd, kh, kw) */
 };
 
-enum { QV_CONV3D_MOST_TAPS = 16, QV_CONV3D_MOST_STEPS = QV_CONV3D_MOST_TAPS + 3 };
-
-struct qv_conv3d_step {
-    struct qv_op op;
-    struct qv_conv3d_operand operands[QV_MAX_OPERANDS];
-};
 struct qv_conv3d_list {
     struct qv_conv3d_form weight;
-    size_t bytes[QV_CONV3D_BUFFERS]; /* size of each buffer in the canonical layout; 0: not used */
     int n;
-    struct qv_conv3d_step steps[QV_CONV3D_MOST_STEPS];
+    struct qv_step steps[QV_CONV3D_MOST_STEPS];
 };
 
 /* Lists the operations of a legal lowering. The description must be checked and its depth not

@@ -9,7 +9,7 @@
 #include "error.h"
 #include "numbers.h"
 
-/* ---- creating -------------------------------------------------------------------------------- */
+/* ---- checking and cutting -------------------------------------------------------------------- */
 
 static int64_t
 kernel_extent(const qv_conv3d_desc *d)
@@ -131,17 +131,118 @@ keep_host_parts(struct qv_conv3d *conv, const qv_conv3d_weights *weights, qv_err
     return QV_OK;
 }
 
-/* Uploads the residual once, if every chunk adds the same rows. */
+/* ---- loading --------------------------------------------------------------------------------- */
+
 static qv_status
-upload_residual(struct qv_conv3d *conv, qv_error *err)
+lay_out_weights(struct qv_conv3d *conv, const qv_conv3d_weights *weights, qv_error *err)
+{
+    const qv_conv3d_desc *desc = &conv->desc;
+    const struct qv_conv3d_form *form = &conv->weight;
+    const struct qv_program *p = &conv->program;
+    qv_dtype from = weights->dtype ? weights->dtype : QV_F32;
+    void *piece = malloc((size_t)(form->o * form->k) * qv_dtype_bytes(desc->dtype));
+    if (!piece)
+        return qv_fail(err, QV_ENOMEM, "no memory to reshape a weight [%lld, %lld]",
+                       (long long)form->o, (long long)form->k);
+    qv_status status = QV_OK;
+    for (const struct qv_step *step = p->steps; step < p->steps + p->n && !status; step++) {
+        const int place = step->operands[1];
+        if (place < QV_CONV3D_WEIGHT)
+            continue;
+        const struct qv_view view = qv_op_view(&step->op, 1);
+        const struct qv_matrix matrix = qv_matrix_of(&step->op, &view);
+        qv_conv3d_reshape(desc, form, place - QV_CONV3D_WEIGHT, weights->weight, from,
+                          weights->channels_last, piece);
+        status = conv->ctx->backend->lay_out(conv->ctx->dev, &matrix, 0, matrix.n, piece,
+                                             qv_program_place(p, 0, place), err);
+    }
+    free(piece);
+    return status;
+}
+
+static qv_status
+upload(struct qv_conv3d *conv, int place, const void *data, size_t bytes, qv_error *err)
+{
+    return conv->ctx->backend->upload(conv->ctx->dev, qv_program_place(&conv->program, 0, place),
+                                      data, bytes, err);
+}
+
+/* Uploads the bias, rounded to the description's dtype. */
+static qv_status
+upload_bias(struct qv_conv3d *conv, const float *bias, qv_error *err)
+{
+    const qv_conv3d_desc *d = &conv->desc;
+    size_t bytes = (size_t)d->o * qv_dtype_bytes(d->dtype);
+    void *values = malloc(bytes);
+    if (!values)
+        return qv_fail(err, QV_ENOMEM, "no memory for a bias of %zu bytes", bytes);
+    for (int64_t i = 0; i < d->o; i++)
+        qv_store(values, d->dtype, i, bias[i]);
+    qv_status status = upload(conv, QV_CONV3D_BIAS, values, bytes, err);
+    free(values);
+    return status;
+}
+
+/* Uploads the tables of the list's patchify operation, if there is one. */
+static qv_status
+upload_tables(struct qv_conv3d *conv, qv_error *err)
+{
+    const struct qv_step *step = conv->program.steps;
+    if (!conv->program.n || step->op.kind != QV_OP_patchify)
+        return QV_OK;
+    struct qv_item_place place;
+    struct qv_item_norm norm;
+    struct qv_coords *coords = malloc((size_t)step->op.u.patchify.rows * sizeof *coords);
+    if (!coords)
+        return qv_fail(err, QV_ENOMEM, "no memory for the coordinates of %lld rows",
+                       (long long)step->op.u.patchify.rows);
+    qv_conv3d_tables(&conv->desc, &step->op.u.patchify, &place, &norm, coords);
+    const void *const tables[] = { &place, &norm, coords };
+    qv_status status = QV_OK;
+    for (int i = 0; i < 3 && !status; i++)
+        status =
+            upload(conv, step->operands[1 + i], tables[i], qv_op_view(&step->op, 1 + i).bytes, err);
+    free(coords);
+    return status;
+}
+
+/* Loads the program and uploads all but the input; the residual too, if every chunk adds the same
+ * rows. */
+static qv_status
+load(struct qv_conv3d *conv, const qv_conv3d_weights *weights, qv_error *err)
 {
     const qv_conv3d_desc *d = &conv->chunk_desc;
-    if (!conv->residual || conv->residual_varies)
-        return QV_OK;
-    struct qv_buffer dst = { conv->way.arena, conv->way.places[QV_CONV3D_RESIDUAL] };
-    return conv->ctx->backend->upload(conv->ctx->dev, dst, conv->residual,
-                                      (size_t)(d->residual_rows * d->o) * qv_dtype_bytes(d->dtype),
-                                      err);
+    qv_status status = qv_program_load(&conv->program, NULL, NULL, err);
+    if (!status)
+        status = lay_out_weights(conv, weights, err);
+    if (!status && d->bias)
+        status = upload_bias(conv, weights->bias, err);
+    if (!status)
+        status = upload_tables(conv, err);
+    if (!status && conv->residual && !conv->residual_varies)
+        status = upload(conv, QV_CONV3D_RESIDUAL, conv->residual,
+                        (size_t)(d->residual_rows * d->o) * qv_dtype_bytes(d->dtype), err);
+    return status;
+}
+
+/* ---- making ---------------------------------------------------------------------------------- */
+
+/* Prepares the program of a lowering of a chunk, whose depth is not padded: all that can be known
+ * without weights. qv_program_free must be called whatever is returned. */
+static qv_status
+prepare(qv_context *ctx, const qv_conv3d_desc *desc, qv_lowering lowering,
+        struct qv_conv3d_form *weight, struct qv_program *out, qv_error *err)
+{
+    struct qv_conv3d_list list;
+    struct qv_place places[QV_CONV3D_N_PLACES] = { 0 };
+    /* frames that strides skip are in the input's place as well */
+    places[QV_CONV3D_INPUT].bytes =
+        (size_t)(desc->n * desc->d * desc->h * desc->w * desc->c) *
+        (desc->layout == QV_LAYOUT_FRAMES_U8 ? 1 : qv_dtype_bytes(desc->dtype));
+    qv_conv3d_lower(desc, lowering, &list);
+    *weight = list.weight;
+    return qv_program_prepare(ctx, list.steps, (size_t)list.n, places, QV_CONV3D_N_PLACES, 1, out,
+                              err);
 }
 
 enum { MOST_CHUNK = 1 << 20 };
@@ -171,13 +272,11 @@ make(struct qv_conv3d *conv, const qv_conv3d_weights *weights, const qv_conv3d_o
     if (status)
         return status;
     cut_input(conv);
-    status =
-        qv_conv3d_ready_prepare(ctx, &conv->chunk_desc, conv->decision.lowering, &conv->way, err);
+    status = prepare(ctx, &conv->chunk_desc, conv->decision.lowering, &conv->weight, &conv->program,
+                     err);
     if (!status)
         status = keep_host_parts(conv, weights, err);
-    if (!status && conv->weighted)
-        status = qv_conv3d_ready_load(ctx, d, weights, &conv->way, err);
-    return status ? status : upload_residual(conv, err);
+    return status || !conv->weighted ? status : load(conv, weights, err);
 }
 
 qv_status
@@ -210,7 +309,7 @@ qv_conv3d_free(qv_conv3d **conv)
 {
     if (!conv || !*conv)
         return;
-    qv_conv3d_ready_free((*conv)->ctx, &(*conv)->way);
+    qv_program_free(&(*conv)->program);
     free((*conv)->front);
     free((*conv)->next_front);
     free((*conv)->zeros);
@@ -220,6 +319,16 @@ qv_conv3d_free(qv_conv3d **conv)
 }
 
 /* ---- asking ---------------------------------------------------------------------------------- */
+
+/* Returns the bytes of the places from `first` to before `end`. */
+static size_t
+bytes_of(const struct qv_program *p, int first, int end)
+{
+    size_t bytes = 0;
+    for (int i = first; i < end; i++)
+        bytes += qv_aligned(p->places[i].bytes);
+    return bytes;
+}
 
 void
 qv_conv3d_get_info(const qv_conv3d *conv, qv_conv3d_info *out)
@@ -231,8 +340,8 @@ qv_conv3d_get_info(const qv_conv3d *conv, qv_conv3d_info *out)
         .rows = qv_conv3d_rows(d),
         .chunk = conv->chunk,
         .x_bytes = (size_t)(conv->cut.planes * conv->cut.frames) * conv->cut.frame_bytes,
-        .arena_bytes = conv->way.arena_bytes,
-        .weight_bytes = conv->way.weight_bytes,
+        .arena_bytes = qv_program_bytes(&conv->program),
+        .weight_bytes = bytes_of(&conv->program, QV_CONV3D_WEIGHT, QV_CONV3D_N_PLACES),
         .lowering = conv->decision.lowering,
     };
     out->y_bytes = (size_t)(out->rows * d->o) * qv_dtype_bytes(d->dtype);
@@ -241,14 +350,12 @@ qv_conv3d_get_info(const qv_conv3d *conv, qv_conv3d_info *out)
 }
 
 static void
-add_cost(const struct qv_conv3d *conv, const struct qv_conv3d_ready *w, qv_conv3d_way *out)
+add_cost(const struct qv_conv3d *conv, const struct qv_program *p, qv_conv3d_way *out)
 {
     double chunks = (double)qv_ceil_div(conv->out[0], conv->chunk);
-    for (int i = 0; i < w->list.n; i++) {
-        out->flops += chunks * qv_op_flops(&w->list.steps[i].op);
-        out->bytes += chunks * qv_op_bytes(&w->list.steps[i].op);
-    }
-    out->scratch_bytes = w->between_bytes + w->kernel_scratch;
+    out->flops = chunks * p->flops;
+    out->bytes = chunks * p->bytes;
+    out->scratch_bytes = bytes_of(p, QV_CONV3D_ROWS, QV_CONV3D_OUTPUT) + p->scratch[0];
 }
 
 qv_status
@@ -257,7 +364,8 @@ qv_conv3d_get_ways(const qv_conv3d *conv, qv_conv3d_way ways[QV_LOWERING_COUNT],
     QV_NEED(err, conv, ways);
     for (int i = 0; i < QV_LOWERING_COUNT; i++) {
         qv_conv3d_way *out = &ways[i];
-        struct qv_conv3d_ready w;
+        struct qv_conv3d_form weight;
+        struct qv_program p;
         *out = (qv_conv3d_way){ .lowering = (qv_lowering)i,
                                 .chosen = conv->decision.lowering == (qv_lowering)i };
         out->legal = qv_conv3d_legal(&conv->desc, &conv->ctx->caps, out->lowering, out->reason,
@@ -265,11 +373,10 @@ qv_conv3d_get_ways(const qv_conv3d *conv, qv_conv3d_way ways[QV_LOWERING_COUNT],
         if (!out->legal)
             continue;
         qv_error why;
-        qv_status status =
-            qv_conv3d_ready_prepare(conv->ctx, &conv->chunk_desc, out->lowering, &w, &why);
+        qv_status status = prepare(conv->ctx, &conv->chunk_desc, out->lowering, &weight, &p, &why);
         if (!status)
-            add_cost(conv, &w, out);
-        qv_conv3d_ready_free(conv->ctx, &w);
+            add_cost(conv, &p, out);
+        qv_program_free(&p);
         if (status == QV_EUNSUPPORTED) { /* legal, but this device's library has no kernel for it */
             out->legal = false;
             snprintf(out->reason, sizeof out->reason, "%.*s", QV_REASON_BYTES - 1, why.text);
@@ -278,11 +385,4 @@ qv_conv3d_get_ways(const qv_conv3d *conv, qv_conv3d_way ways[QV_LOWERING_COUNT],
         }
     }
     return QV_OK;
-}
-
-size_t
-qv_conv3d_calls(const qv_conv3d *conv, const struct qv_call **calls)
-{
-    *calls = conv->way.calls;
-    return (size_t)conv->way.list.n;
 }

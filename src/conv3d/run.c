@@ -27,7 +27,7 @@ upload_window(struct qv_conv3d *conv, const char *x, int64_t from, qv_error *err
 {
     const struct qv_conv3d_cut *c = &conv->cut;
     int64_t first = from * c->stride - c->pad;
-    struct qv_buffer dst = { conv->way.arena, conv->way.places[QV_CONV3D_INPUT] };
+    struct qv_buffer dst = qv_program_place(&conv->program, 0, QV_CONV3D_INPUT);
     const char *run = NULL;
     size_t bytes = 0;
     qv_status status = QV_OK;
@@ -57,7 +57,7 @@ struct piece {
 static qv_status
 download(struct qv_conv3d *conv, const struct piece *p, char *y, qv_error *err)
 {
-    struct qv_buffer src = { conv->way.arena, conv->way.places[QV_CONV3D_OUTPUT] };
+    struct qv_buffer src = qv_program_place(&conv->program, 0, QV_CONV3D_OUTPUT);
     qv_status status = QV_OK;
     for (int64_t n = 0; n < conv->desc.n && !status; n++) {
         const struct qv_download part = { y + (size_t)(n * conv->out[0] + p->from) * p->frame_bytes,
@@ -73,7 +73,7 @@ static qv_status
 upload_residual_part(struct qv_conv3d *conv, const struct piece *p, qv_error *err)
 {
     const qv_conv3d_desc *d = &conv->desc;
-    struct qv_buffer dst = { conv->way.arena, conv->way.places[QV_CONV3D_RESIDUAL] };
+    struct qv_buffer dst = qv_program_place(&conv->program, 0, QV_CONV3D_RESIDUAL);
     int64_t frame_rows = conv->out[1] * conv->out[2];
     size_t row = p->frame_bytes / (size_t)frame_rows;
     qv_status status = QV_OK;
@@ -135,19 +135,20 @@ redirect(struct qv_conv3d *conv, const void *x, void *y, struct qv_memory memory
          struct qv_call calls[QV_CONV3D_MOST_STEPS])
 {
     qv_conv3d_info info;
-    const struct qv_conv3d_ready *way = &conv->way;
+    const struct qv_program *p = &conv->program;
     qv_conv3d_get_info(conv, &info);
     const struct qv_backend *be = conv->ctx->backend;
     there[0] = is_whole(conv) && be->wrap(conv->ctx->dev, x, info.x_bytes, &memory[0]);
     there[1] = conv->chunk == conv->out[0] && be->wrap(conv->ctx->dev, y, info.y_bytes, &memory[1]);
-    memcpy(calls, way->calls, (size_t)way->list.n * sizeof *calls);
-    for (int i = 0; i < way->list.n; i++)
+    memcpy(calls, p->calls, p->n * sizeof *calls);
+    for (size_t i = 0; i < p->n; i++)
         for (int j = 0; j < QV_MAX_OPERANDS; j++) {
-            const struct qv_conv3d_operand *o = &way->list.steps[i].operands[j];
-            if (there[0] && o->buffer == QV_CONV3D_INPUT)
-                calls[i].operands[j] = (struct qv_buffer){ &memory[0], (size_t)o->at };
-            if (there[1] && o->buffer == QV_CONV3D_OUTPUT)
-                calls[i].operands[j] = (struct qv_buffer){ &memory[1], (size_t)o->at };
+            const int place = p->steps[i].operands[j];
+            const size_t at = (size_t)p->steps[i].offsets[j];
+            if (there[0] && place == QV_CONV3D_INPUT)
+                calls[i].operands[j] = (struct qv_buffer){ &memory[0], at };
+            if (there[1] && place == QV_CONV3D_OUTPUT)
+                calls[i].operands[j] = (struct qv_buffer){ &memory[1], at };
         }
 }
 
@@ -168,7 +169,7 @@ run_chunks(struct qv_conv3d *conv, const void *x, void *y, const bool there[2],
         if (!status)
             status = upload_residual_part(conv, &p, err);
         if (!status)
-            status = be->run(dev, calls, (size_t)conv->way.list.n, err);
+            status = be->run(dev, calls, conv->program.n, err);
         if (!status && !(there[0] && there[1] && conv->ctx->in_order))
             status = be->sync(dev, err);
         if (!status && !there[1])

@@ -156,7 +156,9 @@ qv_feeder_open(qv_model *const *models, size_t n_models, const qv_feeder_options
         first.capacity = f->usual;
         for (int i = 0; i < f->n_devices && !status; i++) {
             qv_feeder_take_turn(&f->devices[i]);
-            status = qv_plan_create(models[i], &first, &f->devices[i].plans[QV_INPUT_FRAMES], err);
+            qv_plan *made = NULL; /* the model keeps it */
+            status = qv_plan_create(models[i], &first, &made, err);
+            qv_plan_free(&made);
             if (!status && options->warm_up)
                 status = warm_up(f, models[i], err);
             qv_feeder_end_turn(&f->devices[i]);
@@ -186,8 +188,13 @@ qv_feeder_close(qv_feeder **feeder)
         return;
     for (struct qv_feeder_device *d = f->devices; d < f->devices + f->n_devices; d++) {
         qv_feeder_take_turn(d);
-        for (int i = 0; i < QV_FEEDER_PLANS; i++)
-            qv_plan_free(&d->plans[i]);
+        for (int i = 0; i < QV_MOST_CHUNKS; i++) { /* chunks under way may share a plan */
+            qv_plan *plan = d->chunks[i].plan;
+            for (int j = i; j < QV_MOST_CHUNKS; j++)
+                if (d->chunks[j].plan == plan)
+                    d->chunks[j].plan = NULL;
+            qv_plan_free(&plan);
+        }
         qv_feeder_end_turn(d);
     }
     for (struct qv_feeder_pack *pack; (pack = f->packs) != NULL; qv_feeder_free_empty(f, pack))
@@ -266,7 +273,7 @@ qv_status
 qv_feeder_add(qv_feeder *f, qv_input input, const qv_item *item, const char *name, void *user,
               qv_feed **out, qv_error *err)
 {
-    if ((unsigned)input >= QV_FEEDER_INPUTS)
+    if ((unsigned)input > QV_INPUT_PATCHES_BF16)
         return qv_fail(err, QV_EINVAL, "%s: input is %d, not a qv_input", name, (int)input);
     const qv_model *model = f->devices[0].model;
     const qv_status status = qv_item_check_shape(model, input, item, name, err);

@@ -191,38 +191,29 @@ options_of(const qv_feeder *f, const struct qv_filled *chunk)
 static bool
 is_plan_of(const qv_plan *plan, const qv_plan_options *options)
 {
-    return plan && qv_capacity_equal(&plan->options.capacity, &options->capacity) &&
+    return qv_capacity_equal(&plan->options.capacity, &options->capacity) &&
            plan->options.input == options->input;
 }
 
-/* Makes or finds the chunk's plan. Plans for packs have places of their own, one for each input.
- * Any other plan takes a place in which no chunk is under way; there is always one, since there
- * are as many places as chunks. A call of qv_encode has one place, so that its plans do not add
- * up. */
+/* Takes the plan of a chunk under way if it suits, or one from the model. */
 static qv_status
 take_plan(const qv_feeder *f, struct qv_feeder_device *d, struct qv_filled *chunk, qv_error *err)
 {
     const qv_plan_options options = options_of(f, chunk);
-    const bool pack = qv_capacity_equal(&options.capacity, &f->usual);
-    const int first = f->is_call ? 0 : pack ? (int)options.input : QV_FEEDER_INPUTS;
-    const int end = f->is_call || pack ? first + 1 : QV_FEEDER_PLANS;
-    qv_plan **place = NULL;
-    qv_status status = QV_OK;
-    for (int i = first; i < end; i++) {
-        qv_plan **p = &d->plans[i];
-        if (is_plan_of(*p, &options)) {
-            chunk->plan = *p;
-            return QV_OK;
-        }
-        if ((!*p || !(*p)->n_pending) && (!place || !*p))
-            place = p;
-    }
-    if (!place)
-        return qv_fail(err, QV_ESTATE, "more plans in use than chunks under way");
-    qv_plan_free(place);
-    status = qv_plan_create(d->model, &options, place, err);
-    chunk->plan = *place;
-    return status;
+    for (int64_t i = d->n_pulled; i < d->n_pushed && !chunk->plan; i++)
+        if (is_plan_of(d->chunks[i % QV_MOST_CHUNKS].plan, &options))
+            chunk->plan = d->chunks[i % QV_MOST_CHUNKS].plan;
+    return chunk->plan ? QV_OK : qv_plan_create(d->model, &options, &chunk->plan, err);
+}
+
+/* Gives a chunk's plan back to the model, which keeps it, unless another chunk is under way in
+ * it. */
+static void
+give_plan(struct qv_filled *chunk)
+{
+    if (!chunk->plan->n_pending)
+        qv_plan_free(&chunk->plan);
+    chunk->plan = NULL;
 }
 
 /* ---- chunks under way ------------------------------------------------------------------------ */
@@ -286,8 +277,10 @@ qv_feeder_ready(qv_feeder *f, int device, double now_s, bool more, double *wait_
         return NULL;
     d->until_s = INFINITY;
     const qv_plan_options options = options_of(f, chunk);
-    const qv_plan *one = f->is_call ? d->plans[0] : NULL; /* replaced once its chunks are pulled */
-    return one && one->n_pending && !is_plan_of(one, &options) ? NULL : &chunk->shown;
+    /* a call has one plan at a time, so that its plans do not add up */
+    const bool other = f->is_call && d->n_pulled < d->n_pushed &&
+                       !is_plan_of(d->chunks[d->n_pulled % QV_MOST_CHUNKS].plan, &options);
+    return other ? NULL : &chunk->shown;
 }
 
 void
@@ -309,8 +302,10 @@ push(const qv_feeder *f, struct qv_feeder_device *d, qv_error *err)
     for (size_t i = 0; i < chunk->shown.n; i++)
         items[i] = chunk->pieces[i].item;
     status = qv_plan_push(chunk->plan, items, chunk->shown.n, err);
-    if (status)
+    if (status) {
+        give_plan(chunk);
         return status;
+    }
     d->n_pushed++;
     chunk->shown.capacity_rows = chunk->plan->capacity.patches;
     chunk->shown.capacity_tokens =
@@ -340,10 +335,13 @@ qv_feeder_pull_pieces(qv_feeder *f, int device, qv_tokens *out, const int64_t *f
     if (!qv_feeder_oldest(f, device))
         return qv_fail(err, QV_ESTATE, "pull: device %d has no chunk under way", device);
     struct qv_feeder_device *d = &f->devices[device];
-    qv_plan *plan = d->chunks[d->n_pulled % QV_MOST_CHUNKS].plan;
-    const qv_status status =
-        first_rows ? qv_plan_pull_items(plan, out, first_rows, err) : qv_plan_pull(plan, out, err);
-    d->n_pulled += !status;
+    struct qv_filled *chunk = &d->chunks[d->n_pulled % QV_MOST_CHUNKS];
+    const qv_status status = first_rows ? qv_plan_pull_items(chunk->plan, out, first_rows, err)
+                                        : qv_plan_pull(chunk->plan, out, err);
+    if (!status) {
+        give_plan(chunk);
+        d->n_pulled++;
+    }
     if (status || d->n_pushed == d->n_pulled)
         qv_feeder_end_turn(d);
     return status;

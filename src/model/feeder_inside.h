@@ -6,12 +6,6 @@
 #include "feeder.h"
 #include "plan.h"
 
-enum {
-    QV_FEEDER_INPUTS = QV_INPUT_PATCHES_BF16 + 1,
-    /* A plan for packs of each input, and one for each chunk that may be under way. */
-    QV_FEEDER_PLANS = QV_FEEDER_INPUTS + QV_MOST_CHUNKS
-};
-
 /* An item. */
 struct qv_fed {
     qv_feed shown; /* it comes first, as the caller's handle */
@@ -47,13 +41,12 @@ struct qv_filled {
     qv_feeder_piece pieces[QV_FEEDER_PIECES];
     qv_capacity room, capacity; /* its pack's room; its plan's capacity */
     qv_input input;
-    qv_plan *plan;
+    qv_plan *plan; /* set while the chunk is under way; chunks of one capacity share it */
 };
 
 /* A device, which only its own thread uses. */
 struct qv_feeder_device {
     qv_model *model;
-    qv_plan *plans[QV_FEEDER_PLANS];
     struct qv_filled chunks[QV_MOST_CHUNKS];
     int64_t n_pushed, n_pulled, n_timed; /* n_timed: the pulled ones that took_s knows */
     bool is_chosen;                      /* the next chunk is chosen and not pushed */

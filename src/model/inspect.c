@@ -1,28 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "plan.h"
 
-void
-qv_plan_set_probe(qv_plan *plan, qv_probe *probe, void *user)
-{
-    plan->probe = probe;
-    plan->probe_user = user;
-}
-
-size_t
-qv_plan_steps(const qv_plan *plan, const struct qv_step **steps, const struct qv_call **calls)
-{
-    *steps = plan->steps.steps;
-    *calls = qv_plan_calls(plan, 0);
-    return plan->steps.n;
-}
-
-void
-qv_plan_kernel(const qv_plan *plan, size_t step, char text[QV_KERNEL_BYTES])
-{
-    const qv_context *ctx = plan->model->ctx;
-    ctx->backend->describe(ctx->kernels.entries[plan->kernels[step]].kernel, text, QV_KERNEL_BYTES);
-}
-
 /* Attention's FLOPs grow with the square of a window's rows. This is the sum of the squared
  * sides of the windows along one axis; the product of both axes is the sum over windows. */
 static double
@@ -69,7 +47,7 @@ qv_plan_flops(const qv_plan *plan, const struct qv_step *step, const qv_item *it
 {
     const struct work w = work_of(&plan->model->config, items, n);
     double flops = 0;
-    for (size_t i = 0; i < plan->steps.n && !step; i++)
-        flops += op_flops(plan, &plan->steps.steps[i], &w);
+    for (size_t i = 0; i < plan->program.n && !step; i++)
+        flops += op_flops(plan, &plan->program.steps[i], &w);
     return step ? op_flops(plan, step, &w) : flops;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A plan: the tower's list for one capacity, with a kernel for each operation, in an arena that the
- * model's plans share. Everything that can fail on a capacity fails here.
+ * A plan: the program of a tower's steps for one capacity, in an arena that the model's plans
+ * share. Everything that can fail on a capacity fails here.
  */
 #include "plan.h"
 
@@ -77,75 +77,51 @@ qv_plan_capacity(const qv_model *model, const qv_capacity *asked)
 }
 
 static struct qv_tower_shape
-shape_of(const struct qv_plan *plan)
+shape_of(const qv_model *model, const qv_plan_options *o, const qv_capacity *asked)
 {
-    const struct qv_caps *caps = &plan->model->ctx->caps;
-    const qv_plan_options *o = &plan->options;
-    return (struct qv_tower_shape){ .capacity = plan->capacity,
+    const struct qv_caps *caps = &model->ctx->caps;
+    return (struct qv_tower_shape){ .capacity = qv_plan_capacity(model, asked),
                                     .input = o->input,
                                     .gated_rows = caps->gated_rows,
                                     .residual_apart = caps->residual_apart,
                                     .side = caps->side,
                                     .hidden = o->hidden,
-                                    .dtype = plan->model->dtype,
+                                    .dtype = model->dtype,
                                     .output = o->output ? o->output : QV_F32 };
 }
 
 /* ---- making ---------------------------------------------------------------------------------- */
 
-/* Prepares a kernel for each operation. scratch[0] is the most scratch that a call on the main
- * stream needs, scratch[1] the most on the side stream. */
+/* Prepares the program of the tower's steps. Other chunks may be under way while a chunk's input is
+ * uploaded and its outputs are pulled, so these are its own. */
 static qv_status
-prepare(struct qv_plan *plan, size_t scratch[2], qv_error *err)
+prepare(struct qv_plan *plan, qv_error *err)
+{
+    const qv_model *model = plan->model;
+    struct qv_place slots[SLOT_COUNT] = { 0 };
+    struct qv_steps list = { 0 };
+    for (int slot = 0; slot < SLOT_COUNT; slot++)
+        slots[slot].own = slot <= SLOT_LAST_INPUT || slot >= SLOT_HIDDEN;
+    qv_status status = qv_steps_build(&model->config, &model->tower, &plan->shape,
+                                      model->patch_embed.lowering, &list, err);
+    if (!status)
+        status = qv_program_prepare(model->ctx, list.steps, list.n, slots, SLOT_COUNT,
+                                    model->ctx->caps.chunks, &plan->program, err);
+    free(list.steps);
+    return status;
+}
+
+static void
+destroy(qv_plan *plan)
 {
     qv_context *ctx = plan->model->ctx;
-    /* one more, as calloc(0) may return NULL; an empty list is refused elsewhere */
-    const size_t room = plan->steps.n + 1;
-    plan->kernels = calloc(room, sizeof *plan->kernels);
-    plan->calls = calloc(QV_MOST_CHUNKS * room, sizeof *plan->calls);
-    if (!plan->kernels || !plan->calls)
-        return qv_fail(err, QV_ENOMEM, "no memory for %zu operations", plan->steps.n);
-    for (size_t i = 0; i < plan->steps.n; i++) {
-        size_t *most = &scratch[plan->steps.steps[i].side];
-        qv_status status = qv_kernel_get(ctx, &plan->steps.steps[i].op, &plan->kernels[i], err);
-        if (status)
-            return status;
-        plan->n_kernels++;
-        size_t bytes = ctx->kernels.entries[plan->kernels[i]].scratch_bytes;
-        *most = bytes > *most ? bytes : *most;
-    }
-    return QV_OK;
-}
-
-/* Returns whether a slot is a chunk's own while other chunks are under way. */
-static bool
-is_own(int slot)
-{
-    return slot <= SLOT_LAST_INPUT || slot >= SLOT_HIDDEN;
-}
-
-/* Gives each slot the bytes of its largest use, and an offset. Scratch comes last. */
-static void
-lay_out(struct qv_plan *plan, const size_t scratch[2])
-{
-    for (size_t i = 0; i < plan->steps.n; i++) {
-        const struct qv_step *step = &plan->steps.steps[i];
-        for (int j = 0; j < qv_op_n_operands(step->op.kind); j++) {
-            int slot = step->operands[j];
-            size_t bytes = (size_t)step->offsets[j] + qv_op_view(&step->op, j).bytes;
-            if (slot >= 0 && slot < SLOT_COUNT && bytes > plan->slot_bytes[slot])
-                plan->slot_bytes[slot] = bytes;
-        }
-    }
-    for (int slot = 0; slot < SLOT_COUNT; slot++) {
-        size_t *bytes = is_own(slot) ? &plan->own_bytes : &plan->work_bytes;
-        plan->slots[slot] = *bytes;
-        *bytes += qv_aligned(plan->slot_bytes[slot]);
-    }
-    const size_t places[2] = { plan->work_bytes, plan->work_bytes + qv_aligned(scratch[0]) };
-    for (size_t i = 0; i < QV_MOST_CHUNKS * plan->steps.n; i++)
-        plan->calls[i].scratch.offset = places[plan->steps.steps[i % plan->steps.n].side];
-    plan->work_bytes = places[1] + qv_aligned(scratch[1]);
+    for (int i = 0; i < QV_MOST_CHUNKS; i++)
+        if (plan->recordings[i])
+            ctx->backend->forget(ctx->dev, plan->recordings[i]);
+    qv_program_free(&plan->program);
+    qv_tables_close(&plan->tables);
+    free(plan->item_rows);
+    free(plan);
 }
 
 static qv_plan *
@@ -161,112 +137,25 @@ static void
 drop_idle(qv_model *model)
 {
     while (model->n_idle)
-        qv_plan_destroy(remove_idle(model, model->n_idle - 1));
-}
-
-static qv_status
-open_arena(qv_context *ctx, size_t own_bytes, size_t work_bytes, struct qv_arena **out,
-           qv_error *err)
-{
-    struct qv_arena *arena = calloc(1, sizeof *arena);
-    if (!arena)
-        return qv_fail(err, QV_ENOMEM, "no memory for an arena");
-    *arena = (struct qv_arena){ .own_bytes = qv_aligned(own_bytes),
-                                .work_bytes = qv_aligned(work_bytes),
-                                .n_chunks = ctx->caps.chunks,
-                                .users = 1 };
-    qv_status status =
-        ctx->backend->alloc(ctx->dev,
-                            (size_t)arena->n_chunks * arena->own_bytes + arena->work_bytes,
-                            &arena->memory, err);
-    if (status)
-        free(arena);
-    else
-        *out = arena;
-    return status;
-}
-
-/* The last user frees it. */
-static void
-leave_arena(qv_context *ctx, struct qv_arena **arena)
-{
-    struct qv_arena *a = *arena;
-    *arena = NULL;
-    if (!a || --a->users)
-        return;
-    ctx->backend->free(ctx->dev, a->memory);
-    free(a);
+        destroy(remove_idle(model, model->n_idle - 1));
 }
 
 /* Takes the model's arena if it is large enough. Otherwise a larger one is opened, of the size
  * that a full chunk will want, so that buckets of growing size do not each open another. Idle
  * plans on the smaller arena are dropped. */
 static qv_status
-take_arena(struct qv_plan *plan, qv_error *err)
+load(struct qv_plan *plan, qv_error *err)
 {
     qv_model *model = plan->model;
-    qv_context *ctx = model->ctx;
-    struct qv_arena *arena = model->arena;
-    if (!arena || arena->own_bytes < plan->own_bytes || arena->work_bytes < plan->work_bytes) {
-        int64_t full = ctx->caps.chunk_rows, rows = plan->capacity.patches;
-        double ratio = rows < full ? (double)full / (double)rows : 1;
-        size_t own = (size_t)((double)plan->own_bytes * ratio);
-        size_t work = (size_t)((double)plan->work_bytes * ratio);
-        if (arena && own < arena->own_bytes)
-            own = arena->own_bytes;
-        if (arena && work < arena->work_bytes)
-            work = arena->work_bytes;
+    const int64_t full = model->ctx->caps.chunk_rows, rows = plan->capacity.patches;
+    qv_status status = QV_OK;
+    if (!qv_arena_holds(model->arena, &plan->program)) {
         drop_idle(model);
-        leave_arena(ctx, &model->arena);
-        qv_status status = open_arena(ctx, own, work, &model->arena, err);
-        if (status)
-            return status;
+        status = qv_arena_replace(&model->arena, &plan->program,
+                                  rows < full ? (double)full / (double)rows : 1, err);
     }
-    plan->arena = model->arena;
-    plan->arena->users++;
-    return QV_OK;
-}
-
-const struct qv_call *
-qv_plan_calls(const qv_plan *plan, int chunk)
-{
-    return plan->calls + (size_t)chunk * plan->steps.n;
-}
-
-static size_t
-work_begins(const struct qv_arena *arena)
-{
-    return (size_t)arena->n_chunks * arena->own_bytes;
-}
-
-struct qv_buffer
-qv_plan_operand(const qv_plan *plan, int chunk, int id)
-{
-    if (id == QV_NO_OPERAND)
-        return (struct qv_buffer){ 0 };
-    if (id >= SLOT_COUNT)
-        return plan->model->weights.buffers[id - SLOT_COUNT];
-    const size_t before =
-        is_own(id) ? (size_t)chunk * plan->arena->own_bytes : work_begins(plan->arena);
-    return (struct qv_buffer){ plan->arena->memory, before + plan->slots[id] };
-}
-
-static void
-wire(struct qv_plan *plan, int chunk)
-{
-    for (size_t i = 0; i < plan->steps.n; i++) {
-        const struct qv_step *step = &plan->steps.steps[i];
-        struct qv_call *call = &plan->calls[(size_t)chunk * plan->steps.n + i];
-        call->kernel = plan->model->ctx->kernels.entries[plan->kernels[i]].kernel;
-        call->scratch.memory = plan->arena->memory;
-        call->scratch.offset += work_begins(plan->arena);
-        call->side = step->side;
-        call->waits = step->waits;
-        for (int j = 0; j < qv_op_n_operands(step->op.kind); j++) {
-            call->operands[j] = qv_plan_operand(plan, chunk, step->operands[j]);
-            call->operands[j].offset += (size_t)step->offsets[j];
-        }
-    }
+    return status ? status
+                  : qv_program_load(&plan->program, model->arena, model->weights.buffers, err);
 }
 
 /* Records each chunk's calls as one piece of work, on devices that can. */
@@ -275,44 +164,19 @@ record(struct qv_plan *plan, qv_error *err)
 {
     qv_context *ctx = plan->model->ctx;
     qv_status status = QV_OK;
-    for (int i = 0; i < plan->arena->n_chunks && ctx->backend->record && !status; i++)
-        status = ctx->backend->record(ctx->dev, qv_plan_calls(plan, i), plan->steps.n,
-                                      &plan->recordings[i], err);
+    for (int i = 0; i < plan->program.n_chunks && ctx->backend->record && !status; i++)
+        status = ctx->backend->record(ctx->dev, qv_program_calls(&plan->program, i),
+                                      plan->program.n, &plan->recordings[i], err);
     return status;
-}
-
-void
-qv_plan_destroy(qv_plan *plan)
-{
-    qv_context *ctx = plan->model->ctx;
-    for (int i = 0; i < QV_MOST_CHUNKS; i++)
-        if (plan->recordings[i])
-            ctx->backend->forget(ctx->dev, plan->recordings[i]);
-    for (size_t i = 0; i < plan->n_kernels; i++)
-        qv_kernel_put(ctx, plan->kernels[i]);
-    leave_arena(ctx, &plan->arena);
-    qv_tables_close(&plan->tables);
-    free(plan->item_rows);
-    free(plan->steps.steps);
-    free(plan->kernels);
-    free(plan->calls);
-    free(plan);
 }
 
 static qv_status
 make(struct qv_plan *plan, qv_error *err)
 {
-    size_t scratch[2] = { 0, 0 };
     const qv_model *model = plan->model;
-    qv_status status = qv_steps_build(&model->config, &model->tower, &plan->shape,
-                                      model->patch_embed.lowering, &plan->steps, err);
-    if (!status)
-        status = prepare(plan, scratch, err);
-    if (status)
+    qv_status status = prepare(plan, err);
+    if (status || model->describe)
         return status;
-    lay_out(plan, scratch);
-    if (model->describe)
-        return QV_OK;
     plan->item_rows =
         calloc(QV_MOST_CHUNKS * (size_t)plan->capacity.segments, sizeof *plan->item_rows);
     if (!plan->item_rows)
@@ -320,12 +184,8 @@ make(struct qv_plan *plan, qv_error *err)
                        (long long)plan->capacity.segments);
     status = qv_tables_open(&plan->capacity, &model->config, &plan->tables, err);
     if (!status)
-        status = take_arena(plan, err);
-    if (status)
-        return status;
-    for (int i = 0; i < plan->arena->n_chunks; i++)
-        wire(plan, i);
-    return record(plan, err);
+        status = load(plan, err);
+    return status ? status : record(plan, err);
 }
 
 /* ---- keeping --------------------------------------------------------------------------------- */
@@ -347,7 +207,7 @@ void
 qv_plans_free_idle(qv_model *model)
 {
     drop_idle(model);
-    leave_arena(model->ctx, &model->arena);
+    qv_arena_leave(model->ctx, &model->arena);
 }
 
 /* Returns the capacity that was asked for or, if a grid was given instead, that of an item with
@@ -379,23 +239,20 @@ qv_plan_create(qv_model *model, const qv_plan_options *options, qv_plan **out, q
         status = choose_capacity(model, o, &asked, err);
     if (status)
         return status;
-    qv_plan *plan = calloc(1, sizeof *plan);
-    if (!plan)
-        return qv_fail(err, QV_ENOMEM, "no memory for a plan");
-    plan->model = model;
-    plan->options = *o;
-    plan->capacity = qv_plan_capacity(model, &asked);
-    plan->shape = shape_of(plan);
-    qv_plan *idle = take_idle(model, &plan->shape);
-    if (idle) {
-        idle->options = *o;
-        free(plan);
-        *out = idle;
-        return QV_OK;
+    const struct qv_tower_shape shape = shape_of(model, o, &asked);
+    qv_plan *plan = take_idle(model, &shape);
+    if (!plan) {
+        plan = calloc(1, sizeof *plan);
+        if (!plan)
+            return qv_fail(err, QV_ENOMEM, "no memory for a plan");
+        plan->model = model;
+        plan->capacity = shape.capacity;
+        plan->shape = shape;
+        status = make(plan, err);
     }
-    status = make(plan, err);
+    plan->options = *o;
     if (status)
-        qv_plan_destroy(plan);
+        destroy(plan);
     else
         *out = plan;
     return status;
@@ -412,10 +269,10 @@ qv_plan_free(qv_plan **plan)
     if (p->n_pending)
         model->ctx->backend->sync(model->ctx->dev, NULL);
     while (p->n_pending)
-        p->arena->chunks[p->pending[--p->n_pending].chunk] = NULL;
+        p->program.arena->busy[p->pending[--p->n_pending].chunk] = false;
     p->probe = NULL;
     if (model->n_idle == QV_IDLE_PLANS)
-        qv_plan_destroy(remove_idle(model, model->n_idle - 1));
+        destroy(remove_idle(model, model->n_idle - 1));
     memmove(&model->idle[1], &model->idle[0], (size_t)model->n_idle * sizeof *model->idle);
     model->idle[0] = p;
     model->n_idle++;
@@ -427,14 +284,12 @@ qv_plan_get_info(const qv_plan *plan, qv_plan_info *out)
 {
     QV_NEED_OR(, plan, out);
     const struct qv_config *c = &plan->model->config;
-    int chunks = plan->model->ctx->caps.chunks;
+    const struct qv_program *p = &plan->program;
     *out = (qv_plan_info){ .capacity = plan->capacity,
                            .tokens = plan->capacity.patches / (c->merge * c->merge),
-                           .chunks_ahead = chunks,
-                           .arena_bytes = (size_t)chunks * plan->own_bytes + plan->work_bytes,
-                           .weight_bytes = plan->model->weights.bytes };
-    for (size_t i = 0; i < plan->steps.n; i++) {
-        out->flops += qv_op_flops(&plan->steps.steps[i].op);
-        out->bytes += qv_op_bytes(&plan->steps.steps[i].op);
-    }
+                           .chunks_ahead = p->n_chunks,
+                           .arena_bytes = qv_program_bytes(p),
+                           .weight_bytes = plan->model->weights.bytes,
+                           .flops = p->flops,
+                           .bytes = p->bytes };
 }

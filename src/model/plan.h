@@ -35,7 +35,8 @@ void qv_tables_fill(struct qv_tables *tables, const struct qv_capacity *capacity
 
 /* ---- plan.c, stream.c ------------------------------------------------------------------------ */
 
-/* Called when a step of a chunk has been done; see qv_plan_set_probe below. */
+/* A probe is called after every step of a chunk, when the device has finished it, and may read
+ * and write the step's operands through the backend. */
 typedef void qv_probe(void *user, const struct qv_step *step, const struct qv_call *call);
 
 /* A chunk that was pushed and not yet pulled. */
@@ -50,22 +51,14 @@ struct qv_plan {
     qv_plan_options options;
     struct qv_capacity capacity;
     struct qv_tower_shape shape;
-    struct qv_steps steps;
-    /* [steps.n] indices of kernels in the context's cache; the first n_kernels of them are held */
-    size_t *kernels;
-    size_t n_kernels;
-    struct qv_call
-        /* [QV_MOST_CHUNKS][steps.n]: chunks' calls differ in the memory that is a chunk's own */
-        *calls;
+    struct qv_program program; /* of the tower's steps; its places are the slots */
     struct qv_recording *recordings[QV_MOST_CHUNKS];
-    struct qv_arena *arena;
-    /* offsets in the chunk's own part of the arena, or in the part used in turn */
-    size_t slots[SLOT_COUNT], slot_bytes[SLOT_COUNT];
-    size_t own_bytes, work_bytes;
     struct qv_tables tables;
     int64_t *item_rows; /* [QV_MOST_CHUNKS][segments]: patches of each pending item */
     struct qv_pending pending[QV_MOST_CHUNKS]; /* the oldest comes first */
     int n_pending;
+    /* NULL: none. A plan with a probe runs step by step, without its recording. qv_plan_free()
+     * takes it off. */
     qv_probe *probe;
     void *probe_user;
 };
@@ -76,13 +69,7 @@ qv_status qv_plan_options_check(const qv_model *model, const qv_plan_options *op
 /* Returns the capacity of a plan, where `asked` may have fields that the caller left zero. */
 qv_capacity qv_plan_capacity(const qv_model *model, const qv_capacity *asked);
 
-void qv_plan_destroy(qv_plan *plan);
 void qv_plans_free_idle(qv_model *model); /* also leaves the arena that they share */
-
-/* The buffer of a slot of a chunk, or of a weight. It has no memory if id is QV_NO_OPERAND. */
-struct qv_buffer qv_plan_operand(const qv_plan *plan, int chunk, int id);
-/* The calls of a chunk, [steps.n]. */
-const struct qv_call *qv_plan_calls(const qv_plan *plan, int chunk);
 
 /* Pulls the oldest chunk's tokens. Item i's go to rows of `out` from first_rows[i] on; if
  * first_rows is NULL, the items' tokens lie one after another from row 0 on. */
@@ -93,19 +80,6 @@ qv_status qv_plan_pull_items(qv_plan *plan, const qv_tokens *out, const int64_t 
 struct qv_capacity_bits qv_model_bits(const qv_model *model);
 
 /* ---- inspect.c: what tools that measure and verify see of a plan ----------------------------- */
-
-/* A probe is called after every step of a chunk, when the device has finished it, and may read
- * and write the step's operands through the backend. A plan with a probe runs step by step,
- * without its recording. A NULL probe, or qv_plan_free(), takes the probe off. */
-void qv_plan_set_probe(qv_plan *plan, qv_probe *probe, void *user);
-
-/* The steps of the plan's list and chunk 0's calls, both [n]; returns n. */
-size_t qv_plan_steps(const qv_plan *plan, const struct qv_step **steps,
-                     const struct qv_call **calls);
-
-/* Writes the name of the kernel that runs a step (qv_backend.describe). It works for a described
- * model too. */
-void qv_plan_kernel(const qv_plan *plan, size_t step, char text[QV_KERNEL_BYTES]);
 
 /* FLOPs of one step, or of all steps if `step` is NULL, that the items of a chunk need: the
  * plan's unused rows do not count. */

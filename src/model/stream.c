@@ -47,6 +47,7 @@ static qv_status
 upload_tables(struct qv_plan *plan, int chunk, qv_error *err)
 {
     const struct qv_tables *t = &plan->tables;
+    const struct qv_place *slots = plan->program.places;
     qv_context *ctx = plan->model->ctx;
     const size_t rows = (size_t)plan->capacity.patches, items = (size_t)t->n_items;
     const struct {
@@ -57,18 +58,19 @@ upload_tables(struct qv_plan *plan, int chunk, qv_error *err)
         { SLOT_PLACES, t->places, items * sizeof *t->places },
         { SLOT_NORMS, t->norms, items * sizeof *t->norms },
         { SLOT_COORDS, t->coords, rows * sizeof *t->coords },
-        { SLOT_INDEX, t->index, plan->slot_bytes[SLOT_INDEX] },
-        { SLOT_WEIGHT, t->weight, plan->slot_bytes[SLOT_WEIGHT] },
-        { SLOT_SEGMENTS, t->segments, plan->slot_bytes[SLOT_SEGMENTS] },
-        { SLOT_WINDOWS, t->windows, plan->slot_bytes[SLOT_WINDOWS] },
-        { SLOT_ORDER, t->order, plan->slot_bytes[SLOT_ORDER] },
-        { SLOT_BACK, t->back, plan->slot_bytes[SLOT_BACK] },
+        { SLOT_INDEX, t->index, slots[SLOT_INDEX].bytes },
+        { SLOT_WEIGHT, t->weight, slots[SLOT_WEIGHT].bytes },
+        { SLOT_SEGMENTS, t->segments, slots[SLOT_SEGMENTS].bytes },
+        { SLOT_WINDOWS, t->windows, slots[SLOT_WINDOWS].bytes },
+        { SLOT_ORDER, t->order, slots[SLOT_ORDER].bytes },
+        { SLOT_BACK, t->back, slots[SLOT_BACK].bytes },
     };
     qv_status status = QV_OK;
     for (size_t i = 0; i < sizeof uploads / sizeof *uploads && !status; i++)
         /* a slot without bytes is one that no operation of this list reads */
-        if (plan->slot_bytes[uploads[i].slot])
-            status = ctx->backend->upload(ctx->dev, qv_plan_operand(plan, chunk, uploads[i].slot),
+        if (slots[uploads[i].slot].bytes)
+            status = ctx->backend->upload(ctx->dev,
+                                          qv_program_place(&plan->program, chunk, uploads[i].slot),
                                           uploads[i].data, uploads[i].bytes, err);
     return status;
 }
@@ -76,7 +78,7 @@ upload_tables(struct qv_plan *plan, int chunk, qv_error *err)
 static qv_status
 upload_input(struct qv_plan *plan, int chunk, const qv_item *items, size_t n, qv_error *err)
 {
-    struct qv_buffer at = qv_plan_operand(plan, chunk, SLOT_INPUT);
+    struct qv_buffer at = qv_program_place(&plan->program, chunk, SLOT_INPUT);
     qv_status status = QV_OK;
     for (size_t i = 0; i < n && !status; i++)
         status = plan->options.input == QV_INPUT_FRAMES ? upload_frames(plan, &items[i], &at, err)
@@ -124,7 +126,8 @@ enqueue(struct qv_plan *plan, int chunk, qv_error *err)
     qv_context *ctx = plan->model->ctx;
     if (plan->recordings[chunk])
         return ctx->backend->replay(ctx->dev, plan->recordings[chunk], err);
-    return ctx->backend->run(ctx->dev, qv_plan_calls(plan, chunk), plan->steps.n, err);
+    return ctx->backend->run(ctx->dev, qv_program_calls(&plan->program, chunk), plan->program.n,
+                             err);
 }
 
 /* Runs a chunk's list. If a hook or a probe is set, it runs step by step. */
@@ -132,12 +135,12 @@ static qv_status
 run(struct qv_plan *plan, int chunk, int64_t rows, qv_error *err)
 {
     qv_context *ctx = plan->model->ctx;
-    const struct qv_step *steps = plan->steps.steps;
-    const struct qv_call *calls = qv_plan_calls(plan, chunk);
+    const struct qv_step *steps = plan->program.steps;
+    const struct qv_call *calls = qv_program_calls(&plan->program, chunk);
     if (!plan->options.hook && !plan->probe)
         return enqueue(plan, chunk, err);
     qv_status status = QV_OK;
-    for (size_t i = 0; i < plan->steps.n && !status; i++) {
+    for (size_t i = 0; i < plan->program.n && !status; i++) {
         status = ctx->backend->run(ctx->dev, &calls[i], 1, err);
         if (!status)
             status = ctx->backend->sync(ctx->dev, err);
@@ -164,7 +167,7 @@ static int
 free_chunk(const struct qv_arena *arena)
 {
     for (int i = 0; i < arena->n_chunks; i++)
-        if (!arena->chunks[i])
+        if (!arena->busy[i])
             return i;
     return -1;
 }
@@ -180,10 +183,11 @@ qv_plan_push(qv_plan *plan, const qv_item *items, size_t n, qv_error *err)
         qv_items_check(plan->model, plan->options.input, &plan->capacity, items, n, &rows, err);
     if (status)
         return status;
-    int chunk = free_chunk(plan->arena);
+    int chunk = free_chunk(plan->program.arena);
     if (chunk < 0)
         return qv_fail(err, QV_ESTATE, "%s before has not been pulled",
-                       plan->arena->n_chunks > 1 ? "the chunk before the last" : "the chunk");
+                       plan->program.arena->n_chunks > 1 ? "the chunk before the last"
+                                                         : "the chunk");
     qv_context *ctx = plan->model->ctx;
     status = upload_input(plan, chunk, items, n, err);
     /* the tables are made while the copy is under way, on devices that copy asynchronously */
@@ -204,7 +208,7 @@ qv_plan_push(qv_plan *plan, const qv_item *items, size_t n, qv_error *err)
         const int64_t *g = items[i].grid_thw;
         plan->item_rows[(size_t)chunk * (size_t)plan->capacity.segments + i] = g[0] * g[1] * g[2];
     }
-    plan->arena->chunks[chunk] = plan;
+    plan->program.arena->busy[chunk] = true;
     return QV_OK;
 }
 
@@ -281,7 +285,7 @@ download(struct qv_plan *plan, const struct qv_pending *chunk, const int64_t *fi
         r.n = (first_rows ? rows[i] : chunk->rows) / area;
         r.to = first_rows ? first_rows[i] : 0;
         for (int j = 0; j < n_outputs; j++) {
-            struct qv_buffer from = qv_plan_operand(plan, chunk->chunk, list[j].slot);
+            struct qv_buffer from = qv_program_place(&plan->program, chunk->chunk, list[j].slot);
             from.offset += (size_t)r.from * list[j].bytes;
             if (list[j].to)
                 parts[n++] =
@@ -311,7 +315,7 @@ qv_plan_pull_items(qv_plan *plan, const qv_tokens *out, const int64_t *first_row
         status = download(plan, &oldest, first_rows, out, err);
     if (status)
         return status;
-    plan->arena->chunks[oldest.chunk] = NULL;
+    plan->program.arena->busy[oldest.chunk] = false;
     plan->n_pending--;
     memmove(plan->pending, plan->pending + 1, (size_t)plan->n_pending * sizeof *plan->pending);
     return QV_OK;

@@ -231,17 +231,17 @@ patch_embed(struct builder *b, qv_lowering lowering)
 {
     const qv_conv3d_desc d = qv_steps_patch_embed(b->c, b->s);
     struct qv_conv3d_list list;
-    int slots[QV_CONV3D_BUFFERS] = { [QV_CONV3D_NONE] = QV_NO_OPERAND,
-                                     [QV_CONV3D_INPUT] = patch_rows(b),
-                                     [QV_CONV3D_WEIGHT] = tensor(b->tower->patch_embed.weight),
-                                     [QV_CONV3D_BIAS] = tensor(b->tower->patch_embed.bias),
-                                     [QV_CONV3D_RESIDUAL] = SLOT_POS,
-                                     [QV_CONV3D_OUTPUT] = SLOT_X };
+    int slots[QV_CONV3D_N_PLACES] = { [QV_CONV3D_NONE] = QV_NO_OPERAND,
+                                      [QV_CONV3D_INPUT] = patch_rows(b),
+                                      [QV_CONV3D_WEIGHT] = tensor(b->tower->patch_embed.weight),
+                                      [QV_CONV3D_BIAS] = tensor(b->tower->patch_embed.bias),
+                                      [QV_CONV3D_RESIDUAL] = SLOT_POS,
+                                      [QV_CONV3D_OUTPUT] = SLOT_X };
     qv_conv3d_lower(&d, lowering, &list);
     for (int i = 0; i < list.n; i++) {
         int operands[QV_MAX_OPERANDS];
         for (int j = 0; j < QV_MAX_OPERANDS; j++)
-            operands[j] = slots[list.steps[i].operands[j].buffer];
+            operands[j] = slots[list.steps[i].operands[j]];
         append(b, list.steps[i].op, operands);
     }
     completes(b, "patch_embed", -1, b->c->hidden);

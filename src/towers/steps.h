@@ -3,11 +3,12 @@
 #pragma once
 
 #include "conv3d/lower.h"
-#include "engine/backend.h"
+#include "engine/program.h"
 #include "tower.h"
 
-/* Slots are places in the plan's arena. Each is as large as its largest use. */
+/* The places of a plan's program. */
 enum qv_slot {
+    SLOT_NONE = QV_NO_OPERAND,
     SLOT_INPUT, /* frames or pixel_values as they were pushed; the tables follow: */
     SLOT_PLACES,
     SLOT_NORMS,
@@ -34,23 +35,12 @@ enum qv_slot {
     SLOT_COUNT = SLOT_TOKENS + 1 + QV_MAX_DEEPSTACK
 };
 
-/* An operand: a slot, a weight (qv_weight_operand(id)), or QV_NO_OPERAND. */
-enum { QV_NO_OPERAND = -1 };
+/* The operand that is a weight: the model's buffers are the program's buffers from outside. */
 static inline int
 qv_weight_operand(size_t id)
 {
     return SLOT_COUNT + (int)id;
 }
-
-struct qv_step {
-    struct qv_op op;
-    int operands[QV_MAX_OPERANDS];
-    /* bytes into the slot, such as where k and v of packed qkv begin */
-    int64_t offsets[QV_MAX_OPERANDS];
-    char layer[40];     /* the layer that this step completes, such as "blocks.0"; else "" */
-    int64_t layer_cols; /* columns of that layer's output */
-    bool side, waits;   /* as in qv_call */
-};
 
 struct qv_steps {
     struct qv_step *steps;

@@ -117,30 +117,32 @@ qv_status bench_run_calls(qv_context *ctx, const struct qv_call *calls, size_t n
 /* Waits for QV_MARK_END, and returns the time since QV_MARK_BEGIN. */
 qv_status bench_elapsed(qv_context *ctx, double *ms, qv_error *err);
 
-/* A list of operations on an arena of its own. Operand i of every operation is the same memory,
- * filled with small random values. The caller puts packed weights and tables into the calls. */
+/* The places of a bench's program: 1 + i is operand i of every operation. Each chunk has lists of
+ * its own. */
+enum { BENCH_LIST = 1, BENCH_WINDOWS = 1 + QV_MAX_OPERANDS, BENCH_PLACES };
+
+/* A program of operations, on small random values. The caller puts lists into their places. */
 struct bench_ops {
-    qv_context *ctx;
-    size_t n, n_kernels;
-    size_t *kernels;
-    struct qv_call *calls;
-    struct bench_list list; /* the calls, for bench_list_run */
-    struct qv_memory *arena;
-    double flops, bytes; /* sums over the list */
+    struct qv_program program;
+    struct bench_list list;   /* the program's calls, for bench_list_run */
+    struct qv_memory *weight; /* of bench_gemm_open; else NULL */
 };
-qv_status bench_ops_open(qv_context *ctx, const struct qv_op *ops, size_t n, struct bench_ops *out,
-                         qv_error *err);
+/* Returns the operation as a step. If it has a weight, that is buffer `weight` from outside. */
+struct qv_step bench_step(const struct qv_op *op, int weight);
+/* Whatever these return, the caller must close *out. bench_gemm_open opens a GEMM with a weight of
+ * its own. */
+qv_status bench_ops_open(qv_context *ctx, const struct qv_step *steps, size_t n, int n_chunks,
+                         const struct qv_buffer *weights, struct bench_ops *out, qv_error *err);
+qv_status bench_gemm_open(qv_context *ctx, const struct qv_op_gemm *gemm, qv_dtype dtype,
+                          struct bench_ops *out, qv_error *err);
 void bench_ops_close(struct bench_ops *ops);
 
+/* Makes `copies` weights of random values, in one memory, which the caller frees. */
 qv_status bench_pack(qv_context *ctx, const struct qv_matrix *matrix, int64_t copies,
-                     struct qv_memory **out, size_t *stride, qv_error *err);
+                     struct qv_buffer *weights, qv_error *err);
 
 /* Fills data with random bytes, or with values in [-1, 1). */
 void bench_fill(void *data, qv_dtype dtype, size_t bytes);
-
-/* Opens a GEMM with a weight of its own, which the caller frees, as it closes *out, in any case. */
-qv_status bench_gemm_open(qv_context *ctx, const struct qv_op_gemm *gemm, qv_dtype dtype,
-                          struct bench_ops *out, struct qv_memory **weight, qv_error *err);
 
 /* ---- roofline.c ------------------------------------------------------------------------------ */
 
@@ -160,7 +162,6 @@ struct bench_chunk {
  * library has attention, it is counted as its two GEMMs at the rate of these GEMMs. */
 struct bench_limit {
     struct bench_ops gemms, attention;
-    struct qv_memory *lists; /* lists of segments, for each chunk */
     int64_t chunks;
     bool counted;                  /* attention is counted, not run */
     double flops, attention_flops; /* sums over all chunks */
@@ -168,7 +169,7 @@ struct bench_limit {
 };
 qv_status bench_limit_open(qv_context *ctx, const qv_plan *plan, const struct bench_chunk *chunks,
                            size_t n, struct bench_limit *out, qv_error *err);
-void bench_limit_close(qv_context *ctx, struct bench_limit *l);
+void bench_limit_close(struct bench_limit *l);
 
 struct bench_bounds {
     struct bench_times limit; /* time of all chunks */

@@ -110,8 +110,10 @@ open_way(const struct subject *s, qv_lowering lowering, struct way_run *w, qv_er
     qv_status status = create(s, lowering, &w->conv, err);
     if (!status)
         status = qv_conv3d_run(w->conv, s->data[X], s->data[Y], err);
-    if (!status)
-        w->list.n = qv_conv3d_calls(w->conv, &w->list.calls);
+    if (!status) {
+        w->list.calls = w->conv->program.calls;
+        w->list.n = w->conv->program.n;
+    }
     return status;
 }
 
@@ -236,7 +238,6 @@ struct embed {
     struct subject subject; /* patch rows */
     struct way_run ways[N_EMBEDS];
     struct bench_ops gemm;
-    struct qv_memory *weight;
     qv_plan *plan;
     void *frames;
     double own_flops, own_bytes, other_bytes; /* of the tower's own; of all in it but the GEMM */
@@ -251,8 +252,6 @@ close_embed(struct embed *e)
     bench_ops_close(&e->gemm);
     qv_plan_free(&e->plan);
     free(e->frames);
-    if (e->weight)
-        e->b->ctx->backend->free(e->b->ctx->dev, e->weight);
 }
 
 /* Opens the tower's own way: the calls of a plan up to the last of its patch embedding. Its frames
@@ -269,25 +268,25 @@ open_own(struct embed *e, qv_error *err)
     const size_t bytes = (size_t)(e->rows * qv_config_row_dim(c));
     const qv_plan_options options = { .capacity = { .patches = e->rows, .segment_rows = pair } };
     struct way_run *w = &e->ways[FROM_BYTES];
-    const struct qv_step *steps;
     qv_status status = qv_plan_create(e->model, &options, &e->plan, err);
     if (status)
         return status;
+    const struct qv_program *p = &e->plan->program;
     item.data = e->frames = malloc(bytes);
     if (!e->frames)
         return qv_fail(err, QV_ENOMEM, "no memory for %zu bytes of frames", bytes);
     bench_fill(e->frames, QV_U8, bytes);
     status = qv_plan_push(e->plan, &item, 1, err); /* its tables and frames stay on the device */
-    *w = (struct way_run){ .list.ctx = e->b->ctx,
+    *w = (struct way_run){ .list = { .ctx = e->b->ctx, .calls = p->calls },
                            .run = { .work = bench_list_run, .user = &w->list } };
-    const size_t n = qv_plan_steps(e->plan, &steps, &w->list.calls);
-    for (size_t i = 0; i < n; i++)
-        if (!strcmp(steps[i].layer, "patch_embed") || !strcmp(steps[i].layer, "embeddings"))
+    for (size_t i = 0; i < p->n; i++)
+        if (!strcmp(p->steps[i].layer, "patch_embed") || !strcmp(p->steps[i].layer, "embeddings"))
             w->list.n = i + 1;
     for (size_t i = 0; i < w->list.n; i++) {
-        e->own_flops += qv_op_flops(&steps[i].op);
-        e->own_bytes += qv_op_bytes(&steps[i].op);
-        e->other_bytes += steps[i].op.kind == QV_OP_gemm ? 0 : qv_op_bytes(&steps[i].op);
+        const struct qv_op *op = &p->steps[i].op;
+        e->own_flops += qv_op_flops(op);
+        e->own_bytes += qv_op_bytes(op);
+        e->other_bytes += op->kind == QV_OP_gemm ? 0 : qv_op_bytes(op);
     }
     return status;
 }
@@ -300,8 +299,7 @@ open_embed(struct embed *e, qv_error *err)
         .m = e->rows, .n = c->hidden, .k = qv_config_row_dim(c), .alpha = 1
     };
     const qv_conv3d_desc d = as_rows(c, e->rows, e->model->dtype);
-    qv_status status =
-        bench_gemm_open(e->b->ctx, &gemm, e->model->dtype, &e->gemm, &e->weight, err);
+    qv_status status = bench_gemm_open(e->b->ctx, &gemm, e->model->dtype, &e->gemm, err);
     if (!status)
         status = open_subject(&e->subject, e->b, &d, err);
     if (!status)
@@ -325,8 +323,8 @@ report_embed(const struct embed *e, const char *tower, int which, const struct b
     json_object_set_new(r.extras, "rows", json_integer(e->rows));
     if (which == GEMM_ALONE) {
         json_object_set_new(r.extras, "chosen", json_false());
-        r.flops = e->gemm.flops;
-        r.bytes = e->gemm.bytes;
+        r.flops = e->gemm.program.flops;
+        r.bytes = e->gemm.program.bytes;
     } else
         json_object_set_new(r.extras, "over_gemm", json_real(ms / gemm_ms));
     if (which > FROM_ROWS)

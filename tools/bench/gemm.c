@@ -32,8 +32,7 @@ struct gemm_bench {
     bool alone;              /* a matrix of --shape, without bias */
     struct qv_groups groups; /* bits 0: the weights are not quantised */
     size_t packed_bytes;     /* bytes of one weight on the device */
-    struct qv_memory *weights;
-    size_t stride;
+    struct qv_buffer weights[MOST_COPIES];
     int64_t copies;
 };
 
@@ -56,15 +55,13 @@ open_rows(const struct gemm_bench *g, int64_t m, qv_dtype dtype, struct bench_op
         op.u.gemm_few.w_dtype = g->groups.dtype;
     }
     const size_t n = (size_t)g->copies;
-    struct qv_op *ops = malloc(n * sizeof *ops);
-    if (!ops)
+    struct qv_step *steps = malloc(n * sizeof *steps);
+    if (!steps)
         return qv_fail(err, QV_ENOMEM, "no memory for a list of operations");
     for (size_t i = 0; i < n; i++)
-        ops[i] = op;
-    qv_status status = bench_ops_open(g->b->ctx, ops, n, out, err);
-    for (size_t i = 0; i < n && !status; i++)
-        out->calls[i].operands[1] = (struct qv_buffer){ g->weights, i * g->stride };
-    free(ops);
+        steps[i] = bench_step(&op, (int)i);
+    const qv_status status = bench_ops_open(g->b->ctx, steps, n, 1, g->weights, out, err);
+    free(steps);
     return status;
 }
 
@@ -84,8 +81,8 @@ report_rows(const struct gemm_bench *g, int64_t m, qv_dtype dtype, const struct 
                               .group = group,
                               .dtype = dtype,
                               .times = { ms, times.p90_ms / copies, times.repeats },
-                              .flops = ops->flops / copies,
-                              .bytes = ops->bytes / copies,
+                              .flops = ops->program.flops / copies,
+                              .bytes = ops->program.bytes / copies,
                               .streams = true,
                               .show = "over_m1 over_copy",
                               .extras = tool_json("model:t m:I n:I k:I over_m1:f weight_bytes:I",
@@ -156,11 +153,11 @@ run_projection(struct gemm_bench *g, qv_dtype dtype, qv_error *err)
     g->packed_bytes = layout.bytes;
     g->copies = streamed_bytes(g) / (int64_t)layout.bytes + 1;
     g->copies = g->copies < MOST_COPIES ? g->copies : MOST_COPIES;
-    status = bench_pack(g->b->ctx, &matrix, g->copies, &g->weights, &g->stride, err);
+    status = bench_pack(g->b->ctx, &matrix, g->copies, g->weights, err);
     if (status)
         return status;
     status = run_rows(g, dtype, rows, count_rows(g), err);
-    g->b->ctx->backend->free(g->b->ctx->dev, g->weights);
+    g->b->ctx->backend->free(g->b->ctx->dev, g->weights[0].memory);
     return status;
 }
 

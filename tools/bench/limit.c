@@ -19,67 +19,51 @@ bare(struct qv_op op)
     return op;
 }
 
-/* Opens the bare operations of one kind in the plan's list, repeated `times` times; each GEMM has
- * its own weight. */
+/* Opens the bare operations of one kind in the plan's list, with its weights, for n chunks. */
 static qv_status
-open_bare(qv_context *ctx, const qv_plan *plan, enum qv_op_kind kind, size_t times,
+open_bare(qv_context *ctx, const qv_plan *plan, enum qv_op_kind kind, size_t n_chunks,
           struct bench_ops *out, qv_error *err)
 {
-    const struct qv_step *steps;
-    const struct qv_call *calls;
-    size_t n = qv_plan_steps(plan, &steps, &calls), used = 0;
-    struct qv_op *ops = malloc((times * n + 1) * sizeof *ops);
-    if (!ops)
+    const struct qv_program *p = &plan->program;
+    size_t n = 0;
+    struct qv_step *steps = malloc((p->n + 1) * sizeof *steps);
+    if (!steps)
         return qv_fail(err, QV_ENOMEM, "no memory for a list of operations");
-    for (size_t i = 0; i < times * n; i++)
-        if (steps[i % n].op.kind == kind)
-            ops[used++] = bare(steps[i % n].op);
-    qv_status status = bench_ops_open(ctx, ops, used, out, err);
-    free(ops);
-    used = 0;
-    for (size_t i = 0; i < n && !status && kind == QV_OP_gemm; i++)
-        if (steps[i].op.kind == kind)
-            out->calls[used++].operands[1] = calls[i].operands[1];
+    for (const struct qv_step *from = p->steps; from < p->steps + p->n; from++) {
+        if (from->op.kind != kind)
+            continue;
+        const struct qv_op op = bare(from->op);
+        steps[n] = bench_step(&op, from->operands[1] - SLOT_COUNT);
+        if (from->operands[0] == SLOT_WINDOWS)
+            steps[n].operands[0] = BENCH_WINDOWS;
+        n++;
+    }
+    const qv_status status =
+        bench_ops_open(ctx, steps, n, (int)n_chunks, plan->model->weights.buffers, out, err);
+    free(steps);
     return status;
 }
 
-/* Gives the attention of every layer of a chunk that chunk's list of segments, or of windows. */
-static void
-hand_out_lists(const qv_plan *plan, size_t chunk, size_t layers, const struct qv_buffer lists[2],
-               struct bench_limit *l)
-{
-    struct qv_call *call = &l->attention.calls[chunk * layers];
-    for (size_t i = 0; i < plan->steps.n; i++) {
-        const struct qv_step *step = &plan->steps.steps[i];
-        if (step->op.kind == QV_OP_attention && step->operands[0] != QV_NO_OPERAND)
-            call->operands[0] = lists[step->operands[0] == SLOT_WINDOWS];
-        call += step->op.kind == QV_OP_attention;
-    }
-}
-
+/* Uploads each chunk's lists of segments and of windows, if attention takes them. */
 static qv_status
-upload_lists(qv_context *ctx, const qv_plan *plan, const struct bench_chunk *chunks, size_t n,
-             struct bench_limit *l, qv_error *err)
+upload_lists(const struct qv_program *p, const qv_plan *plan, const struct bench_chunk *chunks,
+             qv_error *err)
 {
-    const struct qv_capacity *capacity = &plan->capacity;
-    const size_t bytes[2] = {
-        (size_t)(QV_SEGMENT_LISTS * (capacity->segments + 1)) * sizeof(int32_t),
-        (size_t)(QV_SEGMENT_LISTS * (capacity->windows + 1)) * sizeof(int32_t)
-    };
-    const size_t apart = qv_aligned(bytes[0]) + qv_aligned(bytes[1]);
+    const struct qv_config *c = &plan->model->config;
     struct qv_tables tables = { 0 };
-    qv_status status = qv_tables_open(capacity, &plan->model->config, &tables, err);
-    if (!status)
-        status = ctx->backend->alloc(ctx->dev, n * apart, &l->lists, err);
-    for (size_t i = 0; i < n && !status; i++) {
-        const struct qv_buffer at[2] = { { l->lists, i * apart },
-                                         { l->lists, i * apart + qv_aligned(bytes[0]) } };
-        qv_tables_fill(&tables, capacity, &plan->model->config, plan->model->dtype, chunks[i].items,
+    qv_status status = qv_tables_open(&plan->capacity, c, &tables, err);
+    const struct {
+        int place;
+        const void *list;
+    } lists[] = { { BENCH_LIST, tables.segments }, { BENCH_WINDOWS, tables.windows } };
+    for (int i = 0; i < p->n_chunks && !status; i++) {
+        qv_tables_fill(&tables, &plan->capacity, c, plan->model->dtype, chunks[i].items,
                        chunks[i].n);
-        status = ctx->backend->upload(ctx->dev, at[0], tables.segments, bytes[0], err);
-        if (!status)
-            status = ctx->backend->upload(ctx->dev, at[1], tables.windows, bytes[1], err);
-        hand_out_lists(plan, i, l->attention.n / n, at, l);
+        for (int j = 0; j < 2 && !status; j++)
+            if (p->places[lists[j].place].bytes)
+                status =
+                    p->ctx->backend->upload(p->ctx->dev, qv_program_place(p, i, lists[j].place),
+                                            lists[j].list, p->places[lists[j].place].bytes, err);
     }
     qv_tables_close(&tables);
     return status;
@@ -90,8 +74,8 @@ bench_limit_open(qv_context *ctx, const qv_plan *plan, const struct bench_chunk 
                  struct bench_limit *l, qv_error *err)
 {
     *l = (struct bench_limit){ .chunks = (int64_t)n, .counted = ctx->caps.attention_of_gemms };
-    for (size_t i = 0; i < plan->steps.n; i++) {
-        const struct qv_step *step = &plan->steps.steps[i];
+    for (size_t i = 0; i < plan->program.n; i++) {
+        const struct qv_step *step = &plan->program.steps[i];
         const struct qv_op *op = &step->op;
         bool bounds = op->kind == QV_OP_gemm || op->kind == QV_OP_attention;
         *(bounds ? &l->bytes : &l->between_bytes) += (double)n * qv_op_bytes(op);
@@ -104,18 +88,15 @@ bench_limit_open(qv_context *ctx, const qv_plan *plan, const struct bench_chunk 
     if (!status && !l->counted)
         status = open_bare(ctx, plan, QV_OP_attention, n, &l->attention, err);
     if (!status && !l->counted)
-        status = upload_lists(ctx, plan, chunks, n, l, err);
+        status = upload_lists(&l->attention.program, plan, chunks, err);
     return status;
 }
 
 void
-bench_limit_close(qv_context *ctx, struct bench_limit *l)
+bench_limit_close(struct bench_limit *l)
 {
     bench_ops_close(&l->gemms);
     bench_ops_close(&l->attention);
-    if (l->lists)
-        ctx->backend->free(ctx->dev, l->lists);
-    l->lists = NULL;
 }
 
 void
@@ -133,9 +114,10 @@ bench_limit_bounds(const struct bench *b, const struct bench_limit *l,
     const struct bench_times *g = &runs[0].times, *a = &runs[1].times;
     const double chunks = (double)l->chunks;
     struct bench_bounds bounds = { .gemm_ms = chunks * g->median_ms,
-                                   .attention_ms = l->counted ? l->attention_flops /
-                                                                    l->gemms.flops * g->median_ms
-                                                              : a->median_ms };
+                                   .attention_ms = l->counted
+                                                       ? l->attention_flops /
+                                                             l->gemms.program.flops * g->median_ms
+                                                       : a->median_ms };
     double limit_ms = bounds.gemm_ms + bounds.attention_ms;
     double p90 = chunks * g->p90_ms + (l->counted ? bounds.attention_ms : a->p90_ms);
     bounds.limit =

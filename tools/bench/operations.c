@@ -147,106 +147,67 @@ bench_list_close(struct bench_list *l)
 
 /* ---- operations alone ------------------------------------------------------------------------ */
 
-struct slot {
-    size_t bytes, at;
-    qv_dtype dtype;
-};
-
-static qv_status
-prepare(struct bench_ops *b, const struct qv_op *ops, struct slot *slots, size_t *scratch,
-        qv_error *err)
+struct qv_step
+bench_step(const struct qv_op *op, int weight)
 {
-    for (; b->n_kernels < b->n; b->n_kernels++) {
-        const struct qv_op *op = &ops[b->n_kernels];
-        size_t *index = &b->kernels[b->n_kernels];
-        qv_status status = qv_kernel_get(b->ctx, op, index, err);
-        if (status)
-            return status;
-        const struct qv_kernel_entry *entry = &b->ctx->kernels.entries[*index];
-        *scratch = entry->scratch_bytes > *scratch ? entry->scratch_bytes : *scratch;
-        struct qv_view views[QV_MAX_OPERANDS];
-        int n = qv_op_views(op, views);
-        for (int j = 0; j < n; j++) {
-            int first; /* operands that share rows lie in the first one's slot */
-            size_t before =
-                (size_t)qv_views_beside(views, j, &first) * qv_dtype_bytes(views[j].dtype);
-            size_t bytes = before + views[j].bytes;
-            if (views[j].role != QV_ROLE_WEIGHT && bytes > slots[first].bytes)
-                slots[first] = (struct slot){ .bytes = bytes, .dtype = views[j].dtype };
-        }
-        b->flops += qv_op_flops(op);
-        b->bytes += qv_op_bytes(op);
+    struct qv_view views[QV_MAX_OPERANDS];
+    struct qv_step step = { .op = *op };
+    const int n = qv_op_views(op, views);
+    for (int i = 0; i < n; i++) {
+        int first; /* operands that share rows lie in the first one's place */
+        const int64_t cols = qv_views_beside(views, i, &first);
+        if (!views[i].bytes)
+            continue;
+        step.operands[i] = views[i].role == QV_ROLE_WEIGHT ? BENCH_PLACES + weight : 1 + first;
+        step.offsets[i] = cols * (int64_t)qv_dtype_bytes(views[i].dtype);
     }
-    return QV_OK;
-}
-
-static void
-wire(struct bench_ops *b, const struct qv_op *ops, const struct slot *slots, size_t scratch_at)
-{
-    for (size_t i = 0; i < b->n; i++) {
-        struct qv_call *call = &b->calls[i];
-        call->kernel = b->ctx->kernels.entries[b->kernels[i]].kernel;
-        call->scratch = (struct qv_buffer){ b->arena, scratch_at };
-        struct qv_view views[QV_MAX_OPERANDS];
-        int n = qv_op_views(&ops[i], views);
-        for (int j = 0; j < n; j++) {
-            int first;
-            size_t before =
-                (size_t)qv_views_beside(views, j, &first) * qv_dtype_bytes(views[j].dtype);
-            if (views[j].bytes && views[j].role != QV_ROLE_WEIGHT)
-                call->operands[j] = (struct qv_buffer){ b->arena, slots[first].at + before };
-        }
-    }
+    return step;
 }
 
 static qv_status
-open_ops(struct bench_ops *b, const struct qv_op *ops, qv_error *err)
+fill_places(const struct qv_program *p, qv_error *err)
 {
-    struct slot slots[QV_MAX_OPERANDS] = { 0 };
-    size_t scratch = 0, bytes = 0;
-    b->kernels = calloc(b->n + 1, sizeof *b->kernels);
-    b->calls = calloc(b->n + 1, sizeof *b->calls);
-    if (!b->kernels || !b->calls)
-        return qv_fail(err, QV_ENOMEM, "no memory for a list of operations");
-    qv_status status = prepare(b, ops, slots, &scratch, err);
-    for (int j = 0; j < QV_MAX_OPERANDS; j++) {
-        slots[j].at = bytes;
-        bytes += qv_aligned(slots[j].bytes);
-    }
-    if (!status)
-        status = b->ctx->backend->alloc(b->ctx->dev, bytes + scratch + 1, &b->arena, err);
-    for (int j = 0; j < QV_MAX_OPERANDS && !status; j++)
-        if (slots[j].bytes && slots[j].dtype != QV_I32)
-            status = fill_device(b->ctx, (struct qv_buffer){ b->arena, slots[j].at },
-                                 slots[j].dtype, slots[j].bytes, err);
-    if (!status)
-        wire(b, ops, slots, bytes);
-    b->list = (struct bench_list){ .ctx = b->ctx, .calls = b->calls, .n = b->n };
+    bool filled[BENCH_PLACES] = { true };
+    qv_status status = QV_OK;
+    for (size_t i = 0; i < p->n; i++)
+        for (int j = 0; j < QV_MAX_OPERANDS && !status; j++) {
+            const int place = p->steps[i].operands[j];
+            const qv_dtype dtype = qv_op_view(&p->steps[i].op, j).dtype;
+            if (place >= BENCH_PLACES || filled[place])
+                continue;
+            if (dtype != QV_I32)
+                status = fill_device(p->ctx, qv_program_place(p, 0, place), dtype,
+                                     p->places[place].bytes, err);
+            filled[place] = true;
+        }
     return status;
 }
 
 qv_status
-bench_ops_open(qv_context *ctx, const struct qv_op *ops, size_t n, struct bench_ops *out,
-               qv_error *err)
+bench_ops_open(qv_context *ctx, const struct qv_step *steps, size_t n, int n_chunks,
+               const struct qv_buffer *weights, struct bench_ops *b, qv_error *err)
 {
-    *out = (struct bench_ops){ .ctx = ctx, .n = n };
-    qv_status status = open_ops(out, ops, err);
-    if (status)
-        bench_ops_close(out);
-    return status;
+    static const struct qv_place places[BENCH_PLACES] = {
+        [BENCH_LIST] = { .own = true }, [BENCH_WINDOWS] = { .own = true }
+    };
+    *b = (struct bench_ops){ .list.ctx = ctx };
+    qv_status status =
+        qv_program_prepare(ctx, steps, n, places, BENCH_PLACES, n_chunks, &b->program, err);
+    if (!status)
+        status = qv_program_load(&b->program, NULL, weights, err);
+    b->list.calls = b->program.calls;
+    b->list.n = (size_t)n_chunks * n;
+    return status ? status : fill_places(&b->program, err);
 }
 
 void
 bench_ops_close(struct bench_ops *b)
 {
     bench_list_close(&b->list);
-    for (size_t i = 0; i < b->n_kernels; i++)
-        qv_kernel_put(b->ctx, b->kernels[i]);
-    if (b->arena)
-        b->ctx->backend->free(b->ctx->dev, b->arena);
-    free(b->kernels);
-    free(b->calls);
-    *b = (struct bench_ops){ 0 };
+    if (b->weight)
+        b->list.ctx->backend->free(b->list.ctx->dev, b->weight);
+    qv_program_free(&b->program);
+    *b = (struct bench_ops){ .weight = NULL };
 }
 
 /* Any codes, and scales and offsets that are values. */
@@ -262,20 +223,18 @@ fill_groups(const struct qv_matrix *matrix, char *values)
 }
 
 qv_status
-bench_pack(qv_context *ctx, const struct qv_matrix *matrix, int64_t copies, struct qv_memory **out,
-           size_t *stride, qv_error *err)
+bench_pack(qv_context *ctx, const struct qv_matrix *matrix, int64_t copies,
+           struct qv_buffer *weights, qv_error *err)
 {
     const struct qv_backend *be = ctx->backend;
     struct qv_layout layout;
     struct qv_memory *memory = NULL;
     const struct qv_groups *groups = &matrix->groups;
-    const size_t bytes = groups->bits
-                             ? (size_t)matrix->n * qv_grouped_row_bytes(groups, matrix->k)
-                             : (size_t)(matrix->n * matrix->k) * qv_dtype_bytes(matrix->dtype);
+    const size_t bytes = (size_t)matrix->n * qv_matrix_row_bytes(matrix);
     qv_status status = be->layout(ctx->dev, matrix, &layout, err);
     if (status)
         return status;
-    *stride = qv_aligned(layout.bytes);
+    const size_t stride = qv_aligned(layout.bytes);
     void *values = malloc(bytes + 1);
     if (!values)
         return qv_fail(err, QV_ENOMEM, "no memory for %zu bytes of weights", bytes);
@@ -283,30 +242,31 @@ bench_pack(qv_context *ctx, const struct qv_matrix *matrix, int64_t copies, stru
         fill_groups(matrix, values);
     else
         bench_fill(values, matrix->dtype, bytes);
-    status = be->alloc(ctx->dev, *stride * (size_t)copies, &memory, err);
-    for (int64_t i = 0; i < copies && !status; i++)
-        status = be->lay_out(ctx->dev, matrix, 0, matrix->n, values,
-                             (struct qv_buffer){ memory, *stride * (size_t)i }, err);
+    status = be->alloc(ctx->dev, stride * (size_t)copies, &memory, err);
+    for (int64_t i = 0; i < copies && !status; i++) {
+        weights[i] = (struct qv_buffer){ memory, stride * (size_t)i };
+        status = be->lay_out(ctx->dev, matrix, 0, matrix->n, values, weights[i], err);
+    }
     free(values);
     if (status && memory)
         be->free(ctx->dev, memory);
-    if (!status)
-        *out = memory;
     return status;
 }
 
 qv_status
 bench_gemm_open(qv_context *ctx, const struct qv_op_gemm *gemm, qv_dtype dtype,
-                struct bench_ops *out, struct qv_memory **weight, qv_error *err)
+                struct bench_ops *out, qv_error *err)
 {
     struct qv_op op = { .kind = QV_OP_gemm, .u.gemm = *gemm };
     const struct qv_matrix matrix = { .n = gemm->n, .k = gemm->k, .dtype = dtype };
-    size_t stride;
+    struct qv_buffer weight;
     qv_op_set_dtype(&op, dtype);
-    qv_status status = bench_ops_open(ctx, &op, 1, out, err);
-    if (!status)
-        status = bench_pack(ctx, &matrix, 1, weight, &stride, err);
-    if (!status)
-        out->calls[0].operands[1] = (struct qv_buffer){ *weight, 0 };
+    const struct qv_step step = bench_step(&op, 0);
+    *out = (struct bench_ops){ .weight = NULL };
+    qv_status status = bench_pack(ctx, &matrix, 1, &weight, err);
+    if (status)
+        return status;
+    status = bench_ops_open(ctx, &step, 1, 1, &weight, out, err);
+    out->weight = weight.memory;
     return status;
 }

@@ -25,8 +25,7 @@ struct profile {
     qv_model *model;
     qv_model_info m;
     qv_plan *plan;
-    const struct qv_step *steps;
-    size_t n; /* number of steps */
+    const struct qv_program *program; /* the plan's */
     struct row *rows;
     qv_item item; /* the chunk */
     void *frames;
@@ -85,11 +84,10 @@ open_plan(struct profile *p, qv_error *err)
 static qv_status
 open_data(struct profile *p, qv_error *err)
 {
-    const struct qv_call *calls;
     const int64_t *g = p->item.grid_thw;
     const size_t bytes = (size_t)(g[0] * g[1] * g[2] * p->m.row_dim);
-    p->n = qv_plan_steps(p->plan, &p->steps, &calls);
-    p->rows = calloc(p->n, sizeof *p->rows);
+    p->program = &p->plan->program;
+    p->rows = calloc(p->program->n, sizeof *p->rows);
     p->frames = malloc(bytes);
     p->tokens.tokens = malloc((size_t)(p->tokens.capacity * p->m.out_hidden) * sizeof(float));
     if (!p->rows || !p->frames || !p->tokens.tokens)
@@ -106,12 +104,12 @@ static void
 name_layers(struct profile *p)
 {
     size_t first = 0;
-    for (size_t i = 0; i < p->n; i++) {
-        const struct qv_step *step = &p->steps[i];
+    for (size_t i = 0; i < p->program->n; i++) {
+        const struct qv_step *step = &p->program->steps[i];
         p->rows[i].op = qv_op_name(step->op.kind);
         p->rows[i].flops = qv_plan_flops(p->plan, step, &p->item, 1);
         p->rows[i].bytes = qv_op_bytes(&step->op);
-        qv_plan_kernel(p->plan, i, p->rows[i].kernel);
+        qv_program_kernel(p->program, i, p->rows[i].kernel);
         bool merged = step->operands[0] == SLOT_MERGED || step->operands[0] == SLOT_SIDE_MERGED;
         if (merged && first == i && i) {
             memcpy(p->rows[i].layer, p->rows[i - 1].layer, sizeof p->rows[i].layer);
@@ -142,10 +140,9 @@ static qv_status
 step_through(struct profile *p, qv_error *err)
 {
     qv_context *ctx = p->b->ctx;
-    const struct qv_call *calls;
-    qv_plan_steps(p->plan, &p->steps, &calls);
+    const struct qv_call *calls = qv_program_calls(p->program, 0);
     qv_status status = ctx->backend->sync(ctx->dev, err);
-    for (size_t i = 0; i < p->n && !status; i++) {
+    for (size_t i = 0; i < p->program->n && !status; i++) {
         struct qv_recording *lead = NULL;
         if (ctx->backend->record)
             status = lead_up(ctx, calls, i, &lead, err);
@@ -178,7 +175,7 @@ run_all(struct profile *p, qv_error *err)
         status = run_chunk(p, &p->encode_ms[p->n_chunks], err);
         p->n_chunks++;
     }
-    for (size_t i = 0; i < p->n && !status; i++)
+    for (size_t i = 0; i < p->program->n && !status; i++)
         p->rows[i].ms = qv_quantile(p->rows[i].samples, (size_t)p->n_chunks, 0.5);
     return status;
 }
@@ -219,7 +216,7 @@ static struct sum
 sum_of(const struct profile *p, size_t i, alike *is_alike)
 {
     struct sum s = { 0 };
-    for (size_t j = 0; j < p->n; j++) {
+    for (size_t j = 0; j < p->program->n; j++) {
         const struct row *r = &p->rows[j];
         if (!is_alike(&p->rows[i], r))
             continue;
@@ -258,7 +255,7 @@ print_all(struct profile *p)
     char name[80];
     const struct sum encoded = { .calls = 1,
                                  .ms = qv_quantile(p->encode_ms, (size_t)p->n_chunks, 0.5) };
-    for (size_t i = 0; i < p->n; i++) {
+    for (size_t i = 0; i < p->program->n; i++) {
         const struct sum s = sum_of(p, i, same_kernel);
         if (s.calls)
             print_sum(p, "by operation", p->rows[i].op, s, p->rows[i].kernel);
@@ -267,7 +264,7 @@ print_all(struct profile *p)
     snprintf(name, sizeof name, "as encoded, %lld frame%s", (long long)p->item.n_frames,
              p->item.n_frames == 1 ? "" : "s");
     print_sum(p, "by operation", name, encoded, "");
-    for (size_t i = 0; i < p->n; i++) {
+    for (size_t i = 0; i < p->program->n; i++) {
         const struct sum s = sum_of(p, i, same_stem);
         const double n = (double)s.layers;
         if (!s.calls)
@@ -287,11 +284,11 @@ static qv_status
 emit_steps(struct profile *p, qv_error *err)
 {
     qv_status status = QV_OK;
-    for (size_t i = 0; i < p->n && !status; i++) {
+    for (size_t i = 0; i < p->program->n && !status; i++) {
         char text[400];
         const struct row *row = &p->rows[i];
         struct bench_record r = {
-            .work = qv_op_print(&p->steps[i].op, text, sizeof text),
+            .work = qv_op_print(&p->program->steps[i].op, text, sizeof text),
             .way = row->layer,
             .dtype = p->m.dtype,
             .times = { row->ms, row->samples[(p->n_chunks - 1) * 9 / 10], p->n_chunks },

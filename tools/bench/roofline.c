@@ -34,14 +34,11 @@ time_gemm(const struct bench *b, qv_dtype dtype, int64_t rows, int64_t size, dou
 {
     const struct qv_op_gemm gemm = { .m = rows, .n = size, .k = size, .alpha = 1 };
     struct bench_ops ops = { 0 };
-    struct qv_memory *weight = NULL;
-    qv_status status = bench_gemm_open(b->ctx, &gemm, dtype, &ops, &weight, err);
-    *flops = ops.flops;
-    *bytes = ops.bytes;
+    qv_status status = bench_gemm_open(b->ctx, &gemm, dtype, &ops, err);
+    *flops = ops.program.flops;
+    *bytes = ops.program.bytes;
     if (!status)
         status = best_ms(b, &ops, ms, err);
-    if (weight)
-        b->ctx->backend->free(b->ctx->dev, weight);
     bench_ops_close(&ops);
     return status;
 }
@@ -53,13 +50,12 @@ time_copy(const struct bench *b, size_t bytes, double *ms, qv_error *err)
     struct qv_op there = { .kind = QV_OP_convert, .u.convert = { .n = (int64_t)(bytes / 4) } };
     struct bench_ops ops;
     qv_op_set_dtype(&there, QV_F32);
-    qv_status status = bench_ops_open(b->ctx, (struct qv_op[]){ there, there }, 2, &ops, err);
-    if (status)
-        return status;
-    struct qv_buffer x = ops.calls[1].operands[0];
-    ops.calls[1].operands[0] = ops.calls[1].operands[1];
-    ops.calls[1].operands[1] = x;
-    status = best_ms(b, &ops, ms, err);
+    struct qv_step steps[2] = { bench_step(&there, 0), bench_step(&there, 0) };
+    steps[1].operands[0] = steps[0].operands[1];
+    steps[1].operands[1] = steps[0].operands[0];
+    qv_status status = bench_ops_open(b->ctx, steps, 2, 1, NULL, &ops, err);
+    if (!status)
+        status = best_ms(b, &ops, ms, err);
     *ms /= 2;
     bench_ops_close(&ops);
     return status;

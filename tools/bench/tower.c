@@ -199,7 +199,7 @@ open_all(struct tower_bench *t, const struct tool_options *o, qv_error *err)
 static void
 close_all(struct tower_bench *t)
 {
-    bench_limit_close(t->b->ctx, &t->limit);
+    bench_limit_close(&t->limit);
     for (size_t i = 0; i < t->n_chunks; i++)
         free((void *)(uintptr_t)t->chunks[i].items);
     free(t->chunks);

@@ -165,15 +165,13 @@ add_kernels(json_t *j, const qv_plan *plan)
         int64_t calls;
         char text[QV_KERNEL_BYTES];
     };
-    const struct qv_step *steps;
-    const struct qv_call *calls;
-    const size_t n_steps = plan ? qv_plan_steps(plan, &steps, &calls) : 0;
+    const size_t n_steps = plan ? plan->program.n : 0;
     struct kernel *all = n_steps ? calloc(n_steps, sizeof *all) : NULL;
     size_t n = 0;
     for (size_t i = 0; all && i < n_steps; i++) {
         size_t at = 0;
-        qv_plan_kernel(plan, i, all[n].text);
-        all[n].op = qv_op_name(steps[i].op.kind);
+        qv_program_kernel(&plan->program, i, all[n].text);
+        all[n].op = qv_op_name(plan->program.steps[i].op.kind);
         while (strcmp(all[at].op, all[n].op) || strcmp(all[at].text, all[n].text))
             at++;
         all[at].calls++;

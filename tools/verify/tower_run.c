@@ -185,7 +185,8 @@ begin_passage(struct passage *p, qv_model *model, qv_input input, const int64_t 
     p->ideal.ctx = model->ctx;
     p->ideal.exact_pixels = qv_config_pixels_are_exact(&model->config, QV_BF16);
     if (kind == VERIFY_IDEAL)
-        qv_plan_set_probe(p->plan, round_output, &p->ideal);
+        p->plan->probe = round_output;
+    p->plan->probe_user = &p->ideal;
     p->tokens.capacity = p->info.tokens;
     size_t bytes = (size_t)(p->tokens.capacity * model->config.out_hidden) * sizeof(float);
     bool ok = (p->tokens.tokens = malloc(bytes)) != NULL;
