@@ -1,70 +1,58 @@
 /* SPDX-License-Identifier: MIT */
 /* Chooses which frames of a clip are read, and at which size. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "clips.h"
 #include "numbers.h"
 
-/* The checkpoint's numbers, with the caller's options in place of some. */
-static qv_preprocess
-asked_for(const qv_preprocess *preset, const qv_clip_options *o)
-{
-    qv_preprocess p = *preset;
-    p.fps = o->fps > 0.0 ? o->fps : p.fps;
-    p.min_frames = o->min_frames ? o->min_frames : p.min_frames;
-    p.max_frames = o->max_frames ? o->max_frames : p.max_frames;
-    p.min_pixels = o->min_pixels ? o->min_pixels : p.min_pixels;
-    p.max_pixels = o->max_pixels ? o->max_pixels : p.max_pixels;
-    return p;
-}
-
 /* Finds which of the file's frames are in the clip's cut. */
 static qv_status
-choose_cut(const char *path, const qvm_rules *rules, const qv_clip_options *o, qv_outcome *info,
-           qv_error *err)
+choose_cut(const struct qvm_task *t, const qvm_rules *rules, qv_outcome *info, qv_error *err)
 {
-    const bool cut = o->start_s > 0.0 || o->end_s > 0.0;
     char asked[80];
-    int n = snprintf(asked, sizeof asked, "start %.15g", o->start_s);
-    if (o->end_s > 0.0)
-        snprintf(asked + n, sizeof asked - (size_t)n, ", end %.15g", o->end_s);
+    int n = snprintf(asked, sizeof asked, "start %.15g", t->start_s);
+    if (isfinite(t->end_s))
+        snprintf(asked + n, sizeof asked - (size_t)n, ", end %.15g", t->end_s);
     info->first_frame = 0;
     info->cut_frames = info->source_frames;
-    if (!cut)
+    if (!qvm_task_cuts(t))
         return QV_OK;
     if (info->is_image)
-        return qv_fail(err, QV_EINVAL, "%s: %s; an image has no duration", path, asked);
-    rules->cut(info, o, &info->first_frame, &info->cut_frames);
+        return qv_fail(err, QV_EINVAL, "%s: %s; an image has no duration", t->path, asked);
+    rules->cut(info, t->start_s, t->end_s, &info->first_frame, &info->cut_frames);
     if (info->cut_frames >= 1)
         return QV_OK;
     return qv_fail(err, QV_EINVAL,
                    "%s: %s: no frame lies in this stretch; of its %lld frames, at %.15g per "
                    "second, the last is at %.15g",
-                   path, asked, (long long)info->source_frames, info->source_fps,
+                   t->path, asked, (long long)info->source_frames, info->source_fps,
                    (double)(info->source_frames - 1) / info->source_fps);
 }
 
 static qv_status
-choose_frames(const char *path, const qvm_rules *rules, const qv_preprocess *p,
-              const qv_clip_options *o, qv_outcome *info, int64_t **indices, qv_error *err)
+choose_frames(const struct qvm_task *t, const struct qvm_wanted *w, qv_outcome *info,
+              int64_t **indices, qv_error *err)
 {
     qv_error inner;
+    const char *path = t->path;
+    const qvm_rules *rules = w->rules;
     const int64_t pixels = (int64_t)info->source_width * info->source_height;
-    if (o->max_source_pixels && pixels > o->max_source_pixels)
+    if (pixels > t->max_source_pixels)
         return qv_fail(err, QV_EFORMAT, "%s: frames of %lld pixels; at most %lld are allowed", path,
-                       (long long)pixels, (long long)o->max_source_pixels);
+                       (long long)pixels, (long long)t->max_source_pixels);
     info->n_frames = 1;
     info->sampled_fps = info->second_per_grid_ts = 0.0;
-    qv_status status = choose_cut(path, rules, o, info, err);
+    qv_status status = choose_cut(t, rules, info, err);
     if (status)
         return status;
     const double seconds = info->is_image ? 0 : (double)info->cut_frames / info->source_fps;
-    if (o->max_seconds > 0 && seconds > o->max_seconds)
+    if (seconds > t->max_seconds)
         return qv_fail(err, QV_EINVAL,
                        "%s: the clip lasts %.1f s; at most %g s are allowed; give start and end",
-                       path, seconds, o->max_seconds);
+                       path, seconds, t->max_seconds);
     if (!info->is_image)
-        status = rules->count(info, p, o, &info->n_frames, &inner);
+        status = rules->count(info, w, &info->n_frames, &inner);
     if (status)
         return qv_fail(err, status, "%s: %s", path, inner.text);
     if (info->n_frames < 1 || info->n_frames > QVM_MAX_SAMPLED)
@@ -76,19 +64,19 @@ choose_frames(const char *path, const qvm_rules *rules, const qv_preprocess *p,
                        (long long)info->n_frames);
     if (info->is_image)
         return QV_OK;
-    rules->fill(info, p, info->n_frames, *indices);
+    rules->fill(info, &w->p, info->n_frames, *indices);
     info->sampled_fps = (double)info->n_frames / (double)info->cut_frames * info->source_fps;
-    info->second_per_grid_ts = p->temporal_patch_size / info->sampled_fps;
+    info->second_per_grid_ts = w->p.temporal_patch_size / info->sampled_fps;
     return QV_OK;
 }
 
 static qv_status
-choose_size(const char *path, const qvm_rules *rules, const qv_preprocess *p,
-            const qv_clip_options *o, qv_outcome *info, qv_error *err)
+choose_size(const char *path, const struct qvm_wanted *w, qv_outcome *info, qv_error *err)
 {
+    const qv_preprocess *p = &w->p;
     int64_t height = 0, width = 0;
     qv_error inner;
-    const qv_status status = rules->size(info, p, o, &height, &width, &inner);
+    const qv_status status = w->rules->size(info, w, &height, &width, &inner);
     if (status)
         return qv_fail(err, status, "%s: %s", path, inner.text);
     if (height > QVM_MAX_SIDE || width > QVM_MAX_SIDE || height * width > QVM_MAX_PIXELS)
@@ -104,37 +92,21 @@ choose_size(const char *path, const qvm_rules *rules, const qv_preprocess *p,
     return QV_OK;
 }
 
-/* The rules of the package that is followed; NULL: it has none for this model. */
-static const qvm_rules *
-rules_of(qv_processor processor, qv_like like)
-{
-    const bool utils = like == QV_LIKE_QWEN_VL_UTILS;
-    switch (processor) {
-    case QV_PROCESSOR_QWEN3_VL: return utils ? &qvm_qwen_vl_utils : &qvm_qwen3_vl;
-    case QV_PROCESSOR_QWEN2_VL: return utils ? &qvm_qwen_vl_utils : &qvm_qwen2_vl;
-    case QV_PROCESSOR_GLM4V: return utils ? NULL : &qvm_glm4v;
-    case QV_PROCESSOR_MAX: break;
-    }
-    /* smart_resize refuses a processor that it does not know */
-    return utils ? &qvm_qwen_vl_utils : &qvm_qwen3_vl;
-}
-
 qv_status
-qvm_choose(const char *path, const qv_preprocess *preset, const qv_clip_options *o,
-           qv_outcome *info, int64_t **indices, qv_error *err)
+qvm_choose(const struct qvm_task *t, qv_outcome *info, int64_t **indices, qv_error *err)
 {
-    const qv_preprocess p = asked_for(preset, o);
-    const qvm_rules *rules = rules_of(p.processor, o->like);
-    if (!rules)
+    const struct qvm_wanted *w = info->is_image ? &t->image : &t->clip;
+    const qv_preprocess *p = &w->p;
+    if (!w->rules)
         return qv_fail(err, QV_EINVAL,
                        "%s: qwen-vl-utils prepares clips and images of Qwen's models, not of "
                        "this one",
-                       path);
-    if (p.patch_size < 1 || p.merge_size < 1 || p.temporal_patch_size < 1)
+                       t->path);
+    if (p->patch_size < 1 || p->merge_size < 1 || p->temporal_patch_size < 1)
         return qv_fail(err, QV_EINVAL,
-                       "%s: patch %d, temporal patch %d, merge %d; each must be at least 1", path,
-                       p.patch_size, p.temporal_patch_size, p.merge_size);
-    info->like = o->like;
-    qv_status status = choose_frames(path, rules, &p, o, info, indices, err);
-    return status ? status : choose_size(path, rules, &p, o, info, err);
+                       "%s: patch %d, temporal patch %d, merge %d; each must be at least 1",
+                       t->path, p->patch_size, p->temporal_patch_size, p->merge_size);
+    info->like = t->asked.like;
+    qv_status status = choose_frames(t, w, info, indices, err);
+    return status ? status : choose_size(t->path, w, info, err);
 }

@@ -28,8 +28,7 @@ enum qvm_scope {
     QVM_TIMES = 2,
     QVM_MADE_BY = 4,
     QVM_EVEN_UNSET = 8,
-    QVM_UTILS = 16,
-    QVM_CROSSES = 32
+    QVM_UTILS = 16
 };
 
 struct qvm_option {

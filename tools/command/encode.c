@@ -15,12 +15,10 @@
 #include "error.h"
 #include "files/atomic_file.h"
 #include "files/json.h"
+#include "job/more.h"
 #include "list.h"
 
-enum {
-    SINKS = 4,
-    MANY_CLIPS = 48 /* are worth opening a GPU's decoders before the first clip's codec is known */
-};
+enum { SINKS = 4 };
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
@@ -121,8 +119,8 @@ tool_devices_open(const struct tool_options *o, int64_t n_clips, struct tool_dev
 {
     const double began_s = qv_seconds();
     const size_t most = o->all_devices ? TOOL_MOST_DEVICES : o->n_devices ? o->n_devices : 1;
-    const bool opens_decoders =
-        o->clip.decoder && o->clip.decode == QV_DECODE_AUTO && n_clips >= MANY_CLIPS;
+    const bool opens_decoders = o->clip.decoder && o->clip.decode == QV_DECODE_AUTO &&
+                                qv_job_wants_gpus(0, NULL, (size_t)n_clips);
     qv_status status = QV_OK;
     for (; d->n < most && !status; d->n++) {
         struct tool_options one = *o;
