@@ -38,14 +38,6 @@
 
 /* ---- a clip and its decoder process ---------------------------------------------------------- */
 
-/* A clip and its decoder process talk over a stream socket and share a memory file. The process
- * first says that it is locked in (READY), or that it cannot be (END), and reads no byte of the
- * file until it is asked. The clip asks what the file is (OPEN), gets the answer (FACTS), decides
- * which frames it wants at which size, writes their numbers to the shared memory and asks for them
- * (START). The process says how many packets it will decode for them (PLAN), and fills the slots
- * after the numbers one by one (FRAME); the clip frees each (FREE). END comes last, with the reason
- * if it is early. From OPEN on everything that the process says is checked: the file's author may
- * have taken it over. */
 /* How a clip's process reads the file. */
 typedef struct qvm_asked {
     int64_t offset, length; /* where the clip lies in the file; length 0: to the end */
@@ -56,6 +48,14 @@ typedef struct qvm_asked {
     bool says_no_gpu;       /* say if no GPU could decode in this build */
 } qvm_asked;
 
+/* A clip and its decoder process talk over a stream socket and share a memory file. The process
+ * first says that it is locked in (READY), or that it cannot be (END), and reads no byte of the
+ * file until it is asked. The clip asks what the file is (OPEN), gets the answer (FACTS), decides
+ * which frames it wants at which size, writes their numbers to the shared memory and asks for them
+ * (START). The process says how many packets it will decode for them (PLAN), and fills the slots
+ * after the numbers one by one (FRAME); the clip frees each (FREE). END comes last, with the reason
+ * if it is early. From OPEN on everything that the process says is checked: the file's author may
+ * have taken it over. */
 typedef enum qvm_request_kind { QVM_OPEN, QVM_START, QVM_FREE } qvm_request_kind;
 
 typedef struct qvm_request {
