@@ -8,7 +8,7 @@
 
 /* Finds which of the file's frames are in the clip's cut. */
 static qv_status
-choose_cut(const struct qvm_task *t, const qvm_rules *rules, qv_outcome *info, qv_error *err)
+choose_cut(const qvm_rules *rules, const struct qvm_task *t, qv_outcome *info, qv_error *err)
 {
     char asked[80];
     int n = snprintf(asked, sizeof asked, "start %.15g", t->start_s);
@@ -20,7 +20,7 @@ choose_cut(const struct qvm_task *t, const qvm_rules *rules, qv_outcome *info, q
         return QV_OK;
     if (info->is_image)
         return qv_fail(err, QV_EINVAL, "%s: %s; an image has no duration", t->path, asked);
-    rules->cut(info, t->start_s, t->end_s, &info->first_frame, &info->cut_frames);
+    rules->cut(info, t, &info->first_frame, &info->cut_frames);
     if (info->cut_frames >= 1)
         return QV_OK;
     return qv_fail(err, QV_EINVAL,
@@ -31,59 +31,57 @@ choose_cut(const struct qvm_task *t, const qvm_rules *rules, qv_outcome *info, q
 }
 
 static qv_status
-choose_frames(const struct qvm_task *t, const struct qvm_wanted *w, qv_outcome *info,
-              int64_t **indices, qv_error *err)
+choose_frames(const qvm_rules *rules, const qv_preprocess *p, const struct qvm_task *t,
+              qv_outcome *info, int64_t **indices, qv_error *err)
 {
     qv_error inner;
-    const char *path = t->path;
-    const qvm_rules *rules = w->rules;
     const int64_t pixels = (int64_t)info->source_width * info->source_height;
     if (pixels > t->max_source_pixels)
-        return qv_fail(err, QV_EFORMAT, "%s: frames of %lld pixels; at most %lld are allowed", path,
-                       (long long)pixels, (long long)t->max_source_pixels);
+        return qv_fail(err, QV_EFORMAT, "%s: frames of %lld pixels; at most %lld are allowed",
+                       t->path, (long long)pixels, (long long)t->max_source_pixels);
     info->n_frames = 1;
     info->sampled_fps = info->second_per_grid_ts = 0.0;
-    qv_status status = choose_cut(t, rules, info, err);
+    qv_status status = choose_cut(rules, t, info, err);
     if (status)
         return status;
     const double seconds = info->is_image ? 0 : (double)info->cut_frames / info->source_fps;
     if (seconds > t->max_seconds)
         return qv_fail(err, QV_EINVAL,
                        "%s: the clip lasts %.1f s; at most %g s are allowed; give start and end",
-                       path, seconds, t->max_seconds);
+                       t->path, seconds, t->max_seconds);
     if (!info->is_image)
-        status = rules->count(info, w, &info->n_frames, &inner);
+        status = rules->count(info, p, t, &info->n_frames, &inner);
     if (status)
-        return qv_fail(err, status, "%s: %s", path, inner.text);
+        return qv_fail(err, status, "%s: %s", t->path, inner.text);
     if (info->n_frames < 1 || info->n_frames > QVM_MAX_SAMPLED)
-        return qv_fail(err, QV_EINVAL, "%s: %lld frames would be sampled; it must be 1 to %d", path,
-                       (long long)info->n_frames, QVM_MAX_SAMPLED);
+        return qv_fail(err, QV_EINVAL, "%s: %lld frames would be sampled; it must be 1 to %d",
+                       t->path, (long long)info->n_frames, QVM_MAX_SAMPLED);
     *indices = calloc((size_t)info->n_frames, sizeof **indices);
     if (!*indices)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for %lld frame numbers", path,
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for %lld frame numbers", t->path,
                        (long long)info->n_frames);
     if (info->is_image)
         return QV_OK;
-    rules->fill(info, &w->p, info->n_frames, *indices);
+    rules->fill(info, p, info->n_frames, *indices);
     info->sampled_fps = (double)info->n_frames / (double)info->cut_frames * info->source_fps;
-    info->second_per_grid_ts = w->p.temporal_patch_size / info->sampled_fps;
+    info->second_per_grid_ts = p->temporal_patch_size / info->sampled_fps;
     return QV_OK;
 }
 
 static qv_status
-choose_size(const char *path, const struct qvm_wanted *w, qv_outcome *info, qv_error *err)
+choose_size(const qvm_rules *rules, const qv_preprocess *p, const struct qvm_task *t,
+            qv_outcome *info, qv_error *err)
 {
-    const qv_preprocess *p = &w->p;
     int64_t height = 0, width = 0;
     qv_error inner;
-    const qv_status status = w->rules->size(info, w, &height, &width, &inner);
+    const qv_status status = rules->size(info, p, t, &height, &width, &inner);
     if (status)
-        return qv_fail(err, status, "%s: %s", path, inner.text);
+        return qv_fail(err, status, "%s: %s", t->path, inner.text);
     if (height > QVM_MAX_SIDE || width > QVM_MAX_SIDE || height * width > QVM_MAX_PIXELS)
         return qv_fail(err, QV_EINVAL,
                        "%s: would be resized to %lldx%lld; at most %d pixels, see "
                        "max_pixels",
-                       path, (long long)width, (long long)height, QVM_MAX_PIXELS);
+                       t->path, (long long)width, (long long)height, QVM_MAX_PIXELS);
     info->height = (int)height;
     info->width = (int)width;
     info->grid_thw[0] = qv_ceil_div(info->n_frames, p->temporal_patch_size);
@@ -92,12 +90,27 @@ choose_size(const char *path, const struct qvm_wanted *w, qv_outcome *info, qv_e
     return QV_OK;
 }
 
+/* The rules of the package that is followed; NULL: it has none for this model. */
+static const qvm_rules *
+rules_of(qv_processor processor, qv_like like)
+{
+    const bool utils = like == QV_LIKE_QWEN_VL_UTILS;
+    switch (processor) {
+    case QV_PROCESSOR_QWEN3_VL: return utils ? &qvm_qwen_vl_utils : &qvm_qwen3_vl;
+    case QV_PROCESSOR_QWEN2_VL: return utils ? &qvm_qwen_vl_utils : &qvm_qwen2_vl;
+    case QV_PROCESSOR_GLM4V: return utils ? NULL : &qvm_glm4v;
+    case QV_PROCESSOR_MAX: break;
+    }
+    /* smart_resize refuses a processor that it does not know */
+    return utils ? &qvm_qwen_vl_utils : &qvm_qwen3_vl;
+}
+
 qv_status
 qvm_choose(const struct qvm_task *t, qv_outcome *info, int64_t **indices, qv_error *err)
 {
-    const struct qvm_wanted *w = info->is_image ? &t->image : &t->clip;
-    const qv_preprocess *p = &w->p;
-    if (!w->rules)
+    const qv_preprocess *p = info->is_image ? &t->image : &t->video;
+    const qvm_rules *rules = rules_of(p->processor, t->asked.like);
+    if (!rules)
         return qv_fail(err, QV_EINVAL,
                        "%s: qwen-vl-utils prepares clips and images of Qwen's models, not of "
                        "this one",
@@ -107,6 +120,6 @@ qvm_choose(const struct qvm_task *t, qv_outcome *info, int64_t **indices, qv_err
                        "%s: patch %d, temporal patch %d, merge %d; each must be at least 1",
                        t->path, p->patch_size, p->temporal_patch_size, p->merge_size);
     info->like = t->asked.like;
-    qv_status status = choose_frames(t, w, info, indices, err);
-    return status ? status : choose_size(t->path, w, info, err);
+    qv_status status = choose_frames(rules, p, t, info, indices, err);
+    return status ? status : choose_size(rules, p, t, info, err);
 }

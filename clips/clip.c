@@ -17,7 +17,6 @@
 
 struct qv_clip {
     struct qvm_task task;
-    char *path; /* the task's */
     qv_outcome outcome;
     int64_t *indices; /* [outcome.n_frames], ascending, possibly repeated */
     bool is_file;     /* false: bytes in memory */
@@ -48,7 +47,7 @@ open_bytes(qv_clip *clip, const void *bytes, size_t n, qv_error *err)
         qvm_shared_memory_size(clip->process.session.clip, (int64_t)n))
         at = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED, clip->process.session.clip, 0);
     if (at == MAP_FAILED)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for its %zu bytes: %s", clip->path, n,
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for its %zu bytes: %s", clip->task.path, n,
                        strerror(errno));
     memcpy(at, bytes, n);
     munmap(at, n);
@@ -56,7 +55,8 @@ open_bytes(qv_clip *clip, const void *bytes, size_t n, qv_error *err)
 #else
     (void)bytes;
     return qv_fail(err, QV_EUNSUPPORTED,
-                   "%s: %zu bytes in memory; on this system clips must be files", clip->path, n);
+                   "%s: %zu bytes in memory; on this system clips must be files", clip->task.path,
+                   n);
 #endif
 }
 
@@ -132,11 +132,11 @@ check_unchanged(const qv_clip *clip, qv_error *err)
     if (!clip->is_file)
         return QV_OK;
     if (fstat(clip->process.session.clip, &now))
-        return qv_fail(err, QV_EIO, "%s: cannot be examined: %s", clip->path, strerror(errno));
+        return qv_fail(err, QV_EIO, "%s: cannot be examined: %s", clip->task.path, strerror(errno));
     return now.st_size == clip->outcome.file_bytes && mtime_ns(&now) == clip->outcome.file_mtime_ns
                ? QV_OK
                : qv_fail(err, QV_EFORMAT, "%s: the file changed while it was read; encode it again",
-                         clip->path);
+                         clip->task.path);
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */
@@ -159,7 +159,7 @@ keep_index(qv_clip *clip, int64_t bytes, qv_error *err)
     qv_decoder *decoder = clip->process.decoder;
     void *index = malloc((size_t)bytes);
     if (!index)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for an index of %lld bytes", clip->path,
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for an index of %lld bytes", clip->task.path,
                        (long long)bytes);
     qv_status status = qvm_process_receive(&clip->process, index, (size_t)bytes, err);
     if (!status)
@@ -237,7 +237,7 @@ ask_for_frames(qv_clip *clip, int64_t plane_bytes, qv_error *err)
         shared = mmap(NULL, clip->mapped, PROT_READ | PROT_WRITE, MAP_SHARED,
                       clip->process.session.shared, 0);
     if (shared == MAP_FAILED)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for %d frames of %dx%d: %s", clip->path,
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for %d frames of %dx%d: %s", clip->task.path,
                        r->n_slots, r->width, r->height, strerror(errno));
     clip->shared = shared;
     clip->process.gives_frames = true;
@@ -316,7 +316,7 @@ qvm_clip_open(const struct qvm_task *task, qv_clip **out, qv_error *err)
         return qv_fail(err, QV_ENOMEM, "%s: no memory for a clip", task->path);
     }
     clip->task = *task;
-    clip->task.path = clip->path = path;
+    clip->task.path = path;
     qvm_process_init(&clip->process, &clip->task, &clip->outcome, -1);
     const qv_status status = open_clip(clip, err);
     if (status)
@@ -345,7 +345,7 @@ qv_clip_close(qv_clip **handle)
     end_decoder(clip);
     if (clip->process.session.clip >= 0)
         close(clip->process.session.clip);
-    free(clip->path);
+    free((void *)(uintptr_t)clip->task.path);
     free(clip);
     *handle = NULL;
 }
@@ -379,8 +379,8 @@ catch_up(qv_clip *clip, qv_error *err)
     qvm_event event;
     qv_status status = begin(clip, err);
     if (!status && !are_same_frames(&before, &clip->outcome))
-        status =
-            qv_fail(err, QV_EFORMAT, "%s: decoded a second time, it has other frames", clip->path);
+        status = qv_fail(err, QV_EFORMAT, "%s: decoded a second time, it has other frames",
+                         clip->task.path);
     for (int64_t i = 0; !status && i < clip->n_taken; i++) {
         status = qvm_process_next(&clip->process, &event, err);
         if (!status)

@@ -19,22 +19,19 @@ int64_t qv_sample_frames(int64_t total_frames, double source_fps, double fps, in
 
 /* ---- choose.c: which frames, at which size --------------------------------------------------- */
 
-/* The rules of one package for a family of models. */
+/* The rules of one package for a family of models. `p` is the task's image or video. */
 typedef struct qvm_rules {
-    /* Finds the frames from start_s to before end_s: *n from number *first on; none if *n is below
+    /* Finds the frames between start_s and end_s: *n from number *first on; none if *n is below
      * 1. */
-    void (*cut)(const qv_outcome *info, double start_s, double end_s, int64_t *first, int64_t *n);
+    void (*cut)(const qv_outcome *info, const struct qvm_task *t, int64_t *first, int64_t *n);
     /* Finds how many frames of a clip are sampled, by what the file says and cut_frames. */
-    qv_status (*count)(const qv_outcome *info, const struct qvm_wanted *w, int64_t *n,
-                       qv_error *err);
+    qv_status (*count)(const qv_outcome *info, const qv_preprocess *p, const struct qvm_task *t,
+                       int64_t *n, qv_error *err);
     /* Writes which n of the cut_frames frames from first_frame on are sampled, ascending. */
     void (*fill)(const qv_outcome *info, const qv_preprocess *p, int64_t n, int64_t *indices);
     /* Finds the size of the n_frames frames of a clip, or of an image. */
-    qv_status (*size)(const qv_outcome *info, const struct qvm_wanted *w, int64_t *height,
-                      int64_t *width, qv_error *err);
-    /* Changes what is wanted, which has the model's numbers, before the options' numbers replace
-     * some. NULL: no change. */
-    void (*prepare)(struct qvm_wanted *w, const qv_clip_options *o, bool is_image);
+    qv_status (*size)(const qv_outcome *info, const qv_preprocess *p, const struct qvm_task *t,
+                      int64_t *height, int64_t *width, qv_error *err);
 } qvm_rules;
 
 /* Adds which frames are read, and at which size, to the file's facts in `info`. *indices is NULL
@@ -46,6 +43,8 @@ qv_status qvm_choose(const struct qvm_task *task, qv_outcome *info, int64_t **in
 
 extern const qvm_rules qvm_qwen3_vl, qvm_qwen2_vl, qvm_glm4v;
 extern const qvm_rules qvm_qwen_vl_utils; /* the rules of qwen_vl_utils.c */
+/* Replaces the model's numbers by the package's (qwen_vl_utils.c). */
+void qvm_take_utils_numbers(qv_preprocess *p, bool is_image);
 
 int64_t qvm_round_half_even(double x);
 

@@ -27,13 +27,13 @@ within(double s, double most)
 
 /* The package fails on a cut of a single frame, so such a cut has no frames here. */
 static void
-cut(const qv_outcome *info, double start_s, double end_s, int64_t *first, int64_t *n)
+cut(const qv_outcome *info, const struct qvm_task *t, int64_t *first, int64_t *n)
 {
     const double fps = info->source_fps, duration = (double)info->source_frames / fps;
     const int64_t last = info->source_frames - 1;
-    int64_t end = (int64_t)floor(within(end_s, duration) * fps);
+    int64_t end = (int64_t)floor(within(t->end_s, duration) * fps);
     end = end < last ? end : last;
-    *first = (int64_t)ceil(within(start_s, duration) * fps);
+    *first = (int64_t)ceil(within(t->start_s, duration) * fps);
     *n = *first < end ? end - *first + 1 : 0;
 }
 
@@ -48,23 +48,24 @@ wanted_frames(const qv_outcome *info, const qv_preprocess *p)
 }
 
 static qv_status
-count(const qv_outcome *info, const struct qvm_wanted *w, int64_t *n, qv_error *err)
+count(const qv_outcome *info, const qv_preprocess *p, const struct qvm_task *t, int64_t *n,
+      qv_error *err)
 {
     const int64_t total = info->cut_frames;
     if (total < FRAME_FACTOR)
         return qv_fail(err, QV_EFORMAT, "a clip of %lld frame; qwen-vl-utils needs at least %d",
                        (long long)total, FRAME_FACTOR);
-    if (w->num_frames)
-        *n = qvm_round_half_even((double)w->num_frames / FRAME_FACTOR) * FRAME_FACTOR;
+    if (t->num_frames)
+        *n = qvm_round_half_even((double)t->num_frames / FRAME_FACTOR) * FRAME_FACTOR;
     else
-        *n = (int64_t)(wanted_frames(info, &w->p) / FRAME_FACTOR) * FRAME_FACTOR;
+        *n = (int64_t)(wanted_frames(info, p) / FRAME_FACTOR) * FRAME_FACTOR;
     if (*n >= FRAME_FACTOR && *n <= total)
         return QV_OK;
     return qv_fail(
         err, QV_EINVAL,
         "%s %lld: qwen-vl-utils would sample %lld frames; it must be %d to %lld for this clip",
-        w->num_frames ? "num_frames" : "max_frames",
-        (long long)(w->num_frames ? w->num_frames : w->p.max_frames), (long long)*n, FRAME_FACTOR,
+        t->num_frames ? "num_frames" : "max_frames",
+        (long long)(t->num_frames ? t->num_frames : p->max_frames), (long long)*n, FRAME_FACTOR,
         (long long)total);
 }
 
@@ -91,13 +92,16 @@ struct limits {
 /* fetch_video's limits: a share of the clip's budget for each frame, at most 768 tokens and at
  * least 1.05 times the least. max_pixels can only lower it. */
 static struct limits
-clip_limits(const qv_outcome *info, const struct qvm_wanted *w, int64_t factor)
+clip_limits(const qv_outcome *info, const qv_preprocess *p, const struct qvm_task *t,
+            int64_t factor)
 {
-    const int64_t least = w->p.min_pixels;
-    const double share = w->total_pixels / (double)info->n_frames * FRAME_FACTOR;
-    const double most = fmax(fmin((double)(VIDEO_MAX_TOKENS * factor * factor), share),
+    const int64_t unit = factor * factor, least = p->min_pixels;
+    const double budget =
+        t->total_pixels ? (double)t->total_pixels : (double)(MODEL_SEQ_LEN * unit) * 0.9;
+    const double share = budget / (double)info->n_frames * FRAME_FACTOR;
+    const double most = fmax(fmin((double)(VIDEO_MAX_TOKENS * unit), share),
                              (double)(int64_t)((double)least * 1.05));
-    return (struct limits){ (double)least, fmin((double)w->p.max_pixels, most) };
+    return (struct limits){ (double)least, fmin((double)p->max_pixels, most) };
 }
 
 static int64_t
@@ -109,13 +113,13 @@ rounded(int64_t side, int64_t factor)
 
 /* smart_resize of the package. */
 static qv_status
-size(const qv_outcome *info, const struct qvm_wanted *wanted, int64_t *out_height,
+size(const qv_outcome *info, const qv_preprocess *p, const struct qvm_task *t, int64_t *out_height,
      int64_t *out_width, qv_error *err)
 {
-    const int64_t factor = (int64_t)wanted->p.patch_size * wanted->p.merge_size;
-    const struct limits limits = info->is_image ? (struct limits){ (double)wanted->p.min_pixels,
-                                                                   (double)wanted->p.max_pixels }
-                                                : clip_limits(info, wanted, factor);
+    const int64_t factor = (int64_t)p->patch_size * p->merge_size;
+    const struct limits limits =
+        info->is_image ? (struct limits){ (double)p->min_pixels, (double)p->max_pixels }
+                       : clip_limits(info, p, t, factor);
     const int64_t height = info->source_height, width = info->source_width;
     const int64_t longer = height > width ? height : width;
     const int64_t shorter = height > width ? width : height;
@@ -149,20 +153,15 @@ size(const qv_outcome *info, const struct qvm_wanted *wanted, int64_t *out_heigh
     return QV_OK;
 }
 
-/* ---- numbers --------------------------------------------------------------------------------- */
+const qvm_rules qvm_qwen_vl_utils = { cut, count, fill, size };
 
-/* The package's numbers replace the model's. */
-static void
-prepare(struct qvm_wanted *w, const qv_clip_options *o, bool is_image)
+void
+qvm_take_utils_numbers(qv_preprocess *p, bool is_image)
 {
-    const int64_t factor = (int64_t)w->p.patch_size * w->p.merge_size, unit = factor * factor;
-    w->p.fps = FPS;
-    w->p.min_frames = FPS_MIN_FRAMES;
-    w->p.max_frames = FPS_MAX_FRAMES;
-    w->p.min_pixels = (is_image ? IMAGE_MIN_TOKENS : VIDEO_MIN_TOKENS) * unit;
-    w->p.max_pixels = is_image ? IMAGE_MAX_TOKENS * unit : INT64_MAX; /* clip_limits bounds it */
-    w->total_pixels =
-        o->total_pixels ? (double)o->total_pixels : (double)(MODEL_SEQ_LEN * unit) * 0.9;
+    const int64_t factor = (int64_t)p->patch_size * p->merge_size, unit = factor * factor;
+    p->fps = FPS;
+    p->min_frames = FPS_MIN_FRAMES;
+    p->max_frames = FPS_MAX_FRAMES;
+    p->min_pixels = (is_image ? IMAGE_MIN_TOKENS : VIDEO_MIN_TOKENS) * unit;
+    p->max_pixels = is_image ? IMAGE_MAX_TOKENS * unit : INT64_MAX; /* clip_limits bounds it */
 }
-
-const qvm_rules qvm_qwen_vl_utils = { cut, count, fill, size, prepare };

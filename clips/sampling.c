@@ -175,11 +175,12 @@ qv_sample_frames(int64_t total_frames, double source_fps, double fps, int64_t nu
 /* ---- clips of Qwen3-VL ----------------------------------------------------------------------- */
 
 static qv_status
-count_qwen3(const qv_outcome *info, const struct qvm_wanted *w, int64_t *n, qv_error *err)
+count_qwen3(const qv_outcome *info, const qv_preprocess *p, const struct qvm_task *t, int64_t *n,
+            qv_error *err)
 {
     (void)err;
-    *n = qv_sample_frames(info->cut_frames, info->source_fps, w->p.fps, w->num_frames,
-                          w->p.min_frames, w->p.max_frames, NULL);
+    *n = qv_sample_frames(info->cut_frames, info->source_fps, p->fps, t->num_frames, p->min_frames,
+                          p->max_frames, NULL);
     return QV_OK;
 }
 
@@ -206,22 +207,22 @@ cap_qwen3(const qv_preprocess *p, int64_t n_frames)
 /* Counts as sample_frames does, in reals until the end. sample_frames fails on a clip without a
  * whole pair; here such a clip is taken whole. */
 static qv_status
-count_qwen2(const qv_outcome *info, const struct qvm_wanted *w, int64_t *n, qv_error *err)
+count_qwen2(const qv_outcome *info, const qv_preprocess *p, const struct qvm_task *t, int64_t *n,
+            qv_error *err)
 {
-    const qv_preprocess *p = &w->p;
     const int64_t total = info->cut_frames, pair = p->temporal_patch_size;
     const int64_t whole = total / pair * pair;
     *n = total;
     if (total < pair)
         return QV_OK;
-    if (w->num_frames) {
-        *n = qvm_round_half_even((double)w->num_frames / (double)pair) * pair;
+    if (t->num_frames) {
+        *n = qvm_round_half_even((double)t->num_frames / (double)pair) * pair;
         return *n >= pair && *n <= total
                    ? QV_OK
                    : qv_fail(err, QV_EINVAL,
                              "num_frames %lld becomes %lld, as this model takes frames in pairs; "
                              "%lld to %lld of this clip's %lld",
-                             (long long)w->num_frames, (long long)*n, (long long)pair,
+                             (long long)t->num_frames, (long long)*n, (long long)pair,
                              (long long)whole, (long long)total);
     }
     const int64_t most = (p->max_frames < total ? p->max_frames : total) / pair * pair;
@@ -299,33 +300,24 @@ walk_glm4v(const qv_outcome *info, const qv_preprocess *p, int64_t *indices)
     return n + n % 2;
 }
 
-static void
-prepare_glm4v(struct qvm_wanted *w, const qv_clip_options *o, bool is_image)
+static qv_status
+count_glm4v(const qv_outcome *info, const qv_preprocess *p, const struct qvm_task *t, int64_t *n,
+            qv_error *err)
 {
     const struct {
         const char *name;
         int64_t value;
-    } others[] = { { "num_frames", o->num_frames },
-                   { "min_frames", o->min_frames },
-                   { "max_frames", o->max_frames },
-                   { "cap_pixels", o->cap_pixels } };
-    (void)is_image;
-    for (size_t i = 0; i < sizeof others / sizeof *others && !w->foreign; i++)
-        if (others[i].value) {
-            w->foreign = others[i].name;
-            w->foreign_value = others[i].value;
-        }
-}
-
-static qv_status
-count_glm4v(const qv_outcome *info, const struct qvm_wanted *w, int64_t *n, qv_error *err)
-{
-    const qv_preprocess *p = &w->p;
-    if (w->foreign)
-        return qv_fail(err, QV_EINVAL,
-                       "%s %lld; this model's processor has no such option: fps, min_pixels and "
-                       "max_pixels are its own",
-                       w->foreign, (long long)w->foreign_value);
+    } others[] = { { "num_frames", t->num_frames },
+                   { "min_frames", t->asked_min_frames },
+                   { "max_frames", t->asked_max_frames },
+                   { "cap_pixels", t->cap_pixels } };
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (others[i].value)
+            return qv_fail(
+                err, QV_EINVAL,
+                "%s %lld; this model's processor has no such option: fps, min_pixels and "
+                "max_pixels are its own",
+                others[i].name, (long long)others[i].value);
     if (p->fps > MOST_GLM_FPS)
         return qv_fail(err, QV_EINVAL, "fps %g; at most %g with this model's processor", p->fps,
                        MOST_GLM_FPS);
@@ -358,18 +350,18 @@ first_from(const qv_outcome *info, double s)
 
 /* Cuts to the frames with start_s <= number / source_fps < end_s. */
 static void
-cut_between(const qv_outcome *info, double start_s, double end_s, int64_t *first, int64_t *n)
+cut_between(const qv_outcome *info, const struct qvm_task *t, int64_t *first, int64_t *n)
 {
-    *first = first_from(info, start_s);
-    *n = first_from(info, end_s) - *first;
+    *first = first_from(info, t->start_s);
+    *n = first_from(info, t->end_s) - *first;
 }
 
 static qv_status
-size_transformers(const qv_outcome *info, const struct qvm_wanted *w, int64_t *height,
-                  int64_t *width, qv_error *err)
+size_transformers(const qv_outcome *info, const qv_preprocess *preprocess, const struct qvm_task *t,
+                  int64_t *height, int64_t *width, qv_error *err)
 {
-    qv_preprocess p = w->p;
-    if (w->cap_pixels && !info->is_image)
+    qv_preprocess p = *preprocess;
+    if (t->cap_pixels && !info->is_image)
         p.max_pixels = p.processor == QV_PROCESSOR_QWEN2_VL ? cap_qwen2(&p, info->n_frames)
                                                             : cap_qwen3(&p, info->n_frames);
     qv_error inner;
@@ -383,7 +375,6 @@ size_transformers(const qv_outcome *info, const struct qvm_wanted *w, int64_t *h
     return qv_fail(err, right ? QV_EFORMAT : status, "%s", inner.text);
 }
 
-const qvm_rules qvm_qwen3_vl = { cut_between, count_qwen3, fill_qwen3, size_transformers, NULL };
-const qvm_rules qvm_qwen2_vl = { cut_between, count_qwen2, fill_qwen2, size_transformers, NULL };
-const qvm_rules qvm_glm4v = { cut_between, count_glm4v, fill_glm4v, size_transformers,
-                              prepare_glm4v };
+const qvm_rules qvm_qwen3_vl = { cut_between, count_qwen3, fill_qwen3, size_transformers };
+const qvm_rules qvm_qwen2_vl = { cut_between, count_qwen2, fill_qwen2, size_transformers };
+const qvm_rules qvm_glm4v = { cut_between, count_glm4v, fill_glm4v, size_transformers };

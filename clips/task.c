@@ -7,36 +7,19 @@
 #define DEFAULT_MEMORY ((int64_t)4 << 30)
 #define DEFAULT_PATIENCE_S 60.0
 
-/* Returns the rules of the package that is followed; NULL: it has none for this model. */
-static const qvm_rules *
-rules_of(qv_processor processor, qv_like like)
+/* Returns the numbers for clips or images: the options' in place of some of the model's. */
+static qv_preprocess
+numbers_of(const qv_preprocess *model, const qv_clip_options *o, bool is_image)
 {
-    const bool utils = like == QV_LIKE_QWEN_VL_UTILS;
-    switch (processor) {
-    case QV_PROCESSOR_QWEN3_VL: return utils ? &qvm_qwen_vl_utils : &qvm_qwen3_vl;
-    case QV_PROCESSOR_QWEN2_VL: return utils ? &qvm_qwen_vl_utils : &qvm_qwen2_vl;
-    case QV_PROCESSOR_GLM4V: return utils ? NULL : &qvm_glm4v;
-    case QV_PROCESSOR_MAX: break;
-    }
-    /* smart_resize refuses a processor that it does not know */
-    return utils ? &qvm_qwen_vl_utils : &qvm_qwen3_vl;
-}
-
-static struct qvm_wanted
-wanted_of(const qv_preprocess *preset, const qv_clip_options *o, bool is_image)
-{
-    struct qvm_wanted w = { .rules = rules_of(preset->processor, o->like),
-                            .p = *preset,
-                            .num_frames = o->num_frames,
-                            .cap_pixels = o->cap_pixels };
-    if (w.rules && w.rules->prepare)
-        w.rules->prepare(&w, o, is_image);
-    w.p.fps = o->fps > 0.0 ? o->fps : w.p.fps;
-    w.p.min_frames = o->min_frames ? o->min_frames : w.p.min_frames;
-    w.p.max_frames = o->max_frames ? o->max_frames : w.p.max_frames;
-    w.p.min_pixels = o->min_pixels ? o->min_pixels : w.p.min_pixels;
-    w.p.max_pixels = o->max_pixels ? o->max_pixels : w.p.max_pixels;
-    return w;
+    qv_preprocess p = model ? *model : qv_preprocess_default(is_image);
+    if (o->like == QV_LIKE_QWEN_VL_UTILS)
+        qvm_take_utils_numbers(&p, is_image);
+    p.fps = o->fps > 0.0 ? o->fps : p.fps;
+    p.min_frames = o->min_frames ? o->min_frames : p.min_frames;
+    p.max_frames = o->max_frames ? o->max_frames : p.max_frames;
+    p.min_pixels = o->min_pixels ? o->min_pixels : p.min_pixels;
+    p.max_pixels = o->max_pixels ? o->max_pixels : p.max_pixels;
+    return p;
 }
 
 void
@@ -52,8 +35,6 @@ qvm_task_make(const char *path, const qv_preprocess *image, const qv_preprocess 
 {
     static const qv_clip_options defaults;
     const qv_clip_options *o = options ? options : &defaults;
-    const qv_preprocess of_images = image ? *image : qv_preprocess_default(true),
-                        of_clips = video ? *video : qv_preprocess_default(false);
     const qv_status status = qvm_check_options(path, o, err);
     if (status)
         return status;
@@ -71,8 +52,13 @@ qvm_task_make(const char *path, const qv_preprocess *image, const qv_preprocess 
                               .max_seconds = o->max_seconds > 0 ? o->max_seconds : INFINITY,
                               .max_source_pixels =
                                   o->max_source_pixels ? o->max_source_pixels : INT64_MAX,
-                              .clip = wanted_of(&of_clips, o, false),
-                              .image = wanted_of(&of_images, o, true),
+                              .image = numbers_of(image, o, true),
+                              .video = numbers_of(video, o, false),
+                              .num_frames = o->num_frames,
+                              .asked_min_frames = o->min_frames,
+                              .asked_max_frames = o->max_frames,
+                              .total_pixels = o->total_pixels,
+                              .cap_pixels = o->cap_pixels,
                               .decoder = o->decoder,
                               .memory = o->decode_memory ? o->decode_memory : DEFAULT_MEMORY,
                               .patience_s =

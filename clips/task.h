@@ -7,17 +7,6 @@
 
 #include "ipc/messages.h"
 
-/* What is wanted of a clip, or of an image. */
-struct qvm_wanted {
-    const struct qvm_rules *rules; /* NULL: the package that is followed has none for this model */
-    qv_preprocess p;     /* the model's numbers, or the package's, or the caller's in their place */
-    int64_t num_frames;  /* exactly so many frames; 0: by p.fps */
-    bool cap_pixels;     /* each frame's too */
-    double total_pixels; /* qwen-vl-utils: of all frame pairs together */
-    const char *foreign; /* an option that the model's processor has not; NULL: none */
-    int64_t foreign_value;
-};
-
 struct qvm_task {
     const char *path;  /* of the file, or a name for messages */
     const void *bytes; /* [n_bytes] the file's; NULL: they are at the path */
@@ -26,7 +15,12 @@ struct qvm_task {
     double start_s, end_s; /* the stretch; it has all of the clip from 0 to infinity */
     double max_seconds;    /* a longer stretch fails, and so do larger frames */
     int64_t max_source_pixels;
-    struct qvm_wanted clip, image;
+    /* the model's numbers, or the package's, or the caller's in their place */
+    qv_preprocess image, video;
+    int64_t num_frames;                         /* exactly so many frames; 0: by the rate */
+    int64_t asked_min_frames, asked_max_frames; /* the caller's; 0: none */
+    int64_t total_pixels; /* of all frame pairs together; 0: the package's own number */
+    bool cap_pixels;
     qv_decoder *decoder;       /* makes the process; NULL: one is started for this clip alone */
     int64_t memory;            /* the most memory of the process, in bytes */
     double patience_s;         /* how long it may give no sign of life */

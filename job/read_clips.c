@@ -93,12 +93,6 @@ put(qv_job *job, struct qv_job_item *item, struct qv_job_frames *frames, qv_erro
 
 /* ---- clips and images ---------------------------------------------------------------------- */
 
-static const char *
-name_of(const struct qv_job_item *item)
-{
-    return item->source.path ? item->source.path : item->source.key;
-}
-
 /* Asks whether a device's GPU decodes, and takes note of it. */
 static void
 find_gpu(qv_job *job, struct qv_job_device *d, qv_decoder *decoder)
@@ -219,9 +213,9 @@ open_clip(const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err
     memcpy(item->whole.grid_thw, found->grid_thw, sizeof item->whole.grid_thw);
     item->timestamps_s = calloc((size_t)found->n_frames, sizeof *item->timestamps_s);
     if (!item->timestamps_s)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for %lld timestamps", name_of(item),
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for %lld timestamps", item->task.path,
                        (long long)found->n_frames);
-    return qv_job_feed(job, item, name_of(item), err);
+    return qv_job_feed(job, item, item->task.path, err);
 }
 
 /* Reads n frames from number `first` on. */
@@ -236,7 +230,7 @@ read_frames(struct qv_job_item *item, uint8_t *to, int64_t first, int64_t n, qv_
             return status;
         if (!got)
             return qv_fail(err, QV_EFORMAT, "%s: ended before its last sampled frame",
-                           name_of(item));
+                           item->task.path);
     }
     return QV_OK;
 }
@@ -248,12 +242,12 @@ fill_frames(qv_job *job, struct qv_job_item *item, struct qv_job_frames *frames,
 {
     const size_t bytes = (size_t)n * (size_t)item->outcome.width * (size_t)item->outcome.height * 3;
     if (!take_room(job, item, frames, bytes))
-        return qv_fail(err, QV_ESTATE, "%s: it is over", name_of(item));
+        return qv_fail(err, QV_ESTATE, "%s: it is over", item->task.path);
     const double began_s = qv_seconds();
     frames->at = malloc(bytes);
     const qv_status status = frames->at ? read_frames(item, frames->at, first, n, err)
                                         : qv_fail(err, QV_ENOMEM, "%s: no memory for %lld frames",
-                                                  name_of(item), (long long)n);
+                                                  item->task.path, (long long)n);
     take_outcome(job, item);
     pthread_mutex_lock(&job->lock);
     item->wait_decode_s += qv_seconds() - began_s;
@@ -271,7 +265,7 @@ read_pairs(qv_job *job, struct qv_job_item *item, int64_t pair, qv_error *err)
                   left = item->outcome.n_frames - first;
     struct qv_job_frames *frames = malloc(sizeof *frames);
     if (!frames)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for frames", name_of(item));
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for frames", item->task.path);
     *frames = (struct qv_job_frames){ .users = 1 };
     const qv_status status = fill_frames(job, item, frames, first, left < most ? left : most, err);
     if (!status)

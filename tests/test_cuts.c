@@ -300,13 +300,14 @@ TEST(bounds_are_timestamps)
         for (int64_t i = 0; i < 1000; i++) {
             const double at = (double)i / *one;
             const double after = nextafter(at, INFINITY);
-            const double cuts[][2] = {
-                { at, INFINITY }, { after, INFINITY }, { 0, at }, { 0, after }
-            };
+            const struct qvm_task cuts[] = { { .start_s = at, .end_s = INFINITY },
+                                             { .start_s = after, .end_s = INFINITY },
+                                             { .end_s = at },
+                                             { .end_s = after } };
             const int64_t first[] = { i, i + 1, 0, 0 }, n[] = { 1000 - i, 999 - i, i, i + 1 };
             for (size_t c = i ? 0 : 3; c < LENGTH(cuts); c++) {
                 int64_t from = -1, frames = -1;
-                rules[i % 2]->cut(&info, cuts[c][0], cuts[c][1], &from, &frames);
+                rules[i % 2]->cut(&info, &cuts[c], &from, &frames);
                 if (from != first[c] || frames != n[c])
                     fail_msg("frame %d at %g: cut %d has %d frames from %d", (int)i, *one, (int)c,
                              (int)frames, (int)from);

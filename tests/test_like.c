@@ -292,7 +292,8 @@ TEST(images_have_their_own_bounds)
         int64_t height = 0, width = 0;
         struct qvm_task task;
         assert_int_equal(qvm_task_make("clip", &p, &p, &none, &task, NULL), QV_OK);
-        assert_int_equal(task.image.rules->size(&info, &task.image, &height, &width, NULL), QV_OK);
+        assert_int_equal(qvm_qwen_vl_utils.size(&info, &task.image, &task, &height, &width, NULL),
+                         QV_OK);
         assert_int_equal(height, sizes[i][2]);
         assert_int_equal(width, sizes[i][3]);
     }

@@ -37,15 +37,16 @@ check_sampled(const qvm_rules *rules, const sampled *cases, size_t n_cases)
 {
     for (const sampled *c = cases; c < cases + n_cases; c++) {
         const qv_outcome info = { .cut_frames = c->total, .source_fps = c->source_fps };
-        struct qvm_wanted w = { .p = qv_preprocess_default(false), .num_frames = c->num_frames };
-        w.p.fps = c->fps;
-        w.p.min_frames = c->least;
-        w.p.max_frames = c->most;
-        w.p.max_duration = 300;
+        const struct qvm_task t = { .num_frames = c->num_frames };
+        qv_preprocess p = qv_preprocess_default(false);
+        p.fps = c->fps;
+        p.min_frames = c->least;
+        p.max_frames = c->most;
+        p.max_duration = 300;
         int64_t indices[1024], n = 0;
-        assert_ok(rules->count(&info, &w, &n, ERR));
+        assert_ok(rules->count(&info, &p, &t, &n, ERR));
         assert_int_equal(n, c->n);
-        rules->fill(&info, &w.p, n, indices);
+        rules->fill(&info, &p, n, indices);
         assert_int_equal(hash_numbers(indices, n), c->hash);
     }
 }
@@ -137,19 +138,20 @@ TEST(test_sample_by_seconds)
 /* A whole clip lasts as long as its packets: an ulp less than 2 s is one sample less. */
 TEST(test_sample_by_duration)
 {
-    struct qvm_wanted w = { .p = qv_preprocess_default(false) };
+    const struct qvm_task t = { .num_frames = 0 };
+    qv_preprocess p = qv_preprocess_default(false);
     int64_t n = 0;
-    w.p.fps = 2;
-    w.p.max_duration = 300;
+    p.fps = 2;
+    p.max_duration = 300;
     for (int of_packets = 0; of_packets < 2; of_packets++) {
         const qv_outcome info = { .source_frames = of_packets ? 50 : 60,
                                   .cut_frames = 50,
                                   .source_fps = 25,
                                   .duration_s = nextafter(2, 0) };
-        assert_ok(qvm_glm4v.count(&info, &w, &n, ERR));
+        assert_ok(qvm_glm4v.count(&info, &p, &t, &n, ERR));
         assert_int_equal(n, 4); /* of 3 samples the last one comes again */
         int64_t at[4];
-        qvm_glm4v.fill(&info, &w.p, n, at);
+        qvm_glm4v.fill(&info, &p, n, at);
         assert_int_equal(at[3], of_packets ? 25 : 38);
     }
 }
@@ -157,32 +159,28 @@ TEST(test_sample_by_duration)
 TEST(test_sampling_refuses)
 {
     static const struct {
-        qv_processor processor;
+        const qvm_rules *rules;
         qv_clip_options o;
         int64_t max_frames;
         double fps;
         const char *words;
     } bad[] = {
-        { QV_PROCESSOR_GLM4V,
+        { &qvm_glm4v,
           { .num_frames = 4 },
           768,
           2,
           "num_frames 4; this model's processor has no such option" },
-        { QV_PROCESSOR_GLM4V, { .min_frames = 5 }, 768, 2, "min_frames 5;" },
-        { QV_PROCESSOR_GLM4V, { .max_frames = 6 }, 768, 2, "max_frames 6;" },
-        { QV_PROCESSOR_GLM4V, { .cap_pixels = true }, 768, 2, "cap_pixels 1;" },
-        { QV_PROCESSOR_GLM4V, { .fps = 1001 }, 768, 1001, "fps 1001; at most 1000" },
-        { QV_PROCESSOR_QWEN2_VL, { .num_frames = 1 }, 768, 2, "num_frames 1 becomes 0" },
-        { QV_PROCESSOR_QWEN2_VL,
+        { &qvm_glm4v, { .min_frames = 5 }, 768, 2, "min_frames 5;" },
+        { &qvm_glm4v, { .max_frames = 6 }, 768, 2, "max_frames 6;" },
+        { &qvm_glm4v, { .cap_pixels = true }, 768, 2, "cap_pixels 1;" },
+        { &qvm_glm4v, { .fps = 1001 }, 768, 1001, "fps 1001; at most 1000" },
+        { &qvm_qwen2_vl, { .num_frames = 1 }, 768, 2, "num_frames 1 becomes 0" },
+        { &qvm_qwen2_vl,
           { .num_frames = 11 },
           768,
           2,
           "num_frames 11 becomes 12, as this model takes frames in pairs; 2 to 10 of" },
-        { QV_PROCESSOR_QWEN2_VL,
-          { .fps = 0 },
-          1,
-          2,
-          "max_frames 1 leave less than a pair of 11 frames" },
+        { &qvm_qwen2_vl, { .fps = 0 }, 1, 2, "max_frames 1 leave less than a pair of 11 frames" },
     };
     EACH (c, bad) {
         const qv_outcome info = { .cut_frames = 11, .source_fps = 25 };
@@ -191,12 +189,11 @@ TEST(test_sampling_refuses)
         p.max_duration = 300;
         p.min_frames = 1;
         p.max_frames = c->max_frames;
-        p.processor = c->processor;
         int64_t n = 7;
-        struct qvm_task task;
-        assert_ok(qvm_task_make("clip", NULL, &p, &c->o, &task, ERR));
-        expect_error(QV_EINVAL, c->words, task.clip.rules->count(&info, &task.clip, &n, ERR));
-        assert_true(n == 7 || c->processor == QV_PROCESSOR_QWEN2_VL);
+        struct qvm_task t;
+        assert_ok(qvm_task_make("clip", NULL, &p, &c->o, &t, ERR));
+        expect_error(QV_EINVAL, c->words, c->rules->count(&info, &t.video, &t, &n, ERR));
+        assert_true(n == 7 || c->rules == &qvm_qwen2_vl);
     }
 }
 
@@ -306,15 +303,15 @@ TEST(test_cap_pixels)
         const qv_outcome info = { .n_frames = one->frames,
                                   .source_height = 1080,
                                   .source_width = 1920 };
-        const struct qvm_wanted w = { .p = { .min_pixels = one->least,
-                                             .max_pixels = one->most,
-                                             .patch_size = one->patch,
-                                             .temporal_patch_size = 2,
-                                             .merge_size = 2,
-                                             .processor = one->processor },
-                                      .cap_pixels = one->cap };
+        const qv_preprocess p = { .min_pixels = one->least,
+                                  .max_pixels = one->most,
+                                  .patch_size = one->patch,
+                                  .temporal_patch_size = 2,
+                                  .merge_size = 2,
+                                  .processor = one->processor };
+        const struct qvm_task t = { .cap_pixels = one->cap };
         int64_t height = 0, width = 0;
-        assert_ok(qvm_qwen3_vl.size(&info, &w, &height, &width, ERR));
+        assert_ok(qvm_qwen3_vl.size(&info, &p, &t, &height, &width, ERR));
         assert_int_equal(height, one->height);
         assert_int_equal(width, one->width);
     }
