@@ -109,21 +109,22 @@ TEST(encode_two_clips)
     const char *arguments[] = { paths[N_CLIPS - 1], again };
     EACH_BACKEND (b)
         for (int threads = 0; threads < 2; threads++) {
-            const struct tool_options o = { .backend = *b,
-                                            .dtype = QV_F32,
-                                            .threads = 1,
-                                            .quiet = true,
-                                            .json = true,
-                                            .json_file = temp_path("log.json"),
-                                            .model = QV_GOLDEN "/qwen3_vl",
-                                            .output = tempdir,
-                                            .output_dtype = QV_F32,
-                                            .chunk_rows = 16,
-                                            .clip = { .num_frames = N_FRAMES,
-                                                      .threads = 2,
-                                                      .decoder = threads ? NULL : decoder },
-                                            .arguments = arguments,
-                                            .n_arguments = 2 };
+            const struct tool_options o = {
+                .backend = *b,
+                .dtype = QV_F32,
+                .threads = 1,
+                .n_devices = 1,
+                .to = { .quiet = true, .json = true, .json_file = temp_path("log.json") },
+                .model = QV_GOLDEN "/qwen3_vl",
+                .output = tempdir,
+                .output_dtype = QV_F32,
+                .chunk_rows = 16,
+                .clip = { .num_frames = N_FRAMES,
+                          .threads = 2,
+                          .decoder = threads ? NULL : decoder },
+                .arguments = arguments,
+                .n_arguments = 2
+            };
             assert_int_equal(tool_encode(&o), TOOL_DONE);
             const struct file one = load_tensors("whole.mkv.safetensors");
             const struct file two = load_tensors("again.mkv.safetensors");
