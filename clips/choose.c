@@ -16,7 +16,7 @@ choose_cut(const qvm_rules *rules, const struct qvm_task *t, qv_outcome *info, q
         snprintf(asked + n, sizeof asked - (size_t)n, ", end %.15g", t->end_s);
     info->first_frame = 0;
     info->cut_frames = info->source_frames;
-    if (!qvm_task_cuts(t))
+    if (!t->cuts)
         return QV_OK;
     if (info->is_image)
         return qv_fail(err, QV_EINVAL, "%s: %s; an image has no duration", t->path, asked);

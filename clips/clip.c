@@ -185,7 +185,7 @@ ask_for_facts(qv_clip *clip, int64_t *plane_bytes, qv_error *err)
     if (status)
         return status;
     const bool shares = clip->is_file && clip->process.decoder == t->decoder && t->decoder &&
-                        qvm_task_cuts(t) && !t->asked.first_frame;
+                        t->cuts && !t->asked.first_frame;
     void *index = shares ? find_index(clip, &open.index_bytes) : NULL;
     clip->process.gives_index = shares && !index;
     open.wants_index = clip->process.gives_index;

@@ -2,6 +2,8 @@
 /* Makes of a caller's options what is to be done with a clip. */
 #include "task.h"
 
+#include <math.h>
+
 #include "clips.h"
 
 #define DEFAULT_MEMORY ((int64_t)4 << 30)
@@ -47,6 +49,7 @@ qvm_task_make(const char *path, const qv_preprocess *image, const qv_preprocess 
                                          .threads = o->threads,
                                          .offset = o->offset,
                                          .length = o->length },
+                              .cuts = o->start_s > 0 || o->end_s > 0,
                               .start_s = o->start_s,
                               .end_s = o->end_s > 0 ? o->end_s : INFINITY,
                               .max_seconds = o->max_seconds > 0 ? o->max_seconds : INFINITY,

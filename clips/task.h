@@ -3,8 +3,6 @@
  * below sees an option. */
 #pragma once
 
-#include <math.h>
-
 #include "ipc/messages.h"
 
 struct qvm_task {
@@ -12,7 +10,8 @@ struct qvm_task {
     const void *bytes; /* [n_bytes] the file's; NULL: they are at the path */
     size_t n_bytes;
     qvm_asked asked;       /* of the process that decodes */
-    double start_s, end_s; /* the stretch; it has all of the clip from 0 to infinity */
+    bool cuts;             /* a stretch of the clip is read, not all of it */
+    double start_s, end_s; /* from 0 to infinity it is all of the clip */
     double max_seconds;    /* a longer stretch fails, and so do larger frames */
     int64_t max_source_pixels;
     /* the model's numbers, or the package's, or the caller's in their place */
@@ -33,12 +32,6 @@ struct qvm_task {
  * errors these are. What they and `path` point to must outlive the task. */
 qv_status qvm_task_make(const char *path, const qv_preprocess *image, const qv_preprocess *video,
                         const qv_clip_options *options, struct qvm_task *out, qv_error *err);
-/* Returns whether a stretch of the clip is read, not all of it. */
-static inline bool
-qvm_task_cuts(const struct qvm_task *t)
-{
-    return t->start_s > 0 || isfinite(t->end_s);
-}
 /* Sets who decodes: a GPU, the CPU, or (QV_DECODE_AUTO) the CPU, which says if no GPU could. */
 void qvm_task_decode(struct qvm_task *task, qv_decode by, int gpu);
 

@@ -295,8 +295,8 @@ goes_on(void *user)
     return goes_on;
 }
 
-/* Makes the clip's task of its options; if they are wrong, the clip fails in its turn. The job's own
- * decoder starts for the first clip that needs it. */
+/* Makes the clip's task of its options; if they are wrong, the clip fails in its turn. The job's
+ * own decoder starts for the first clip that needs it. */
 static qv_status
 set_task(qv_job *job, struct qv_job_item *item, qv_error *err)
 {

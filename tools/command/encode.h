@@ -23,7 +23,7 @@ struct tool_encoder {
     struct tool_results to;
     const char *drawing;  /* the drawing's file; NULL: none */
     qv_clip_options clip; /* options of all clips */
-    qv_dtype dtype; /* of the written tokens; before a model is open QV_DTYPE_AUTO is its own */
+    qv_dtype dtype; /* of the written tokens; until the model is known it may be QV_DTYPE_AUTO */
     int64_t chunk_rows;
     bool hidden; /* the last block's rows are written too */
     bool many;   /* several clips or a list: what fails costs its own clip alone */
