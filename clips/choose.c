@@ -1,78 +1,64 @@
 /* SPDX-License-Identifier: MIT */
 /* Chooses which frames of a clip are read, and at which size. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "clips.h"
 #include "numbers.h"
 
-/* The checkpoint's numbers, with the caller's options in place of some. */
-static qv_preprocess
-asked_for(const qv_preprocess *preset, const qv_clip_options *o)
-{
-    qv_preprocess p = *preset;
-    p.fps = o->fps > 0.0 ? o->fps : p.fps;
-    p.min_frames = o->min_frames ? o->min_frames : p.min_frames;
-    p.max_frames = o->max_frames ? o->max_frames : p.max_frames;
-    p.min_pixels = o->min_pixels ? o->min_pixels : p.min_pixels;
-    p.max_pixels = o->max_pixels ? o->max_pixels : p.max_pixels;
-    return p;
-}
-
 /* Finds which of the file's frames are in the clip's cut. */
 static qv_status
-choose_cut(const char *path, const qvm_rules *rules, const qv_clip_options *o, qv_outcome *info,
-           qv_error *err)
+choose_cut(const qvm_rules *rules, const struct qvm_task *t, qv_outcome *info, qv_error *err)
 {
-    const bool cut = o->start_s > 0.0 || o->end_s > 0.0;
     char asked[80];
-    int n = snprintf(asked, sizeof asked, "start %.15g", o->start_s);
-    if (o->end_s > 0.0)
-        snprintf(asked + n, sizeof asked - (size_t)n, ", end %.15g", o->end_s);
+    int n = snprintf(asked, sizeof asked, "start %.15g", t->start_s);
+    if (isfinite(t->end_s))
+        snprintf(asked + n, sizeof asked - (size_t)n, ", end %.15g", t->end_s);
     info->first_frame = 0;
     info->cut_frames = info->source_frames;
-    if (!cut)
+    if (!t->cuts)
         return QV_OK;
     if (info->is_image)
-        return qv_fail(err, QV_EINVAL, "%s: %s; an image has no duration", path, asked);
-    rules->cut(info, o, &info->first_frame, &info->cut_frames);
+        return qv_fail(err, QV_EINVAL, "%s: %s; an image has no duration", t->path, asked);
+    rules->cut(info, t, &info->first_frame, &info->cut_frames);
     if (info->cut_frames >= 1)
         return QV_OK;
     return qv_fail(err, QV_EINVAL,
                    "%s: %s: no frame lies in this stretch; of its %lld frames, at %.15g per "
                    "second, the last is at %.15g",
-                   path, asked, (long long)info->source_frames, info->source_fps,
+                   t->path, asked, (long long)info->source_frames, info->source_fps,
                    (double)(info->source_frames - 1) / info->source_fps);
 }
 
 static qv_status
-choose_frames(const char *path, const qvm_rules *rules, const qv_preprocess *p,
-              const qv_clip_options *o, qv_outcome *info, int64_t **indices, qv_error *err)
+choose_frames(const qvm_rules *rules, const qv_preprocess *p, const struct qvm_task *t,
+              qv_outcome *info, int64_t **indices, qv_error *err)
 {
     qv_error inner;
     const int64_t pixels = (int64_t)info->source_width * info->source_height;
-    if (o->max_source_pixels && pixels > o->max_source_pixels)
-        return qv_fail(err, QV_EFORMAT, "%s: frames of %lld pixels; at most %lld are allowed", path,
-                       (long long)pixels, (long long)o->max_source_pixels);
+    if (pixels > t->max_source_pixels)
+        return qv_fail(err, QV_EFORMAT, "%s: frames of %lld pixels; at most %lld are allowed",
+                       t->path, (long long)pixels, (long long)t->max_source_pixels);
     info->n_frames = 1;
     info->sampled_fps = info->second_per_grid_ts = 0.0;
-    qv_status status = choose_cut(path, rules, o, info, err);
+    qv_status status = choose_cut(rules, t, info, err);
     if (status)
         return status;
     const double seconds = info->is_image ? 0 : (double)info->cut_frames / info->source_fps;
-    if (o->max_seconds > 0 && seconds > o->max_seconds)
+    if (seconds > t->max_seconds)
         return qv_fail(err, QV_EINVAL,
                        "%s: the clip lasts %.1f s; at most %g s are allowed; give start and end",
-                       path, seconds, o->max_seconds);
+                       t->path, seconds, t->max_seconds);
     if (!info->is_image)
-        status = rules->count(info, p, o, &info->n_frames, &inner);
+        status = rules->count(info, p, t, &info->n_frames, &inner);
     if (status)
-        return qv_fail(err, status, "%s: %s", path, inner.text);
+        return qv_fail(err, status, "%s: %s", t->path, inner.text);
     if (info->n_frames < 1 || info->n_frames > QVM_MAX_SAMPLED)
-        return qv_fail(err, QV_EINVAL, "%s: %lld frames would be sampled; it must be 1 to %d", path,
-                       (long long)info->n_frames, QVM_MAX_SAMPLED);
+        return qv_fail(err, QV_EINVAL, "%s: %lld frames would be sampled; it must be 1 to %d",
+                       t->path, (long long)info->n_frames, QVM_MAX_SAMPLED);
     *indices = calloc((size_t)info->n_frames, sizeof **indices);
     if (!*indices)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for %lld frame numbers", path,
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for %lld frame numbers", t->path,
                        (long long)info->n_frames);
     if (info->is_image)
         return QV_OK;
@@ -83,19 +69,19 @@ choose_frames(const char *path, const qvm_rules *rules, const qv_preprocess *p,
 }
 
 static qv_status
-choose_size(const char *path, const qvm_rules *rules, const qv_preprocess *p,
-            const qv_clip_options *o, qv_outcome *info, qv_error *err)
+choose_size(const qvm_rules *rules, const qv_preprocess *p, const struct qvm_task *t,
+            qv_outcome *info, qv_error *err)
 {
     int64_t height = 0, width = 0;
     qv_error inner;
-    const qv_status status = rules->size(info, p, o, &height, &width, &inner);
+    const qv_status status = rules->size(info, p, t, &height, &width, &inner);
     if (status)
-        return qv_fail(err, status, "%s: %s", path, inner.text);
+        return qv_fail(err, status, "%s: %s", t->path, inner.text);
     if (height > QVM_MAX_SIDE || width > QVM_MAX_SIDE || height * width > QVM_MAX_PIXELS)
         return qv_fail(err, QV_EINVAL,
                        "%s: would be resized to %lldx%lld; at most %d pixels, see "
                        "max_pixels",
-                       path, (long long)width, (long long)height, QVM_MAX_PIXELS);
+                       t->path, (long long)width, (long long)height, QVM_MAX_PIXELS);
     info->height = (int)height;
     info->width = (int)width;
     info->grid_thw[0] = qv_ceil_div(info->n_frames, p->temporal_patch_size);
@@ -120,21 +106,20 @@ rules_of(qv_processor processor, qv_like like)
 }
 
 qv_status
-qvm_choose(const char *path, const qv_preprocess *preset, const qv_clip_options *o,
-           qv_outcome *info, int64_t **indices, qv_error *err)
+qvm_choose(const struct qvm_task *t, qv_outcome *info, int64_t **indices, qv_error *err)
 {
-    const qv_preprocess p = asked_for(preset, o);
-    const qvm_rules *rules = rules_of(p.processor, o->like);
+    const qv_preprocess *p = info->is_image ? &t->image : &t->video;
+    const qvm_rules *rules = rules_of(p->processor, t->asked.like);
     if (!rules)
         return qv_fail(err, QV_EINVAL,
                        "%s: qwen-vl-utils prepares clips and images of Qwen's models, not of "
                        "this one",
-                       path);
-    if (p.patch_size < 1 || p.merge_size < 1 || p.temporal_patch_size < 1)
+                       t->path);
+    if (p->patch_size < 1 || p->merge_size < 1 || p->temporal_patch_size < 1)
         return qv_fail(err, QV_EINVAL,
-                       "%s: patch %d, temporal patch %d, merge %d; each must be at least 1", path,
-                       p.patch_size, p.temporal_patch_size, p.merge_size);
-    info->like = o->like;
-    qv_status status = choose_frames(path, rules, &p, o, info, indices, err);
-    return status ? status : choose_size(path, rules, &p, o, info, err);
+                       "%s: patch %d, temporal patch %d, merge %d; each must be at least 1",
+                       t->path, p->patch_size, p->temporal_patch_size, p->merge_size);
+    info->like = t->asked.like;
+    qv_status status = choose_frames(rules, p, t, info, indices, err);
+    return status ? status : choose_size(rules, p, t, info, err);
 }

@@ -16,9 +16,7 @@
 #define PAGE 4096
 
 struct qv_clip {
-    char *path;
-    qv_clip_options options;
-    qv_preprocess image, video;
+    struct qvm_task task;
     qv_outcome outcome;
     int64_t *indices; /* [outcome.n_frames], ascending, possibly repeated */
     bool is_file;     /* false: bytes in memory */
@@ -49,7 +47,7 @@ open_bytes(qv_clip *clip, const void *bytes, size_t n, qv_error *err)
         qvm_shared_memory_size(clip->process.session.clip, (int64_t)n))
         at = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED, clip->process.session.clip, 0);
     if (at == MAP_FAILED)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for its %zu bytes: %s", clip->path, n,
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for its %zu bytes: %s", clip->task.path, n,
                        strerror(errno));
     memcpy(at, bytes, n);
     munmap(at, n);
@@ -57,7 +55,8 @@ open_bytes(qv_clip *clip, const void *bytes, size_t n, qv_error *err)
 #else
     (void)bytes;
     return qv_fail(err, QV_EUNSUPPORTED,
-                   "%s: %zu bytes in memory; on this system clips must be files", clip->path, n);
+                   "%s: %zu bytes in memory; on this system clips must be files", clip->task.path,
+                   n);
 #endif
 }
 
@@ -86,12 +85,14 @@ fail_to_open(const char *path, int code, qv_error *err)
 }
 
 static qv_status
-open_file(qv_clip *clip, const qv_clip_options *o, qv_error *err)
+open_file(qv_clip *clip, qv_error *err)
 {
-    const char *path = clip->path;
+    const struct qvm_task *t = &clip->task;
+    const qvm_asked *o = &t->asked;
+    const char *path = t->path;
     struct stat info;
-    if (o->bytes)
-        return open_bytes(clip, o->bytes, o->n_bytes, err);
+    if (t->bytes)
+        return open_bytes(clip, t->bytes, t->n_bytes, err);
     if (stat(path, &info))
         return fail_to_open(path, errno, err);
     /* checked before open(), which would block on a pipe without a writer */
@@ -131,11 +132,11 @@ check_unchanged(const qv_clip *clip, qv_error *err)
     if (!clip->is_file)
         return QV_OK;
     if (fstat(clip->process.session.clip, &now))
-        return qv_fail(err, QV_EIO, "%s: cannot be examined: %s", clip->path, strerror(errno));
+        return qv_fail(err, QV_EIO, "%s: cannot be examined: %s", clip->task.path, strerror(errno));
     return now.st_size == clip->outcome.file_bytes && mtime_ns(&now) == clip->outcome.file_mtime_ns
                ? QV_OK
                : qv_fail(err, QV_EFORMAT, "%s: the file changed while it was read; encode it again",
-                         clip->path);
+                         clip->task.path);
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */
@@ -158,7 +159,7 @@ keep_index(qv_clip *clip, int64_t bytes, qv_error *err)
     qv_decoder *decoder = clip->process.decoder;
     void *index = malloc((size_t)bytes);
     if (!index)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for an index of %lld bytes", clip->path,
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for an index of %lld bytes", clip->task.path,
                        (long long)bytes);
     qv_status status = qvm_process_receive(&clip->process, index, (size_t)bytes, err);
     if (!status)
@@ -174,19 +175,17 @@ keep_index(qv_clip *clip, int64_t bytes, qv_error *err)
 }
 
 static qv_status
-ask_for_facts(qv_clip *clip, const qv_clip_options *o, int64_t *plane_bytes, qv_error *err)
+ask_for_facts(qv_clip *clip, int64_t *plane_bytes, qv_error *err)
 {
-    qvm_request open = { .kind = QVM_OPEN };
-    QVM_EACH_OPTION (p)
-        if (p->scopes & QVM_CROSSES)
-            qvm_option_copy(p, &open.asked, o);
+    const struct qvm_task *t = &clip->task;
+    qvm_request open = { .kind = QVM_OPEN, .asked = t->asked };
     qvm_event event;
     qv_status status = qvm_process_next(&clip->process, &event, err); /* the decoder is ready */
     clip->process.asked = !status;
     if (status)
         return status;
-    const bool shares = clip->is_file && clip->process.decoder == o->decoder && o->decoder &&
-                        (o->start_s > 0 || o->end_s > 0) && !o->first_frame;
+    const bool shares = clip->is_file && clip->process.decoder == t->decoder && t->decoder &&
+                        t->cuts && !t->asked.first_frame;
     void *index = shares ? find_index(clip, &open.index_bytes) : NULL;
     clip->process.gives_index = shares && !index;
     open.wants_index = clip->process.gives_index;
@@ -232,13 +231,13 @@ ask_for_frames(qv_clip *clip, int64_t plane_bytes, qv_error *err)
                       n * plane_bytes <= (int64_t)QVM_SLOTS * QVM_MOST_PLANES;
     r->n_planes = n > QVM_SLOTS && fits ? n : QVM_SLOTS;
     clip->mapped = (size_t)(r->memory + r->n_planes * plane_bytes);
-    r->gpu_patience_s = clip->process.patience_s / 3;
+    r->gpu_patience_s = clip->task.patience_s / 3;
     void *shared = MAP_FAILED;
     if (qvm_shared_memory_size(clip->process.session.shared, (int64_t)clip->mapped))
         shared = mmap(NULL, clip->mapped, PROT_READ | PROT_WRITE, MAP_SHARED,
                       clip->process.session.shared, 0);
     if (shared == MAP_FAILED)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for %d frames of %dx%d: %s", clip->path,
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for %d frames of %dx%d: %s", clip->task.path,
                        r->n_slots, r->width, r->height, strerror(errno));
     clip->shared = shared;
     clip->process.gives_frames = true;
@@ -256,18 +255,16 @@ ask_for_frames(qv_clip *clip, int64_t plane_bytes, qv_error *err)
     return status;
 }
 
-/* Starts a decoder for the open file, and asks it for the frames that the options choose. */
+/* Starts a decoder for the open file, and asks it for the frames that are chosen. */
 static qv_status
 begin(qv_clip *clip, qv_error *err)
 {
-    const qv_clip_options *o = &clip->options;
     int64_t plane_bytes = 0;
-    qv_status status = qvm_process_start(&clip->process, o, err);
+    qv_status status = qvm_process_start(&clip->process, err);
     if (!status)
-        status = ask_for_facts(clip, o, &plane_bytes, err);
+        status = ask_for_facts(clip, &plane_bytes, err);
     if (!status)
-        status = qvm_choose(clip->path, clip->outcome.is_image ? &clip->image : &clip->video, o,
-                            &clip->outcome, &clip->indices, err);
+        status = qvm_choose(&clip->task, &clip->outcome, &clip->indices, err);
     return status ? status : ask_for_frames(clip, plane_bytes, err);
 }
 
@@ -293,14 +290,14 @@ may_start_over(qv_clip *clip)
         return false;
     clip->started_over = true;
     end_decoder(clip);
-    qvm_process_init(&clip->process, clip->path, &clip->outcome, clip->process.session.clip);
+    qvm_process_init(&clip->process, &clip->task, &clip->outcome, clip->process.session.clip);
     return true;
 }
 
 static qv_status
 open_clip(qv_clip *clip, qv_error *err)
 {
-    qv_status status = open_file(clip, &clip->options, err);
+    qv_status status = open_file(clip, err);
     if (status)
         return status;
     do
@@ -310,30 +307,33 @@ open_clip(qv_clip *clip, qv_error *err)
 }
 
 qv_status
-qv_clip_open(const char *path, const qv_preprocess *image, const qv_preprocess *video,
-             const qv_clip_options *options, qv_clip **out, qv_error *err)
+qvm_clip_open(const struct qvm_task *task, qv_clip **out, qv_error *err)
 {
-    QV_NEED(err, path, out);
-    static const qv_clip_options defaults;
-    const qv_clip_options *o = options ? options : &defaults;
-    qv_status status = qvm_check_options(path, o, err);
-    if (status)
-        return status;
     qv_clip *clip = calloc(1, sizeof *clip);
-    if (!clip)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for a clip", path);
-    clip->path = strdup(path);
-    clip->options = *o;
-    clip->image = image ? *image : qv_preprocess_default(true);
-    clip->video = video ? *video : qv_preprocess_default(false);
-    qvm_process_init(&clip->process, clip->path, &clip->outcome, -1);
-    status = clip->path ? open_clip(clip, err)
-                        : qv_fail(err, QV_ENOMEM, "%s: no memory for a clip", path);
+    char *path = clip ? strdup(task->path) : NULL;
+    if (!path) {
+        free(clip);
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for a clip", task->path);
+    }
+    clip->task = *task;
+    clip->task.path = path;
+    qvm_process_init(&clip->process, &clip->task, &clip->outcome, -1);
+    const qv_status status = open_clip(clip, err);
     if (status)
         qv_clip_close(&clip);
     else
         *out = clip;
     return status;
+}
+
+qv_status
+qv_clip_open(const char *path, const qv_preprocess *image, const qv_preprocess *video,
+             const qv_clip_options *options, qv_clip **out, qv_error *err)
+{
+    QV_NEED(err, path, out);
+    struct qvm_task task;
+    const qv_status status = qvm_task_make(path, image, video, options, &task, err);
+    return status ? status : qvm_clip_open(&task, out, err);
 }
 
 void
@@ -345,7 +345,7 @@ qv_clip_close(qv_clip **handle)
     end_decoder(clip);
     if (clip->process.session.clip >= 0)
         close(clip->process.session.clip);
-    free(clip->path);
+    free((void *)(uintptr_t)clip->task.path);
     free(clip);
     *handle = NULL;
 }
@@ -379,8 +379,8 @@ catch_up(qv_clip *clip, qv_error *err)
     qvm_event event;
     qv_status status = begin(clip, err);
     if (!status && !are_same_frames(&before, &clip->outcome))
-        status =
-            qv_fail(err, QV_EFORMAT, "%s: decoded a second time, it has other frames", clip->path);
+        status = qv_fail(err, QV_EFORMAT, "%s: decoded a second time, it has other frames",
+                         clip->task.path);
     for (int64_t i = 0; !status && i < clip->n_taken; i++) {
         status = qvm_process_next(&clip->process, &event, err);
         if (!status)

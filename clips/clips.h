@@ -9,6 +9,7 @@
 #include "ipc/messages.h"
 #include "option_list.h"
 #include "pixels/pixels.h"
+#include "task.h"
 
 /* Computes the frame indices that transformers' Qwen3-VL video processor samples: evenly spaced,
  * rounded half to even. Returns how many there are; `indices` may be NULL. `wanted` is the number
@@ -18,30 +19,32 @@ int64_t qv_sample_frames(int64_t total_frames, double source_fps, double fps, in
 
 /* ---- choose.c: which frames, at which size --------------------------------------------------- */
 
-/* The rules of one package for a family of models. `p` has the options' numbers already. */
+/* The rules of one package for a family of models. `p` is the task's image or video. */
 typedef struct qvm_rules {
     /* Finds the frames between start_s and end_s: *n from number *first on; none if *n is below
      * 1. */
-    void (*cut)(const qv_outcome *info, const qv_clip_options *o, int64_t *first, int64_t *n);
+    void (*cut)(const qv_outcome *info, const struct qvm_task *t, int64_t *first, int64_t *n);
     /* Finds how many frames of a clip are sampled, by what the file says and cut_frames. */
-    qv_status (*count)(const qv_outcome *info, const qv_preprocess *p, const qv_clip_options *o,
+    qv_status (*count)(const qv_outcome *info, const qv_preprocess *p, const struct qvm_task *t,
                        int64_t *n, qv_error *err);
     /* Writes which n of the cut_frames frames from first_frame on are sampled, ascending. */
     void (*fill)(const qv_outcome *info, const qv_preprocess *p, int64_t n, int64_t *indices);
     /* Finds the size of the n_frames frames of a clip, or of an image. */
-    qv_status (*size)(const qv_outcome *info, const qv_preprocess *p, const qv_clip_options *o,
+    qv_status (*size)(const qv_outcome *info, const qv_preprocess *p, const struct qvm_task *t,
                       int64_t *height, int64_t *width, qv_error *err);
 } qvm_rules;
 
 /* Adds which frames are read, and at which size, to the file's facts in `info`. *indices is NULL
  * before and [info->n_frames] after, for free() even after an error. */
-qv_status qvm_choose(const char *path, const qv_preprocess *preset, const qv_clip_options *o,
-                     qv_outcome *info, int64_t **indices, qv_error *err);
+qv_status qvm_choose(const struct qvm_task *task, qv_outcome *info, int64_t **indices,
+                     qv_error *err);
 
 /* ---- sampling.c: transformers' rules --------------------------------------------------------- */
 
 extern const qvm_rules qvm_qwen3_vl, qvm_qwen2_vl, qvm_glm4v;
 extern const qvm_rules qvm_qwen_vl_utils; /* the rules of qwen_vl_utils.c */
+/* Replaces the model's numbers by the package's (qwen_vl_utils.c). */
+void qvm_take_utils_numbers(qv_preprocess *p, bool is_image);
 
 int64_t qvm_round_half_even(double x);
 

@@ -10,9 +10,6 @@
 
 #include "outcome.inc"
 
-#define DEFAULT_MEMORY ((int64_t)4 << 30)
-#define DEFAULT_PATIENCE_S 60.0
-
 /* These bounds hold for every honest decoder process. */
 #define MAX_SECONDS (QVM_MAX_FRAMES * QVM_MAX_RATE)
 #define MAX_BUSY_S 1e9
@@ -29,27 +26,23 @@ close_fd(int *fd)
 }
 
 qv_status
-qvm_process_start(struct qvm_process *p, const qv_clip_options *o, qv_error *err)
+qvm_process_start(struct qvm_process *p, qv_error *err)
 {
+    const struct qvm_task *t = p->task;
     qv_error inner;
     qv_status status = QV_OK;
-    p->memory = o->decode_memory ? o->decode_memory : DEFAULT_MEMORY;
-    p->patience_s = o->decode_seconds > 0 ? o->decode_seconds : DEFAULT_PATIENCE_S;
-    p->go_on = o->go_on;
-    p->user = o->user;
-    p->gpu = o->gpu;
     p->session.shared = qvm_shared_memory();
     if (p->session.shared < 0 || !qvm_stream(&p->socket, &p->session.socket))
         return qv_fail(err, QV_ENOMEM, "%s: no socket to talk to its decoder: %s", p->path,
                        strerror(errno));
-    if (o->decode == QV_DECODE_GPU && !qvm_stream(&p->codec, &p->session.codec))
+    if (t->gpu >= 0 && !qvm_stream(&p->codec, &p->session.codec))
         return qv_fail(err, QV_ENOMEM, "%s: no socket to talk to a GPU's process: %s", p->path,
                        strerror(errno));
-    if (!o->decoder)
+    if (!t->decoder)
         status = qv_decoder_start(NULL, &p->own_decoder, &inner);
-    p->decoder = o->decoder ? o->decoder : p->own_decoder;
+    p->decoder = t->decoder ? t->decoder : p->own_decoder;
     if (!status)
-        status = qvm_session_start(p->decoder, &p->session, p->memory, &p->server, &inner);
+        status = qvm_session_start(p->decoder, &p->session, t->memory, &p->server, &inner);
     p->program_lost = status == QV_EBACKEND;
     close_fd(&p->session.socket); /* or this side would not see that the process has ended */
     close_fd(&p->session.codec);
@@ -75,9 +68,10 @@ end(struct qvm_process *p, qv_error *why)
 }
 
 void
-qvm_process_init(struct qvm_process *p, const char *path, qv_outcome *outcome, int clip)
+qvm_process_init(struct qvm_process *p, const struct qvm_task *task, qv_outcome *outcome, int clip)
 {
-    *p = (struct qvm_process){ .path = path,
+    *p = (struct qvm_process){ .task = task,
+                               .path = task->path,
                                .outcome = outcome,
                                .session = { .socket = -1, .clip = clip, .shared = -1, .codec = -1 },
                                .socket = -1,
@@ -97,7 +91,7 @@ qvm_process_give_gpu(struct qvm_process *p, const qvm_request *r, qv_error *err)
 {
     qv_error inner;
     const qvm_gpu_request request = {
-        .gpu = p->gpu,
+        .gpu = p->task->gpu,
         .order = { .kind = QVM_DECODE,
                    .memory = r->memory,
                    .plane_bytes = r->plane_bytes,
@@ -127,7 +121,7 @@ explain_end(struct qvm_process *p, const char *silent, qv_error *err)
         return qv_fail(err, QV_EBACKEND, "%s: %s", p->path, why.text);
     if (silent)
         return qv_fail(err, QV_EFORMAT, "%s: %s for %g s (decode_seconds): it was killed", p->path,
-                       silent, p->patience_s);
+                       silent, p->task->patience_s);
     if (WIFSIGNALED(how))
         return qv_fail(err, QV_EFORMAT, "%s: its decoder was %s", p->path,
                        qvm_signal_text(WTERMSIG(how), text));
@@ -152,8 +146,9 @@ lose_it(struct qvm_process *p, int why, qv_error *err)
 static int
 talk(const struct qvm_process *p, bool out, void *bytes, size_t n)
 {
+    const struct qvm_task *t = p->task;
     return qvm_transfer(p->socket, out, bytes, n,
-                        &(struct qvm_patience){ qv_seconds() + p->patience_s, p->go_on, p->user });
+                        &(struct qvm_patience){ qv_seconds() + t->patience_s, t->go_on, t->user });
 }
 
 /* No error yet if the process is gone: its last message must still be read. A process that takes
@@ -270,7 +265,7 @@ accept_event(struct qvm_process *p, qvm_event *e)
     if (p->gpu_is_avoided)
         snprintf(o->not_gpu, sizeof o->not_gpu, "%s", p->gpu_is_avoided);
     if (p->gives_planes && e->gpu_lost && !p->gpu_lost)
-        qvm_gpu_doubt(p->decoder, p->gpu, p->gpu_process);
+        qvm_gpu_doubt(p->decoder, p->task->gpu, p->gpu_process);
     p->gpu_lost = e->gpu_lost != 0;
     switch (e->kind) {
     case QVM_READY: return !p->asked;
@@ -317,6 +312,6 @@ qvm_process_next(struct qvm_process *p, qvm_event *event, qv_error *err)
         return qv_fail(err, QV_EFORMAT,
                        "%s: %s, with the %lld MiB that its decoder has "
                        "(decode_memory)",
-                       p->path, event->text, (long long)(p->memory >> 20));
+                       p->path, event->text, (long long)(p->task->memory >> 20));
     return qv_fail(err, status_of_end(p, (qv_status)event->status), "%s: %s", p->path, event->text);
 }

@@ -6,13 +6,10 @@
 #include "gpu.h"
 
 struct qvm_process {
-    const char *path;    /* the clip's path, for error texts */
-    qv_outcome *outcome; /* the clip's, which the decoder's reports are written to */
-    int64_t memory;      /* the most memory of the process, in bytes */
-    double patience_s;
-    bool (*go_on)(void *user); /* as in the clip's options */
-    void *user;
-    qvm_session session; /* descriptors that the decoder is given; -1: not open */
+    const struct qvm_task *task; /* the clip's */
+    const char *path;            /* the task's, for error texts */
+    qv_outcome *outcome;         /* the clip's, which the decoder's reports are written to */
+    qvm_session session;         /* descriptors that the decoder is given; -1: not open */
     qv_decoder *decoder, *own_decoder;
     qvm_server server; /* the process itself; pid is 0: there is none */
     bool program_lost; /* no process decodes the clip, because the program that makes them ended */
@@ -23,7 +20,6 @@ struct qvm_process {
     bool gives_planes; /* reporting that a GPU decodes is allowed now */
     int64_t n_direct;  /* slots that may hold finished frames */
     int codec;         /* the other side of session.codec, for the GPU process; -1: none */
-    int gpu;
     pid_t gpu_process; /* the GPU process that decodes the clip; 0: none */
     /* why no GPU process got the clip; NULL: one did, or no GPU was wanted */
     const char *gpu_is_avoided;
@@ -34,10 +30,11 @@ struct qvm_process {
 
 /* Starts the decoder for the open session.clip. Returns QV_ENOMEM, or the status of its program's
  * start. */
-qv_status qvm_process_start(struct qvm_process *p, const qv_clip_options *o, qv_error *err);
-/* Makes `p` one without a decoder, for a clip's path, outcome and descriptor (-1: not opened
+qv_status qvm_process_start(struct qvm_process *p, qv_error *err);
+/* Makes `p` one without a decoder, for a clip's task, outcome and descriptor (-1: not opened
  * yet). */
-void qvm_process_init(struct qvm_process *p, const char *path, qv_outcome *outcome, int clip);
+void qvm_process_init(struct qvm_process *p, const struct qvm_task *task, qv_outcome *outcome,
+                      int clip);
 /* Ends the decoder and closes all descriptors of `p` but session.clip. */
 void qvm_process_close(struct qvm_process *p);
 

@@ -28,8 +28,7 @@ enum qvm_scope {
     QVM_TIMES = 2,
     QVM_MADE_BY = 4,
     QVM_EVEN_UNSET = 8,
-    QVM_UTILS = 16,
-    QVM_CROSSES = 32
+    QVM_UTILS = 16
 };
 
 struct qvm_option {
@@ -103,12 +102,6 @@ qvm_option_put(const struct qvm_option *p, qv_clip_options *o, int64_t integer, 
         *(int64_t *)at = integer;
 }
 
-static inline void
-qvm_option_copy(const struct qvm_option *p, qv_clip_options *to, const qv_clip_options *from)
-{
-    memcpy((char *)to + p->at, (const char *)from + p->at, p->size);
-}
-
 /* Returns the options of all clips (NULL: none) with those of a row (NULL: none) over them. */
 static inline qv_clip_options
 qvm_options_merge(const qv_clip_options *own, const qv_clip_options *all)
@@ -118,7 +111,7 @@ qvm_options_merge(const qv_clip_options *own, const qv_clip_options *all)
         o = *all;
     QVM_EACH_OPTION (p)
         if (own && p->row && (p->scopes & QVM_PIECE || qvm_option_real(p, own) != 0))
-            qvm_option_copy(p, &o, own);
+            memcpy((char *)&o + p->at, (const char *)own + p->at, p->size);
     if (own && own->fps != 0)
         o.num_frames = 0;
     return o;

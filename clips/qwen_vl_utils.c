@@ -27,50 +27,45 @@ within(double s, double most)
 
 /* The package fails on a cut of a single frame, so such a cut has no frames here. */
 static void
-cut(const qv_outcome *info, const qv_clip_options *o, int64_t *first, int64_t *n)
+cut(const qv_outcome *info, const struct qvm_task *t, int64_t *first, int64_t *n)
 {
     const double fps = info->source_fps, duration = (double)info->source_frames / fps;
     const int64_t last = info->source_frames - 1;
-    int64_t end = last;
-    if (o->end_s > 0.0)
-        end = (int64_t)floor(within(o->end_s, duration) * fps);
+    int64_t end = (int64_t)floor(within(t->end_s, duration) * fps);
     end = end < last ? end : last;
-    *first = (int64_t)ceil(within(o->start_s, duration) * fps);
+    *first = (int64_t)ceil(within(t->start_s, duration) * fps);
     *n = *first < end ? end - *first + 1 : 0;
 }
 
 static double
-wanted_frames(const qv_outcome *info, const qv_clip_options *o)
+wanted_frames(const qv_outcome *info, const qv_preprocess *p)
 {
     const int64_t total = info->cut_frames;
-    const int64_t own_most = total < FPS_MAX_FRAMES ? total : FPS_MAX_FRAMES;
-    const int64_t most = (o->max_frames ? o->max_frames : own_most) / FRAME_FACTOR * FRAME_FACTOR;
-    const int64_t least = ((o->min_frames ? o->min_frames : FPS_MIN_FRAMES) + FRAME_FACTOR - 1) /
-                          FRAME_FACTOR * FRAME_FACTOR;
-    const double n = (double)total / info->source_fps * (o->fps > 0.0 ? o->fps : FPS);
+    const int64_t most = p->max_frames / FRAME_FACTOR * FRAME_FACTOR;
+    const int64_t least = (p->min_frames + FRAME_FACTOR - 1) / FRAME_FACTOR * FRAME_FACTOR;
+    const double n = (double)total / info->source_fps * p->fps;
     return fmin(fmin(fmax(n, (double)least), (double)most), (double)total);
 }
 
 static qv_status
-count(const qv_outcome *info, const qv_preprocess *p, const qv_clip_options *o, int64_t *n,
+count(const qv_outcome *info, const qv_preprocess *p, const struct qvm_task *t, int64_t *n,
       qv_error *err)
 {
     const int64_t total = info->cut_frames;
-    (void)p;
     if (total < FRAME_FACTOR)
         return qv_fail(err, QV_EFORMAT, "a clip of %lld frame; qwen-vl-utils needs at least %d",
                        (long long)total, FRAME_FACTOR);
-    if (o->num_frames)
-        *n = qvm_round_half_even((double)o->num_frames / FRAME_FACTOR) * FRAME_FACTOR;
+    if (t->num_frames)
+        *n = qvm_round_half_even((double)t->num_frames / FRAME_FACTOR) * FRAME_FACTOR;
     else
-        *n = (int64_t)(wanted_frames(info, o) / FRAME_FACTOR) * FRAME_FACTOR;
+        *n = (int64_t)(wanted_frames(info, p) / FRAME_FACTOR) * FRAME_FACTOR;
     if (*n >= FRAME_FACTOR && *n <= total)
         return QV_OK;
     return qv_fail(
         err, QV_EINVAL,
         "%s %lld: qwen-vl-utils would sample %lld frames; it must be %d to %lld for this clip",
-        o->num_frames ? "num_frames" : "max_frames",
-        (long long)(o->num_frames ? o->num_frames : o->max_frames), (long long)*n, FRAME_FACTOR,
+        t->num_frames ? "num_frames" : "max_frames",
+        (long long)(t->num_frames ? t->num_frames : p->max_frames), (long long)*n, FRAME_FACTOR,
         (long long)total);
 }
 
@@ -97,26 +92,16 @@ struct limits {
 /* fetch_video's limits: a share of the clip's budget for each frame, at most 768 tokens and at
  * least 1.05 times the least. max_pixels can only lower it. */
 static struct limits
-clip_limits(const qv_outcome *info, const qv_clip_options *o, int64_t factor)
+clip_limits(const qv_outcome *info, const qv_preprocess *p, const struct qvm_task *t,
+            int64_t factor)
 {
-    const int64_t unit = factor * factor;
-    const int64_t least = o->min_pixels ? o->min_pixels : VIDEO_MIN_TOKENS * unit;
+    const int64_t unit = factor * factor, least = p->min_pixels;
     const double budget =
-        o->total_pixels ? (double)o->total_pixels : (double)(MODEL_SEQ_LEN * unit) * 0.9;
+        t->total_pixels ? (double)t->total_pixels : (double)(MODEL_SEQ_LEN * unit) * 0.9;
     const double share = budget / (double)info->n_frames * FRAME_FACTOR;
-    double most = fmax(fmin((double)(VIDEO_MAX_TOKENS * unit), share),
-                       (double)(int64_t)((double)least * 1.05));
-    if (o->max_pixels)
-        most = fmin((double)o->max_pixels, most);
-    return (struct limits){ (double)least, most };
-}
-
-static struct limits
-image_limits(const qv_clip_options *o, int64_t factor)
-{
-    const int64_t unit = factor * factor;
-    return (struct limits){ (double)(o->min_pixels ? o->min_pixels : IMAGE_MIN_TOKENS * unit),
-                            (double)(o->max_pixels ? o->max_pixels : IMAGE_MAX_TOKENS * unit) };
+    const double most = fmax(fmin((double)(VIDEO_MAX_TOKENS * unit), share),
+                             (double)(int64_t)((double)least * 1.05));
+    return (struct limits){ (double)least, fmin((double)p->max_pixels, most) };
 }
 
 static int64_t
@@ -128,12 +113,13 @@ rounded(int64_t side, int64_t factor)
 
 /* smart_resize of the package. */
 static qv_status
-size(const qv_outcome *info, const qv_preprocess *p, const qv_clip_options *o, int64_t *out_height,
+size(const qv_outcome *info, const qv_preprocess *p, const struct qvm_task *t, int64_t *out_height,
      int64_t *out_width, qv_error *err)
 {
     const int64_t factor = (int64_t)p->patch_size * p->merge_size;
     const struct limits limits =
-        info->is_image ? image_limits(o, factor) : clip_limits(info, o, factor);
+        info->is_image ? (struct limits){ (double)p->min_pixels, (double)p->max_pixels }
+                       : clip_limits(info, p, t, factor);
     const int64_t height = info->source_height, width = info->source_width;
     const int64_t longer = height > width ? height : width;
     const int64_t shorter = height > width ? width : height;
@@ -168,3 +154,14 @@ size(const qv_outcome *info, const qv_preprocess *p, const qv_clip_options *o, i
 }
 
 const qvm_rules qvm_qwen_vl_utils = { cut, count, fill, size };
+
+void
+qvm_take_utils_numbers(qv_preprocess *p, bool is_image)
+{
+    const int64_t factor = (int64_t)p->patch_size * p->merge_size, unit = factor * factor;
+    p->fps = FPS;
+    p->min_frames = FPS_MIN_FRAMES;
+    p->max_frames = FPS_MAX_FRAMES;
+    p->min_pixels = (is_image ? IMAGE_MIN_TOKENS : VIDEO_MIN_TOKENS) * unit;
+    p->max_pixels = is_image ? IMAGE_MAX_TOKENS * unit : INT64_MAX; /* clip_limits bounds it */
+}

@@ -175,11 +175,11 @@ qv_sample_frames(int64_t total_frames, double source_fps, double fps, int64_t nu
 /* ---- clips of Qwen3-VL ----------------------------------------------------------------------- */
 
 static qv_status
-count_qwen3(const qv_outcome *info, const qv_preprocess *p, const qv_clip_options *o, int64_t *n,
+count_qwen3(const qv_outcome *info, const qv_preprocess *p, const struct qvm_task *t, int64_t *n,
             qv_error *err)
 {
     (void)err;
-    *n = qv_sample_frames(info->cut_frames, info->source_fps, p->fps, o->num_frames, p->min_frames,
+    *n = qv_sample_frames(info->cut_frames, info->source_fps, p->fps, t->num_frames, p->min_frames,
                           p->max_frames, NULL);
     return QV_OK;
 }
@@ -207,7 +207,7 @@ cap_qwen3(const qv_preprocess *p, int64_t n_frames)
 /* Counts as sample_frames does, in reals until the end. sample_frames fails on a clip without a
  * whole pair; here such a clip is taken whole. */
 static qv_status
-count_qwen2(const qv_outcome *info, const qv_preprocess *p, const qv_clip_options *o, int64_t *n,
+count_qwen2(const qv_outcome *info, const qv_preprocess *p, const struct qvm_task *t, int64_t *n,
             qv_error *err)
 {
     const int64_t total = info->cut_frames, pair = p->temporal_patch_size;
@@ -215,14 +215,14 @@ count_qwen2(const qv_outcome *info, const qv_preprocess *p, const qv_clip_option
     *n = total;
     if (total < pair)
         return QV_OK;
-    if (o->num_frames) {
-        *n = qvm_round_half_even((double)o->num_frames / (double)pair) * pair;
+    if (t->num_frames) {
+        *n = qvm_round_half_even((double)t->num_frames / (double)pair) * pair;
         return *n >= pair && *n <= total
                    ? QV_OK
                    : qv_fail(err, QV_EINVAL,
                              "num_frames %lld becomes %lld, as this model takes frames in pairs; "
                              "%lld to %lld of this clip's %lld",
-                             (long long)o->num_frames, (long long)*n, (long long)pair,
+                             (long long)t->num_frames, (long long)*n, (long long)pair,
                              (long long)whole, (long long)total);
     }
     const int64_t most = (p->max_frames < total ? p->max_frames : total) / pair * pair;
@@ -301,16 +301,16 @@ walk_glm4v(const qv_outcome *info, const qv_preprocess *p, int64_t *indices)
 }
 
 static qv_status
-count_glm4v(const qv_outcome *info, const qv_preprocess *p, const qv_clip_options *o, int64_t *n,
+count_glm4v(const qv_outcome *info, const qv_preprocess *p, const struct qvm_task *t, int64_t *n,
             qv_error *err)
 {
     const struct {
         const char *name;
         int64_t value;
-    } others[] = { { "num_frames", o->num_frames },
-                   { "min_frames", o->min_frames },
-                   { "max_frames", o->max_frames },
-                   { "cap_pixels", o->cap_pixels } };
+    } others[] = { { "num_frames", t->num_frames },
+                   { "min_frames", t->asked_min_frames },
+                   { "max_frames", t->asked_max_frames },
+                   { "cap_pixels", t->cap_pixels } };
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (others[i].value)
             return qv_fail(
@@ -350,19 +350,18 @@ first_from(const qv_outcome *info, double s)
 
 /* Cuts to the frames with start_s <= number / source_fps < end_s. */
 static void
-cut_between(const qv_outcome *info, const qv_clip_options *o, int64_t *first, int64_t *n)
+cut_between(const qv_outcome *info, const struct qvm_task *t, int64_t *first, int64_t *n)
 {
-    const int64_t behind = o->end_s > 0.0 ? first_from(info, o->end_s) : info->source_frames;
-    *first = first_from(info, o->start_s);
-    *n = behind - *first;
+    *first = first_from(info, t->start_s);
+    *n = first_from(info, t->end_s) - *first;
 }
 
 static qv_status
-size_transformers(const qv_outcome *info, const qv_preprocess *preprocess, const qv_clip_options *o,
+size_transformers(const qv_outcome *info, const qv_preprocess *preprocess, const struct qvm_task *t,
                   int64_t *height, int64_t *width, qv_error *err)
 {
     qv_preprocess p = *preprocess;
-    if (o->cap_pixels && !info->is_image)
+    if (t->cap_pixels && !info->is_image)
         p.max_pixels = p.processor == QV_PROCESSOR_QWEN2_VL ? cap_qwen2(&p, info->n_frames)
                                                             : cap_qwen3(&p, info->n_frames);
     qv_error inner;

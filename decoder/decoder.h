@@ -146,7 +146,7 @@ typedef struct qvm_watch {
     const atomic_bool *stop;   /* set from another thread: reads fail and frames end */
     void (*alive)(void *user); /* called at least once per packet */
     void *user;
-    qv_clip_options asked;         /* its pointers are NULL */
+    qvm_asked asked;
     const struct qvm_index *index; /* what another reader found in the file; NULL: nothing yet */
     bool has_gpu;                  /* a GPU's decoders wait for the clip */
 } qvm_watch;

@@ -9,7 +9,7 @@
 int64_t
 qvm_source_read(const qvm_source *source, int64_t at, void *to, size_t n)
 {
-    const qv_clip_options *asked = &source->watch->asked;
+    const qvm_asked *asked = &source->watch->asked;
     size_t done = 0;
     if (asked->length && (int64_t)n > asked->length - at)
         n = at < asked->length ? (size_t)(asked->length - at) : 0;

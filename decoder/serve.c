@@ -214,7 +214,7 @@ decode(qvm_serving *s, qv_error *err)
     s->outcome.decode_s = qv_seconds() - began_s;
     if (status)
         return status;
-    if (watch.asked.decode == QV_DECODE_AUTO && !qvm_source_is_image(&s->reader.source))
+    if (watch.asked.says_no_gpu && !qvm_source_is_image(&s->reader.source))
         s->no_gpu = qvm_no_nvdec();
     if (s->session->codec >= 0)
         s->plane_bytes = qvm_reader_plane_bytes(&s->reader);

@@ -38,6 +38,16 @@
 
 /* ---- a clip and its decoder process ---------------------------------------------------------- */
 
+/* How a clip's process reads the file. */
+typedef struct qvm_asked {
+    int64_t offset, length; /* where the clip lies in the file; length 0: to the end */
+    qv_like like;           /* whose pixels its frames have */
+    int32_t threads;        /* for decoding; 0: as many as suit the codec */
+    bool first_frame;       /* read only the first frame, as an image */
+    bool usual_codecs;      /* fail for a codec that is not among QV_USUAL_CODECS or images' */
+    bool says_no_gpu;       /* say if no GPU could decode in this build */
+} qvm_asked;
+
 /* A clip and its decoder process talk over a stream socket and share a memory file. The process
  * first says that it is locked in (READY), or that it cannot be (END), and reads no byte of the
  * file until it is asked. The clip asks what the file is (OPEN), gets the answer (FACTS), decides
@@ -51,7 +61,7 @@ typedef enum qvm_request_kind { QVM_OPEN, QVM_START, QVM_FREE } qvm_request_kind
 typedef struct qvm_request {
     int32_t kind;
     int32_t wants_index;            /* OPEN */
-    qv_clip_options asked;          /* OPEN: the options that options.inc lets cross */
+    qvm_asked asked;                /* OPEN */
     int64_t index_bytes;            /* OPEN: bytes of an index that follows the request */
     int32_t height, width, n_slots; /* START: the size of frames; the number of slots */
     /* START: frames_at: offset of the first slot; `memory`: bytes of the numbers and the slots */

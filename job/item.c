@@ -295,33 +295,39 @@ goes_on(void *user)
     return goes_on;
 }
 
-/* Sets the clip's options. The job's own decoder starts for the first clip that needs it. */
+/* Makes the clip's task of its options; if they are wrong, the clip fails in its turn. The job's
+ * own decoder starts for the first clip that needs it. */
 static qv_status
-set_clip_options(qv_job *job, struct qv_job_item *item, qv_error *err)
+set_task(qv_job *job, struct qv_job_item *item, qv_error *err)
 {
-    qv_clip_options *o = &item->clip_options;
-    *o = item->source.clip ? *item->source.clip : job->o.clip;
-    item->source.clip = NULL;
-    o->go_on = goes_on;
-    o->user = item;
-    if (item->source.kind == QV_SOURCE_BYTES) {
-        o->bytes = item->source.bytes;
-        o->n_bytes = item->source.n_bytes;
+    const struct qv_job_source *s = &item->source;
+    qv_clip_options o = s->clip ? *s->clip : job->o.clip;
+    o.go_on = goes_on;
+    o.user = item;
+    if (s->kind == QV_SOURCE_BYTES) {
+        o.bytes = s->bytes;
+        o.n_bytes = s->n_bytes;
     }
     qv_status status = QV_OK;
     pthread_mutex_lock(&job->lock);
-    if (!o->decoder && !job->decoder) {
+    if (!o.decoder && !job->decoder) {
         status = qv_decoder_start(NULL, &job->own_decoder, err);
         job->decoder = job->own_decoder;
     }
-    o->decoder = o->decoder ? o->decoder : job->decoder;
-    if (job->o.clip.decode == QV_DECODE_GPU && o->decoder)
-        start_gpus(job, o->decoder);
+    o.decoder = o.decoder ? o.decoder : job->decoder;
+    if (job->o.clip.decode == QV_DECODE_GPU && o.decoder)
+        start_gpus(job, o.decoder);
     const bool looks = !job->had_clip && job->looks_for_gpu;
     job->had_clip = true;
     pthread_mutex_unlock(&job->lock);
     if (looks)
-        qv_job_find_opened_gpus(job, o->decoder);
+        qv_job_find_opened_gpus(job, o.decoder);
+    item->source.clip = NULL;
+    item->decode = o.decode;
+    item->status = qvm_task_make(s->path ? s->path : s->key, &job->model.image, &job->model.video,
+                                 &o, &item->task, &item->error);
+    if (item->status)
+        item->source.kind = QV_SOURCE_FRAMES; /* nothing is read of it */
     return status;
 }
 
@@ -369,7 +375,7 @@ make_item(qv_job *job, const qv_job_source *s, struct qv_job_item **out, qv_erro
         item->source.kind = QV_SOURCE_FRAMES;
         item->status = qv_fail(&item->error, s->status, "%s", s->error ? s->error : "");
     } else if (qv_job_kinds[s->kind].is_clip)
-        status = set_clip_options(job, item, err);
+        status = set_task(job, item, err);
     else {
         item->whole = s->item;
         status = s->item.data ? qv_job_feed(job, item, name, err)

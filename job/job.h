@@ -8,6 +8,7 @@
 
 #include <pthread.h>
 
+#include "clips/task.h"
 #include "clock.h"
 #include "error.h"
 #include "model/feeder.h"
@@ -120,8 +121,9 @@ struct qv_job_item {
     struct qv_job_item *next_wants_memory;
     struct qv_job_client *client;
     qv_job_source source;
-    qv_clip_options clip_options;
-    qv_clip *clip; /* used by the reader alone */
+    qv_decode decode;     /* a clip's: who is asked to decode it */
+    struct qvm_task task; /* what is to be done with the clip */
+    qv_clip *clip;        /* used by the reader alone */
     /* the caller's item; or a clip's grid and number of frames, zeros until it is open */
     qv_item whole;
     int64_t n_tokens, n_computed; /* n_computed: those that came from the device */

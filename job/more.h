@@ -9,6 +9,11 @@
  * is then that time's. */
 void qv_job_progress_since(qv_job_progress *p, const qv_job_progress *before);
 
+/* Returns whether GPUs are worth opening unasked (who_decodes.c): for a clip that they can decode,
+ * and if further sources wait for all of their readers (0: one GPU's), since less would be done
+ * before they are ready. codec NULL: no clip was opened yet, and there must be more. */
+bool qv_job_wants_gpus(int readers, const char *codec, size_t waiting);
+
 /* A clip or an image in memory. */
 typedef struct qv_cache_fill_memory {
     qv_source_kind kind; /* QV_SOURCE_BYTES: the bytes of a file; QV_SOURCE_FRAMES: uint8 frames, as

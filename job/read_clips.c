@@ -6,6 +6,7 @@
 
 #include "clips/decoders.h"
 #include "job.h"
+#include "more.h"
 
 /* ---- room ------------------------------------------------------------------------------------ */
 
@@ -92,12 +93,6 @@ put(qv_job *job, struct qv_job_item *item, struct qv_job_frames *frames, qv_erro
 
 /* ---- clips and images ---------------------------------------------------------------------- */
 
-static const char *
-name_of(const struct qv_job_item *item)
-{
-    return item->source.path ? item->source.path : item->source.key;
-}
-
 /* Asks whether a device's GPU decodes, and takes note of it. */
 static void
 find_gpu(qv_job *job, struct qv_job_device *d, qv_decoder *decoder)
@@ -141,12 +136,12 @@ static void
 look_for_gpus(qv_job *job, const struct qv_job_item *item)
 {
     pthread_mutex_lock(&job->lock);
-    const bool ask =
-        job->looks_for_gpu &&
-        (job->gpus_started || qv_job_wants_gpus(&job->lanes, item->outcome.codec, job->n_waiting));
+    const bool ask = job->looks_for_gpu &&
+                     (job->gpus_started ||
+                      qv_job_wants_gpus(job->lanes.gpu, item->outcome.codec, job->n_waiting));
     pthread_mutex_unlock(&job->lock);
     if (ask)
-        qv_job_find_gpus(job, item->clip_options.decoder);
+        qv_job_find_gpus(job, item->task.decoder);
 }
 
 /* Returns the device whose GPU decodes for this reader. */
@@ -156,38 +151,31 @@ device_of(const struct qv_job_worker *w)
     return &w->job->devices[w->lane % w->job->n_devices];
 }
 
-/* Sets who decodes the clip whose options ask for `asked`, and with how many threads. */
+/* Sets who decodes the clip, and with how many threads. */
 static void
-choose_decoder(const struct qv_job_worker *w, struct qv_job_item *item, qv_decode asked,
-               bool was_lost)
+choose_decoder(const struct qv_job_worker *w, struct qv_job_item *item, bool was_lost)
 {
     qv_job *job = w->job;
     const struct qv_job_device *d = device_of(w);
-    qv_clip_options *o = &item->clip_options;
+    struct qvm_task *task = &item->task;
     pthread_mutex_lock(&job->lock);
     const bool holds[QV_JOB_CASES] = {
-        [QV_JOB_CLIP_ASKS] = !job->lanes.gpu || asked != job->o.clip.decode,
+        [QV_JOB_CLIP_ASKS] = !job->lanes.gpu || item->decode != job->o.clip.decode,
         [QV_JOB_GPU_LOST] = was_lost,
         [QV_JOB_CORE_IS_FREE] = job->on_gpu && w->lane >= job->lanes.gpu,
         [QV_JOB_GPU_NEVER] = *d->not_gpu,
         [QV_JOB_GPU_NOT_YET] = !d->decodes,
     };
-    const struct qv_job_choice choice = qv_job_who_decodes(asked, holds);
-    o->decode = choice.decode;
-    if (!holds[QV_JOB_CLIP_ASKS] && (asked == QV_DECODE_AUTO || job->n_devices > 1))
-        o->gpu = d->gpu;
-    if (!o->threads)
-        o->threads = qv_job_threads_of(job->cores, job->n_waiting + (size_t)job->n_reading);
+    const struct qv_job_choice choice = qv_job_who_decodes(item->decode, holds);
+    const bool is_own =
+        holds[QV_JOB_CLIP_ASKS] || (item->decode == QV_DECODE_GPU && job->n_devices == 1);
+    qvm_task_decode(task, choice.decode, is_own ? task->gpu : d->gpu);
+    if (!task->asked.threads)
+        task->asked.threads =
+            qv_job_threads_of(job->cores, job->n_waiting + (size_t)job->n_reading);
     snprintf(item->outcome.not_gpu, sizeof item->outcome.not_gpu, "%s",
              choice.reason ? choice.reason : d->not_gpu);
     pthread_mutex_unlock(&job->lock);
-}
-
-static qv_status
-open_file(const qv_job *job, struct qv_job_item *item, qv_error *err)
-{
-    return qv_clip_open(name_of(item), &job->model.image, &job->model.video, &item->clip_options,
-                        &item->clip, err);
 }
 
 /* Notes what is known of the item's clip by now. If decoding gives no reason why no GPU decodes,
@@ -208,14 +196,13 @@ static qv_status
 open_clip(const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err)
 {
     qv_job *job = w->job;
-    const qv_decode asked = item->clip_options.decode;
-    choose_decoder(w, item, asked, false);
-    qv_status status = open_file(job, item, err);
-    if (status == QV_EBACKEND && item->clip_options.decode == QV_DECODE_GPU) {
-        qv_job_find_gpus(job, item->clip_options.decoder);
-        choose_decoder(w, item, asked, true);
-        if (item->clip_options.decode != QV_DECODE_GPU)
-            status = open_file(job, item, err);
+    choose_decoder(w, item, false);
+    qv_status status = qvm_clip_open(&item->task, &item->clip, err);
+    if (status == QV_EBACKEND && item->task.gpu >= 0) {
+        qv_job_find_gpus(job, item->task.decoder);
+        choose_decoder(w, item, true);
+        if (item->task.gpu < 0)
+            status = qvm_clip_open(&item->task, &item->clip, err);
     }
     if (status)
         return status;
@@ -226,9 +213,9 @@ open_clip(const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err
     memcpy(item->whole.grid_thw, found->grid_thw, sizeof item->whole.grid_thw);
     item->timestamps_s = calloc((size_t)found->n_frames, sizeof *item->timestamps_s);
     if (!item->timestamps_s)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for %lld timestamps", name_of(item),
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for %lld timestamps", item->task.path,
                        (long long)found->n_frames);
-    return qv_job_feed(job, item, name_of(item), err);
+    return qv_job_feed(job, item, item->task.path, err);
 }
 
 /* Reads n frames from number `first` on. */
@@ -243,7 +230,7 @@ read_frames(struct qv_job_item *item, uint8_t *to, int64_t first, int64_t n, qv_
             return status;
         if (!got)
             return qv_fail(err, QV_EFORMAT, "%s: ended before its last sampled frame",
-                           name_of(item));
+                           item->task.path);
     }
     return QV_OK;
 }
@@ -255,12 +242,12 @@ fill_frames(qv_job *job, struct qv_job_item *item, struct qv_job_frames *frames,
 {
     const size_t bytes = (size_t)n * (size_t)item->outcome.width * (size_t)item->outcome.height * 3;
     if (!take_room(job, item, frames, bytes))
-        return qv_fail(err, QV_ESTATE, "%s: it is over", name_of(item));
+        return qv_fail(err, QV_ESTATE, "%s: it is over", item->task.path);
     const double began_s = qv_seconds();
     frames->at = malloc(bytes);
     const qv_status status = frames->at ? read_frames(item, frames->at, first, n, err)
                                         : qv_fail(err, QV_ENOMEM, "%s: no memory for %lld frames",
-                                                  name_of(item), (long long)n);
+                                                  item->task.path, (long long)n);
     take_outcome(job, item);
     pthread_mutex_lock(&job->lock);
     item->wait_decode_s += qv_seconds() - began_s;
@@ -278,7 +265,7 @@ read_pairs(qv_job *job, struct qv_job_item *item, int64_t pair, qv_error *err)
                   left = item->outcome.n_frames - first;
     struct qv_job_frames *frames = malloc(sizeof *frames);
     if (!frames)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for frames", name_of(item));
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for frames", item->task.path);
     *frames = (struct qv_job_frames){ .users = 1 };
     const qv_status status = fill_frames(job, item, frames, first, left < most ? left : most, err);
     if (!status)

@@ -2,11 +2,14 @@
 /* Decides who decodes a job's clips, by a table and by numbers alone: no lock, no thread. */
 #include "who_decodes.h"
 
+#include "more.h"
+
 #include <string.h>
 
 enum {
     GPU_READERS = 12, /* keep an H200's decoders busy */
-    GPU_CORES = 2     /* cores for each of these clips, so that they do not wait */
+    GPU_CORES = 2,    /* cores for each of these clips, so that they do not wait */
+    UNKNOWN = 4       /* times as many clips are worth opening it while their codec is unknown */
 };
 
 /* Cores beyond GPU_CORES for each of a GPU's clips decode further clips. With fewer, these would
@@ -38,10 +41,11 @@ qv_job_threads_of(int cores, size_t clips)
 }
 
 bool
-qv_job_wants_gpus(const struct qv_job_lanes *lanes, const char *codec, size_t waiting)
+qv_job_wants_gpus(int readers, const char *codec, size_t waiting)
 {
-    const bool is_decoded_there = !strcmp(codec, "h264") || !strcmp(codec, "hevc");
-    return is_decoded_there && waiting >= (size_t)lanes->gpu;
+    const size_t at_least = (size_t)(readers ? readers : GPU_READERS);
+    const bool is_decoded_there = codec && (!strcmp(codec, "h264") || !strcmp(codec, "hevc"));
+    return codec ? is_decoded_there && waiting >= at_least : waiting >= UNKNOWN * at_least;
 }
 
 /* By the option. With QV_DECODE_AUTO the CPU decodes, and the clip may know a reason of its own. A

@@ -24,10 +24,6 @@ bool qv_job_lane_may_read(const struct qv_job_lanes *lanes, int lane, bool on_gp
  * few; else 1, since then a clip per core is decoded at once. */
 int qv_job_threads_of(int cores, size_t clips);
 
-/* Returns whether GPUs are worth opening unasked: for a clip that they can decode, and if further
- * sources wait for all of their readers, since less would be done before they are ready. */
-bool qv_job_wants_gpus(const struct qv_job_lanes *lanes, const char *codec, size_t waiting);
-
 /* What a reader knows when it opens a clip. The first case that holds decides. */
 enum qv_job_case {
     QV_JOB_CLIP_ASKS,    /* the job has no GPU to give, or the clip has options of its own */

@@ -271,7 +271,7 @@ WRAPPER(tool_fail, int, (qv_status status, const qv_error *err))
 
 /* What was wrong with a clip; status and text are the job's. */
 WRAPPER(tool_reasons_lose, void,
-        (struct tool_reasons * r, const struct tool_options *o, const char *clip, const char *key,
+        (struct tool_reasons * r, const struct tool_results *to, const char *clip, const char *key,
          qv_status status, const char *words))
 {
     complaint.status = status;
@@ -324,9 +324,8 @@ encode(const char *backend, qv_decoder *decoder, struct made *made, qv_error *er
     const struct tool_options o = { .backend = backend,
                                     .dtype = QV_F32,
                                     .threads = 2,
-                                    .json = true,
-                                    .json_file = log_file,
-                                    .quiet = true,
+                                    .n_devices = 1,
+                                    .to = { .json = true, .json_file = log_file, .quiet = true },
                                     .model = QV_GOLDEN "/qwen3_vl_moe",
                                     .output = tokens_file,
                                     .drawing = image_file,

@@ -19,7 +19,7 @@ pixels         include src
 ipc            include src
 clips          include src src/files/installed.h ipc pixels
 decoder        include src ipc pixels
-job            include src src/files src/model/feeder.h cache/writer.h clips/decoders.h clips/option_list.h
+job            include src src/files src/model/feeder.h cache/writer.h clips/decoders.h clips/option_list.h clips/task.h
 cache          include src src/files clips/option_list.h
 tools/command  include src src/files src/engine src/conv3d src/towers src/model cache/open.h cache/writer.h clips/decoders.h clips/make_clip.h clips/option_list.h clips/options.inc job/more.h
 tools/bench    include src src/files src/engine src/conv3d src/towers src/model tools/command

@@ -11,6 +11,8 @@ cd "$(dirname "$0")/.."
 
 # A list, a file that may name its entries, and why.
 table='
+clips/options.inc clips/task.c              makes of them what is to be done with a clip
+clips/options.inc clips/task.h              is what is to be done
 clips/options.inc clips/choose.c            decides which frames are read, and at which size
 clips/options.inc clips/qwen_vl_utils.c     does so by the rules of qwen-vl-utils
 clips/options.inc clips/sampling.c          does so by the rules of transformers

@@ -53,7 +53,7 @@ run_slowly(void *user, double *ms, qv_error *err)
 static int
 time_three(double takes_s, double budget_s, int *runs)
 {
-    const struct tool_options o = { .budget = budget_s, .repeats = 5, .quiet = true };
+    const struct tool_options o = { .budget = budget_s, .repeats = 5, .to.quiet = true };
     const struct bench b = { .o = &o, .name = "tower", .began_s = now_s };
     struct slow slow[3] = { { takes_s, 0 }, { takes_s, 0 }, { takes_s, 0 } };
     struct bench_run works[4] = { { .work = run_slowly, .user = &slow[0] },

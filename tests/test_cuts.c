@@ -299,10 +299,11 @@ TEST(bounds_are_timestamps)
         const qv_outcome info = { .source_frames = 1000, .source_fps = *one };
         for (int64_t i = 0; i < 1000; i++) {
             const double at = (double)i / *one;
-            const qv_clip_options cuts[] = { { .start_s = at },
-                                             { .start_s = nextafter(at, INFINITY) },
+            const double after = nextafter(at, INFINITY);
+            const struct qvm_task cuts[] = { { .start_s = at, .end_s = INFINITY },
+                                             { .start_s = after, .end_s = INFINITY },
                                              { .end_s = at },
-                                             { .end_s = nextafter(at, INFINITY) } };
+                                             { .end_s = after } };
             const int64_t first[] = { i, i + 1, 0, 0 }, n[] = { 1000 - i, 999 - i, i, i + 1 };
             for (size_t c = i ? 0 : 3; c < LENGTH(cuts); c++) {
                 int64_t from = -1, frames = -1;
@@ -325,9 +326,12 @@ TEST(sampling_is_of_the_cut)
         qv_outcome alone = { .source_frames = 333, .source_fps = 25, .source_height = 64 };
         part.source_width = alone.source_width = 96;
         int64_t *cut = NULL, *whole = NULL;
-        const qv_clip_options o = { .start_s = 4, .end_s = 17.32 }, none = { .fps = 0 };
-        assert_int_equal(qvm_choose("clip", &p, &o, &part, &cut, NULL), QV_OK);
-        assert_int_equal(qvm_choose("clip", &p, &none, &alone, &whole, NULL), QV_OK);
+        const qv_clip_options o = { .start_s = 4, .end_s = 17.32 };
+        struct qvm_task cuts, takes_all;
+        assert_int_equal(qvm_task_make("clip", NULL, &p, &o, &cuts, NULL), QV_OK);
+        assert_int_equal(qvm_task_make("clip", NULL, &p, NULL, &takes_all, NULL), QV_OK);
+        assert_int_equal(qvm_choose(&cuts, &part, &cut, NULL), QV_OK);
+        assert_int_equal(qvm_choose(&takes_all, &alone, &whole, NULL), QV_OK);
         assert_int_equal(part.first_frame, 100);
         assert_int_equal(part.cut_frames, 333);
         assert_int_equal(part.source_frames, 1000);

@@ -633,7 +633,8 @@ TEST(test_long_list)
                                     .model = QV_GOLDEN "/qwen3_vl",
                                     .out = temp_path("long"),
                                     .list = temp_path("list"),
-                                    .quiet = true,
+                                    .n_devices = 1,
+                                    .to.quiet = true,
                                     .clip = { .decoder = decoder, .max_pixels = 12 * 32 * 32 } };
     assert_int_equal(tool_cache_fill(&o), 0);
     assert_int_equal(decoder->gpus->at[0].now.given, LONG);
@@ -658,7 +659,8 @@ TEST(test_files)
             .model = QV_GOLDEN "/qwen3_vl",
             .output = temp_path(i ? i > 1 ? "g" : "a" : "c"),
             .output_dtype = QV_F32,
-            .quiet = true,
+            .n_devices = 1,
+            .to.quiet = true,
             .clip = { .decoder = decoder, .decode = decode[i], .max_pixels = 12 * 32 * 32 },
             .arguments = clips,
             .n_arguments = 2

@@ -78,7 +78,9 @@ TEST(choices_are_the_packages)
         const qv_preprocess p = preset(patch);
         int64_t *indices = NULL, hash = 0;
         qv_error err = { QV_OK, "" };
-        const qv_status status = qvm_choose("clip", &p, &o, &info, &indices, &err);
+        struct qvm_task task;
+        qv_status status = qvm_task_make("clip", &p, &p, &o, &task, &err);
+        status = status ? status : qvm_choose(&task, &info, &indices, &err);
         if ((status != QV_OK) != json_is_null(made))
             fail_msg("row %zu: status %d (%s)", i, (int)status, err.text);
         if (!info.is_image)
@@ -144,7 +146,9 @@ TEST(words_say_what_is_wrong)
         o.like = QV_LIKE_QWEN_VL_UTILS;
         int64_t *indices = NULL;
         qv_error err = { QV_OK, "" };
-        assert_int_equal(qvm_choose("clip", &p, &o, &info, &indices, &err), bad[i].status);
+        struct qvm_task task;
+        assert_int_equal(qvm_task_make("clip", &p, &p, &o, &task, &err), QV_OK);
+        assert_int_equal(qvm_choose(&task, &info, &indices, &err), bad[i].status);
         if (!strstr(err.text, bad[i].words))
             fail_msg("\"%s\" is not in \"%s\"", bad[i].words, err.text);
         free(indices);
@@ -286,7 +290,10 @@ TEST(images_have_their_own_bounds)
                                   .source_width = (int)sizes[i][1] };
         const qv_clip_options none = { .like = QV_LIKE_QWEN_VL_UTILS };
         int64_t height = 0, width = 0;
-        assert_int_equal(qvm_qwen_vl_utils.size(&info, &p, &none, &height, &width, NULL), QV_OK);
+        struct qvm_task task;
+        assert_int_equal(qvm_task_make("clip", &p, &p, &none, &task, NULL), QV_OK);
+        assert_int_equal(qvm_qwen_vl_utils.size(&info, &task.image, &task, &height, &width, NULL),
+                         QV_OK);
         assert_int_equal(height, sizes[i][2]);
         assert_int_equal(width, sizes[i][3]);
     }

@@ -37,14 +37,14 @@ check_sampled(const qvm_rules *rules, const sampled *cases, size_t n_cases)
 {
     for (const sampled *c = cases; c < cases + n_cases; c++) {
         const qv_outcome info = { .cut_frames = c->total, .source_fps = c->source_fps };
-        const qv_clip_options o = { .num_frames = c->num_frames };
+        const struct qvm_task t = { .num_frames = c->num_frames };
         qv_preprocess p = qv_preprocess_default(false);
         p.fps = c->fps;
         p.min_frames = c->least;
         p.max_frames = c->most;
         p.max_duration = 300;
         int64_t indices[1024], n = 0;
-        assert_ok(rules->count(&info, &p, &o, &n, ERR));
+        assert_ok(rules->count(&info, &p, &t, &n, ERR));
         assert_int_equal(n, c->n);
         rules->fill(&info, &p, n, indices);
         assert_int_equal(hash_numbers(indices, n), c->hash);
@@ -138,7 +138,7 @@ TEST(test_sample_by_seconds)
 /* A whole clip lasts as long as its packets: an ulp less than 2 s is one sample less. */
 TEST(test_sample_by_duration)
 {
-    const qv_clip_options o = { .fps = 0 };
+    const struct qvm_task t = { .num_frames = 0 };
     qv_preprocess p = qv_preprocess_default(false);
     int64_t n = 0;
     p.fps = 2;
@@ -148,7 +148,7 @@ TEST(test_sample_by_duration)
                                   .cut_frames = 50,
                                   .source_fps = 25,
                                   .duration_s = nextafter(2, 0) };
-        assert_ok(qvm_glm4v.count(&info, &p, &o, &n, ERR));
+        assert_ok(qvm_glm4v.count(&info, &p, &t, &n, ERR));
         assert_int_equal(n, 4); /* of 3 samples the last one comes again */
         int64_t at[4];
         qvm_glm4v.fill(&info, &p, n, at);
@@ -190,7 +190,9 @@ TEST(test_sampling_refuses)
         p.min_frames = 1;
         p.max_frames = c->max_frames;
         int64_t n = 7;
-        expect_error(QV_EINVAL, c->words, c->rules->count(&info, &p, &c->o, &n, ERR));
+        struct qvm_task t;
+        assert_ok(qvm_task_make("clip", NULL, &p, &c->o, &t, ERR));
+        expect_error(QV_EINVAL, c->words, c->rules->count(&info, &t.video, &t, &n, ERR));
         assert_true(n == 7 || c->rules == &qvm_qwen2_vl);
     }
 }
@@ -307,9 +309,9 @@ TEST(test_cap_pixels)
                                   .temporal_patch_size = 2,
                                   .merge_size = 2,
                                   .processor = one->processor };
-        const qv_clip_options o = { .cap_pixels = one->cap };
+        const struct qvm_task t = { .cap_pixels = one->cap };
         int64_t height = 0, width = 0;
-        assert_ok(qvm_qwen3_vl.size(&info, &p, &o, &height, &width, ERR));
+        assert_ok(qvm_qwen3_vl.size(&info, &p, &t, &height, &width, ERR));
         assert_int_equal(height, one->height);
         assert_int_equal(width, one->width);
     }

@@ -52,10 +52,10 @@ left_at(struct tool_job_progress *p, int64_t done, double s)
 /* The time left is by the rate of recent clips, without what the first clip took. */
 TEST(the_time_left_is_by_recent_clips)
 {
-    const struct tool_options o = { .json = true, .json_file = "progress.json" };
+    const struct tool_results to = { .json = true, .json_file = "progress.json" };
     struct tool_job_progress p;
     now = (qv_job_progress){ .decoders = 1, .devices = 1, .sinks = 1, .limit = "device" };
-    tool_job_progress_begin(&p, 100, &o);
+    tool_job_progress_begin(&p, 100, &to);
     p.shown_s += 1e9; /* no lines, only records */
     assert_true(left_at(&p, 0, 5) == -1);
     assert_true(left_at(&p, 2, 20) == -1); /* the model's first chunk, and two clips in it */
@@ -69,10 +69,10 @@ TEST(the_time_left_is_by_recent_clips)
 /* A device that hardly waits limits, however busy the decoders beside it are. */
 TEST(what_limits_is_what_limits_now)
 {
-    const struct tool_options o = { .json = true, .json_file = "progress.json" };
+    const struct tool_results to = { .json = true, .json_file = "progress.json" };
     struct tool_job_progress p;
     now = (qv_job_progress){ .decoders = 2, .devices = 1, .sinks = 1, .limit = "decoding" };
-    tool_job_progress_begin(&p, 100, &o);
+    tool_job_progress_begin(&p, 100, &to);
     p.shown_s += 1e9;
     json_decref(progress_at(&p, 1, 10));
     now.decode_s = 20;

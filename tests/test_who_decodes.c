@@ -4,6 +4,7 @@
 
 #include "test.h"
 
+#include "more.h"
 #include "who_decodes.h"
 
 TEST(readers_are_counted)
@@ -55,11 +56,12 @@ TEST(few_clips_have_a_thread_per_core)
 
 TEST(gpus_are_opened_for_many_clips)
 {
-    const struct qv_job_lanes lanes = { .gpu = 12 };
-    assert_true(qv_job_wants_gpus(&lanes, "h264", 12));
-    assert_true(qv_job_wants_gpus(&lanes, "hevc", 100));
-    assert_false(qv_job_wants_gpus(&lanes, "hevc", 11));
-    assert_false(qv_job_wants_gpus(&lanes, "png", 100));
+    assert_true(qv_job_wants_gpus(12, "h264", 12));
+    assert_true(qv_job_wants_gpus(12, "hevc", 100));
+    assert_false(qv_job_wants_gpus(12, "hevc", 11));
+    assert_false(qv_job_wants_gpus(12, "png", 100));
+    assert_true(qv_job_wants_gpus(0, NULL, 48)); /* before a clip was opened */
+    assert_false(qv_job_wants_gpus(0, NULL, 47));
 }
 
 static struct qv_job_choice

@@ -15,33 +15,26 @@
 qv_status
 bench_open(struct bench *b, qv_error *err)
 {
-    const qv_status status = tool_open_context(b->o, &b->ctx, err);
-    if (!status)
-        qv_context_get_info(b->ctx, &b->info);
-    return status;
+    return tool_open_context(b->o, b->o->devices[0], &b->ctx, &b->info, err);
 }
 
 qv_status
 bench_open_model(struct bench *b, qv_model **model, qv_model_info *info, qv_error *err)
 {
-    qv_status status = bench_open(b, err);
-    if (!status)
-        status = tool_load_model(b->o, b->ctx, b->o->model, false, model, err);
-    if (!status)
-        qv_model_get_info(*model, info);
-    return status;
+    const qv_status status = bench_open(b, err);
+    return status ? status : tool_load_model(b->o, b->ctx, b->o->model, false, model, info, err);
 }
 
 bool
 bench_talks(const struct bench *b)
 {
-    return !b->o->json || b->o->json_file;
+    return !b->o->to.json || b->o->to.json_file;
 }
 
 void
 bench_close(struct bench *b)
 {
-    if (b->scattered && !b->o->quiet)
+    if (b->scattered && !b->o->to.quiet)
         tool_say("bench %s: %lld of %lld times are not reliable: their p90 is up to %.1f times the "
                  "median, so something else was using this machine",
                  b->name, (long long)b->scattered, (long long)b->timed, b->most_scatter);
@@ -154,7 +147,7 @@ bench_next(struct bench *b)
                  (long long)b->parts_done, (long long)b->parts);
         return false;
     }
-    if (b->parts_done++ && !b->o->quiet && left_s >= LONG_S && now_s - b->told_s >= every_s) {
+    if (b->parts_done++ && !b->o->to.quiet && left_s >= LONG_S && now_s - b->told_s >= every_s) {
         b->told_s = now_s;
         tool_say("bench %s: %lld of %lld timed, about %s to go", b->name,
                  (long long)b->parts_done - 1, (long long)b->parts, duration(left_s, text));
@@ -192,7 +185,7 @@ tell_duration(const struct bench *b, double seconds)
     char text[32];
     const double left_s = b->began_s + b->o->budget - qv_seconds();
     seconds = b->o->budget > 0 && left_s < seconds ? left_s : seconds;
-    if (seconds >= LONG_S && !b->o->quiet)
+    if (seconds >= LONG_S && !b->o->to.quiet)
         tool_say("bench %s: the next part takes about %s", b->name, duration(seconds, text));
 }
 
@@ -341,7 +334,7 @@ bench_emit(struct bench *b, const struct bench_record *r, qv_error *err)
     b->timed += !r->computed;
     b->scattered += scatter > 0;
     b->most_scatter = scatter > b->most_scatter ? scatter : b->most_scatter;
-    qv_status status = b->o->json ? tool_emit_json(b->o, record_json(b, r), err) : QV_OK;
+    qv_status status = b->o->to.json ? tool_emit_json(&b->o->to, record_json(b, r), err) : QV_OK;
     json_decref(r->extras);
     return status;
 }

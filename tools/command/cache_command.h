@@ -11,11 +11,11 @@
 qv_status tool_cache_list(const struct tool_options *o, struct tool_list *list, qv_error *err);
 /* Reports the damaged parts of a cache; NULL: nothing to report. */
 void tool_cache_tell_damage(const qv_cache *cache);
-/* Adds each line to the fill, with one warning for all clips whose files are gone. wanted is
- * [list->n], or NULL. */
-struct qv_cache_fill;
-qv_status tool_cache_add_list(struct qv_cache_fill *fill, const struct tool_list *list,
-                              bool *wanted, int64_t *n_wanted, qv_error *err);
+/* Opens a fill and adds each line to it, with one warning for all clips whose files are gone.
+ * wanted is [list->n], or NULL; *n_wanted begins as 0. */
+qv_status tool_cache_find_work(const char *dir, const qv_cache_fill_options *options,
+                               const struct tool_list *list, bool *wanted, int64_t *n_wanted,
+                               qv_cache_fill **out, qv_error *err);
 /* Returns what is not compared of a clip's file. */
 qv_cache_trust tool_cache_trust(const struct tool_options *o);
 
@@ -23,12 +23,6 @@ int tool_cache_remove_keys(const struct tool_options *o, const char *const *keys
 /* ---- estimate.c ------------------------------------------------------------------------------ */
 
 int tool_cache_estimate(const struct tool_options *o);
-
-/* The rules by which frames are chosen: a model's numbers, or those of the published files. */
-struct tool_rules {
-    qv_preprocess image, video;
-};
-struct tool_rules tool_rules_of(const qv_model_info *model); /* NULL: the published numbers */
 
 /* Runs `info --list`: reports the sums. model is NULL, or the model that would make the tokens.
  * Returns an exit code. */

@@ -110,7 +110,7 @@ add_failures(const struct tool_options *o, const qv_cache *c, const qv_cache_inf
 {
     qv_status s = QV_OK;
     struct tool_reasons reasons = { .n = 0 };
-    struct tool_options to_file = *o;
+    struct tool_results to_file = o->to;
     to_file.json = false; /* it has them all in one record */
     for (int64_t i = 0; i < in->n_ok + in->n_failed && in->n_failed && !s; i++) {
         qv_cache_item item;
@@ -129,8 +129,8 @@ add_failures(const struct tool_options *o, const qv_cache *c, const qv_cache_inf
     if (!s && *reasons.lost.text)
         s = qv_fail(err, QV_EIO, "%s", reasons.lost.text);
     *reasons.lost.text = 0; /* the caller prints it */
-    if (!o->json)
-        tool_reasons_tell(&reasons, o);
+    if (!o->to.json)
+        tool_reasons_tell(&reasons, &o->to);
     free(reasons.at);
     return s;
 }
@@ -225,7 +225,7 @@ status(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in,
     if (o->list)
         tool_json_add(&j, "missing:I changed:I gone:I", n[QV_CACHE_MISSING], n[QV_CACHE_CHANGED],
                       n[QV_CACHE_SOURCE_GONE]);
-    return tool_show(o, j, status_text, err);
+    return tool_show(&o->to, j, status_text, err);
 }
 
 VERB(status)
@@ -254,15 +254,15 @@ keys(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in, i
         qv_cache_item item;
         json_t *record = NULL;
         s = qv_cache_at(c, i, &item, err);
-        if (!s && !o->json && !item.status)
+        if (!s && !o->to.json && !item.status)
             print_key(item.key);
-        if (s || !o->json)
+        if (s || !o->to.json)
             continue;
         s = read_record(c, i, &record, err);
         if (s)
             break;
         tool_json_add(&record, "part:t tokens:I", item.part, item.rows);
-        s = tool_show(o, record, "", err);
+        s = tool_show(&o->to, record, "", err);
     }
     return s;
 }
@@ -344,7 +344,7 @@ check(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in, 
     const char **bad = o->repair ? calloc((size_t)n + 1, sizeof *bad) : NULL;
     int64_t n_bad = 0, n_wrong = 0, superseded;
     qv_status s = !o->repair || bad ? QV_OK : qv_fail(err, QV_ENOMEM, "no memory for keys");
-    tool_progress_begin(&bar, "checking", n, o->quiet);
+    tool_progress_begin(&bar, "checking", n, o->to.quiet);
     bar.unit = "keys";
     for (int64_t i = 0; i < n && !s; i++) {
         qv_error why = { 0 };
@@ -363,14 +363,14 @@ check(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in, 
         tool_progress_show(&bar, i + 1);
     }
     tool_progress_end(&bar, n);
-    tool_reasons_tell(&reasons, o);
+    tool_reasons_tell(&reasons, &o->to);
     json_t *damaged = damage_json(c, &superseded);
     *code = n_bad || superseded < in->n_damaged ? TOOL_FAILED : TOOL_DONE;
     json_t *j = tool_json("cache:t keys:I bad:I parts:I damaged_superseded:I damaged:o text:o",
                           o->out, n, n_bad, in->n_parts, superseded, damaged,
                           tool_json("stay:b", n_bad && !o->repair));
     if (!s)
-        s = tool_show(o, j,
+        s = tool_show(&o->to, j,
                       "{cache}: {keys} key{keys|s} in {parts} part{parts|s}: {bad} bad "
                       "key{bad|s}, {damaged|n} damaged part{damaged|s}"
                       "[damaged_superseded?, {damaged_superseded} of them superseded (qwenvit "

@@ -30,7 +30,7 @@ report(const struct tool_options *o, const qv_cache_pruned *n, qv_error *err)
                           o->out, o->dry_run, n->records, n->keys, n->missing, n->rewritten,
                           n->removed, n->broken, n->left, n->freed, n->beside, n->stopped);
     return tool_show(
-        o, j,
+        &o->to, j,
         "{cache}: {records} record{records|s} [dry_run?would be ]removed, among them all of "
         "{keys} key{keys|s}; {rewritten} part{rewritten|s} [dry_run?would be ]rewritten, "
         "{removed} removed, {damaged} damaged removed; {freed_bytes|GB} [dry_run?would be ]freed, "
@@ -70,7 +70,7 @@ remove_from(const struct tool_options *o, qv_cache_prune_options options, qv_err
     options.go_on = go_on;
     options.user = &bar;
     tool_signals_defer();
-    tool_progress_begin(&bar, "pruning", 0, o->quiet);
+    tool_progress_begin(&bar, "pruning", 0, o->to.quiet);
     bar.unit = "parts";
     qv_status s = qv_cache_prune(o->out, &options, &n, err);
     tool_bar_end();

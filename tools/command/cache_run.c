@@ -85,7 +85,7 @@ tell(void *user, const char *key, qv_status status, const char *words)
     struct run *r = user;
     pthread_mutex_lock(&r->lock);
     if (key)
-        tool_reasons_lose(&r->failures, r->o, NULL, key, status, words);
+        tool_reasons_lose(&r->failures, &r->o->to, NULL, key, status, words);
     else
         tool_complain("%s", words);
     pthread_mutex_unlock(&r->lock);
@@ -102,13 +102,17 @@ go_on(void *user, qv_job *job)
 }
 
 qv_status
-tool_cache_add_list(qv_cache_fill *fill, const struct tool_list *list, bool *wanted,
-                    int64_t *n_wanted, qv_error *err)
+tool_cache_find_work(const char *dir, const qv_cache_fill_options *options,
+                     const struct tool_list *list, bool *wanted, int64_t *n_wanted,
+                     qv_cache_fill **out, qv_error *err)
 {
     const char *gone = NULL;
     qv_cache_fill_counts n = { .gone = 0 };
-    qv_status s = QV_OK;
-    *n_wanted = 0;
+    qv_status s = qv_cache_fill_open(dir, options, out, err);
+    if (s)
+        return s;
+    qv_cache_fill *fill = *out;
+    tool_cache_tell_damage(qv_cache_fill_there(fill));
     for (size_t i = 0; i < list->n && !s; i++) {
         const struct tool_entry *entry = &list->at[i];
         bool is_wanted = false;
@@ -146,10 +150,7 @@ find_work(struct run *r, qv_error *err)
                                             .told = tell,
                                             .go_on = go_on,
                                             .user = r };
-    qv_status s = qv_cache_fill_open(r->o->out, &options, &r->fill, err);
-    if (!s)
-        tool_cache_tell_damage(qv_cache_fill_there(r->fill));
-    return s ? s : tool_cache_add_list(r->fill, &r->list, NULL, &r->n_wanted, err);
+    return tool_cache_find_work(r->o->out, &options, &r->list, NULL, &r->n_wanted, &r->fill, err);
 }
 
 /* ---- the run --------------------------------------------------------------------------------- */
@@ -169,7 +170,7 @@ report(const struct run *r, const qv_cache_fill_counts *n, qv_error *err)
                   !strcmp(limit, "sink") ? "writing" : limit);
     tool_json_add_rates(&j, "", n->frames, n->tokens, n->seconds, r->devices.load_s);
     return tool_show(
-        r->o, j,
+        &r->o->to, j,
         "{cache}: {done} done, {tokens} tokens, {failed} failed; {there} were there, "
         "{failed_before} had failed before[failed_before? (--retry-failed)][damaged?; "
         "{damaged} clip{damaged|s} of the done with damaged frames]\n"
@@ -183,11 +184,11 @@ static int
 run_fill(struct run *r, qv_error *err)
 {
     qv_cache_fill_counts n;
-    tool_job_progress_begin(&r->progress, r->n_wanted, r->o);
+    tool_job_progress_begin(&r->progress, r->n_wanted, &r->o->to);
     qv_status s = qv_cache_fill_end(r->fill, r->devices.models, r->devices.n, err);
     tool_bar_end();
     qv_cache_fill_get_counts(r->fill, &n);
-    tool_reasons_tell(&r->failures, r->o);
+    tool_reasons_tell(&r->failures, &r->o->to);
     r->job_s = n.seconds;
     if (s) /* a disk that fails now is not bad input */
         return tool_fail(s == QV_EIO ? QV_EBACKEND : s, err);
@@ -214,17 +215,14 @@ run_all(struct run *r, qv_error *err)
 int
 tool_cache_fill(const struct tool_options *o)
 {
-    struct run r = { .o = o };
+    struct run r = { .o = o, .lock = PTHREAD_MUTEX_INITIALIZER };
     qv_error err = { 0 };
     if (tool_check_sources(o, "cache fill"))
         return TOOL_USAGE;
     if (o->dry_run)
         return tool_cache_estimate(o);
     tool_signals_defer();
-    if (pthread_mutex_init(&r.lock, NULL))
-        return tool_fail(qv_fail(&err, QV_ENOMEM, "no lock can be made"), &err);
     const int code = run_all(&r, &err);
-    pthread_mutex_destroy(&r.lock);
     qv_cache_fill_close(&r.fill);
     tool_list_free(&r.list);
     tool_devices_close(&r.devices);

@@ -25,7 +25,7 @@ static const char tensors_text[] =
     "  tensors    {text.named|\n             }[text.more?\n             and {text.more} more]\n";
 
 static qv_status
-describe_tensors(const struct tool_options *o, const char *path, qv_error *err)
+describe_tensors(const struct tool_results *to, const char *path, qv_error *err)
 {
     struct qv_safetensors *f = NULL;
     const qv_status s = qv_safetensors_open(path, &f, err);
@@ -59,7 +59,7 @@ describe_tensors(const struct tool_options *o, const char *path, qv_error *err)
                           records != NULL, n, bytes, keys, records ? records->bytes : 0, about,
                           tool_json("named:o more:I", named, n > MOST_NAMED ? n - MOST_NAMED : 0));
     qv_safetensors_close(&f);
-    return tool_show(o, j, tensors_text, err);
+    return tool_show(to, j, tensors_text, err);
 }
 
 /* ---- tar ------------------------------------------------------------------------------------- */
@@ -84,26 +84,26 @@ count(void *user, const char *name, int64_t offset, int64_t bytes, qv_error *err
 }
 
 static qv_status
-describe_tar(const struct tool_options *o, const char *path, qv_error *err)
+describe_tar(const struct tool_results *to, const char *path, qv_error *err)
 {
     struct contents c = { 0 };
     const qv_status s = tool_tar_visit(path, count, &c, err);
     return s ? s
              : tool_show(
-                   o, tool_json("file:t files:I clips:I bytes:f", path, c.files, c.media, c.bytes),
+                   to, tool_json("file:t files:I clips:I bytes:f", path, c.files, c.media, c.bytes),
                    "{file}: a tar file of {files} file{files|s}; {clips} have the ending of a "
                    "clip or image, {bytes|GB} (qwenvit list makes a list of them)\n",
                    err);
 }
 
 bool
-tool_describe(const struct tool_options *o, const char *path, qv_status *status, qv_error *err)
+tool_describe(const struct tool_results *to, const char *path, qv_status *status, qv_error *err)
 {
     const size_t n = strlen(path);
     const bool is_tensors = n > 12 && !strcmp(path + n - 12, ".safetensors");
     const bool is_tar = !is_tensors && tool_tar_is(path);
-    *status = is_tensors ? describe_tensors(o, path, err)
-              : is_tar   ? describe_tar(o, path, err)
+    *status = is_tensors ? describe_tensors(to, path, err)
+              : is_tar   ? describe_tar(to, path, err)
                          : QV_OK;
     return is_tensors || is_tar;
 }

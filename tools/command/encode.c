@@ -14,13 +14,12 @@
 #include "engine/context.h"
 #include "error.h"
 #include "files/atomic_file.h"
+#include "files/json.h"
+#include "job/more.h"
 #include "list.h"
 #include "path.h"
 
-enum {
-    SINKS = 4,
-    MANY_CLIPS = 48 /* are worth opening a GPU's decoders before the first clip's codec is known */
-};
+enum { SINKS = 4 };
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
@@ -28,12 +27,9 @@ enum {
 static char *
 name_in(const char *folder, const char *key)
 {
-    const size_t size = strlen(folder) + strlen(key) + sizeof "/.safetensors";
-    char *path = malloc(size);
-    if (path)
-        snprintf(path, size, "%s%s%s.safetensors", folder,
-                 folder[strlen(folder) - 1] == '/' ? "" : "/", key);
-    return path;
+    const char *slash = folder[strlen(folder) - 1] == '/' ? "" : "/";
+    char *path = NULL;
+    return asprintf(&path, "%s%s%s.safetensors", folder, slash, key) < 0 ? NULL : path;
 }
 
 /* Returns whether OUT is a folder, which is made if it is not there. */
@@ -44,8 +40,9 @@ is_folder(const struct tool_options *o, const struct tool_list *list)
     return o->list || list->n > 1 || list->has_folders || o->output[n - 1] == '/';
 }
 
+/* Fails if an output is a clip, the list, a file of the model, or another output. */
 static qv_status
-name_outputs(const struct tool_options *o, const struct tool_list *list,
+name_outputs(const struct tool_options *o, const struct tool_list *list, char **paths,
              struct tool_output *outputs, qv_error *err)
 {
     const bool folder = is_folder(o, list) || tool_is_folder(o->output);
@@ -56,26 +53,12 @@ name_outputs(const struct tool_options *o, const struct tool_list *list,
         outputs[i].clip = entry->path;
         outputs[i].key = o->list ? entry->key : NULL;
         outputs[i].own = entry->own;
-        outputs[i].path = folder ? name_in(o->output, entry->key) : strdup(o->output);
-        if (!outputs[i].path)
+        outputs[i].path = paths[i] = folder ? name_in(o->output, entry->key) : strdup(o->output);
+        if (!paths[i])
             return qv_fail(err, QV_ENOMEM, "no memory for the names of %zu outputs", list->n);
     }
-    return status;
-}
-
-/* Fails if an output is a clip, the list, a file of the model, or another output. */
-static qv_status
-check_outputs(const struct tool_options *o, const struct tool_list *list,
-              const struct tool_output *outputs, size_t n, qv_error *err)
-{
-    const char **names = malloc((n + 1) * sizeof *names);
-    if (!names)
-        return qv_fail(err, QV_ENOMEM, "no memory for the names of %zu outputs", n);
-    for (size_t i = 0; i < n; i++)
-        names[i] = outputs[i].path;
-    const qv_status status = tool_check_list_outputs(o, list, names, n, err);
-    free(names);
-    return status;
+    return status ? status
+                  : tool_check_list_outputs(o, list, (const char *const *)paths, list->n, err);
 }
 
 /* Makes OUT, which is a folder for several clips, if it does not exist. */
@@ -120,24 +103,22 @@ tool_devices_open(const struct tool_options *o, int64_t n_clips, struct tool_dev
                   qv_error *err)
 {
     const double began_s = qv_seconds();
-    const size_t most = o->all_devices ? TOOL_MOST_DEVICES : o->n_devices ? o->n_devices : 1;
-    const bool opens_decoders =
-        o->clip.decoder && o->clip.decode == QV_DECODE_AUTO && n_clips >= MANY_CLIPS;
+    const bool opens_decoders = o->clip.decoder && o->clip.decode == QV_DECODE_AUTO &&
+                                qv_job_wants_gpus(0, NULL, (size_t)n_clips);
+    qv_model_info info;
     qv_status status = QV_OK;
-    for (; d->n < most && !status; d->n++) {
-        struct tool_options one = *o;
-        one.device = o->all_devices ? (int64_t)d->n : o->n_devices ? o->devices[d->n] : o->device;
-        status = tool_open_context(&one, &d->contexts[d->n], err);
+    for (; d->n < o->n_devices && !status; d->n++) {
+        status = tool_open_context(o, o->devices[d->n], &d->contexts[d->n], &d->infos[d->n], err);
         if (status == QV_ENODEVICE && o->all_devices && d->n) {
             status = QV_OK; /* the last device was the one before */
             break;
         }
         if (status)
             break;
-        qv_context_get_info(d->contexts[d->n], &d->infos[d->n]);
         if (opens_decoders)
             open_decoders(o, d, d->n, false);
-        status = tool_load_model(o, d->contexts[d->n], o->model, false, &d->models[d->n], err);
+        status =
+            tool_load_model(o, d->contexts[d->n], o->model, false, &d->models[d->n], &info, err);
     }
     for (size_t i = 0; i < d->n && opens_decoders && !status; i++)
         open_decoders(o, d, i, true);
@@ -162,29 +143,26 @@ go_on(void *user, qv_job *job)
 static qv_status
 open_job(struct tool_encoder *e, const struct tool_devices *d, qv_error *err)
 {
-    const struct tool_options *o = e->o;
-    const bool one = e->n == 1 && !o->list;
     const qv_job_options options = { .sink = tool_sink(e),
-                                     .output = tool_output_dtype(e),
-                                     .decoders = one ? 1 : 0,
-                                     .sinks = one ? 1 : SINKS,
-                                     .chunk_rows = o->chunk_rows,
-                                     .alone = one,
-                                     .keep_frames = o->drawing,
-                                     .hidden = o->hidden,
+                                     .output = e->dtype,
+                                     .decoders = e->many ? 0 : 1,
+                                     .sinks = e->many ? SINKS : 1,
+                                     .chunk_rows = e->chunk_rows,
+                                     .alone = !e->many,
+                                     .keep_frames = e->drawing,
+                                     .hidden = e->hidden,
                                      .clip = e->clip,
-                                     .go_on = one ? NULL : go_on };
+                                     .go_on = e->many ? go_on : NULL };
     return qv_job_open(d->models, d->n, &options, &e->job, err);
 }
 
 static qv_status
 run_job(struct tool_encoder *e, qv_error *err)
 {
-    const bool many = e->n > 1 || e->o->list;
     qv_status status = QV_OK;
     const double began_s = qv_seconds();
-    tool_job_progress_begin(&e->progress, (int64_t)e->n, e->o);
-    if (many) {
+    tool_job_progress_begin(&e->progress, (int64_t)e->n, &e->to);
+    if (e->many) {
         tool_signals_defer();
         go_on(e, e->job); /* the first record comes at once */
     }
@@ -215,26 +193,24 @@ encode_with(struct tool_encoder *e, const struct tool_devices *d, qv_error *err)
     e->context = d->infos[0];
     e->load_s = d->load_s;
     qv_model_get_info(d->models[0], &e->model);
-    if (pthread_mutex_init(&e->lock, NULL))
-        return tool_fail(qv_fail(err, QV_ENOMEM, "no lock can be made"), err);
+    e->dtype = e->dtype ? e->dtype : e->model.dtype;
     qv_status status = open_job(e, d, err);
     if (!status)
         status = run_job(e, err);
     int code = status ? tool_fail(status, err) : TOOL_DONE;
-    tool_reasons_tell(&e->notes, e->o);
-    tool_reasons_tell(&e->failures, e->o);
-    if (!code && (e->n > 1 || e->o->list)) {
+    tool_reasons_tell(&e->notes, &e->to);
+    tool_reasons_tell(&e->failures, &e->to);
+    if (!code && e->many) {
         status = tool_report_job(e, err);
         code = status ? tool_fail(status, err) : code;
     }
     qv_job_close(&e->job);
-    pthread_mutex_destroy(&e->lock);
     if (!code && tool_signals_caught())
         tool_complain("interrupted: %zu of %zu clips are done, %zu failed, %zu were not done",
                       e->n_done, e->n, e->n_failed, e->n - e->n_done - e->n_failed);
     if (code || !e->n_failed)
         return code;
-    if (e->n == 1 && !e->o->list)
+    if (!e->many)
         return e->code;
     tool_complain("%zu of %zu clips failed", e->n_failed, e->n);
     return TOOL_FAILED;
@@ -274,27 +250,35 @@ encode(const struct tool_options *o, struct tool_devices *devices)
         o->list ? tool_list_read(o->list, &list, &err)
                 : tool_list_of_paths(o->arguments, o->n_arguments, o->recursive, true, &list, &err);
     const size_t n = list.n;
-    struct tool_output *outputs = status ? NULL : calloc(n + 1, sizeof *outputs);
-    if (!status && !outputs)
-        status = qv_fail(&err, QV_ENOMEM, "no memory for the names of %zu outputs", n);
+    struct tool_output *outputs = calloc(n + 1, sizeof *outputs);
+    char **paths = calloc(n + 1, sizeof *paths);
     if (!status)
-        status = name_outputs(o, &list, outputs, &err);
-    if (!status)
-        status = check_outputs(o, &list, outputs, n, &err);
+        status = outputs && paths
+                     ? name_outputs(o, &list, paths, outputs, &err)
+                     : qv_fail(&err, QV_ENOMEM, "no memory for the names of %zu outputs", n);
     const bool makes_folders = is_folder(o, &list);
     if (!status && makes_folders)
         status = make_output_folder(o->output, &err);
     if (!status)
         status = tool_devices_open(o, (int64_t)n, devices, &err);
-    struct tool_encoder e = {
-        .o = o, .clip = o->clip, .outputs = outputs, .n = n, .makes_folders = makes_folders
-    };
+    struct tool_encoder e = { .to = o->to,
+                              .drawing = o->drawing,
+                              .clip = o->clip,
+                              .dtype = o->output_dtype,
+                              .chunk_rows = o->chunk_rows,
+                              .hidden = o->hidden,
+                              .many = n > 1 || o->list,
+                              .outputs = outputs,
+                              .n = n,
+                              .lock = PTHREAD_MUTEX_INITIALIZER,
+                              .makes_folders = makes_folders };
     const int code = status ? tool_fail(status, &err) : encode_with(&e, devices, &err);
-    for (size_t i = 0; outputs && i < n; i++) {
+    for (size_t i = 0; outputs && paths && i < n; i++) {
         tool_output_close(&outputs[i]);
-        free(outputs[i].path);
+        free(paths[i]);
     }
     free(outputs);
+    free(paths);
     tool_list_free(&list);
     return code;
 }

@@ -20,8 +20,13 @@ struct tool_output {
 };
 
 struct tool_encoder {
-    const struct tool_options *o;
+    struct tool_results to;
+    const char *drawing;  /* the drawing's file; NULL: none */
     qv_clip_options clip; /* options of all clips */
+    qv_dtype dtype; /* of the written tokens; until the model is known it may be QV_DTYPE_AUTO */
+    int64_t chunk_rows;
+    bool hidden; /* the last block's rows are written too */
+    bool many;   /* several clips or a list: what fails costs its own clip alone */
     struct tool_output *outputs;
     size_t n;
     qv_context_info context;
@@ -55,9 +60,6 @@ void tool_devices_close(struct tool_devices *d);
 
 /* Complains, and returns TOOL_USAGE, unless clips are given either as arguments or by --list. */
 int tool_check_sources(const struct tool_options *o, const char *name);
-
-qv_dtype tool_output_dtype(const struct tool_encoder *e); /* dtype of the written tokens; the model
-                                                           * must be open */
 
 /* Returns the job's sink, which writes a clip's tokens to its file and drawing, and reports the
  * clip. */

@@ -22,31 +22,26 @@ struct estimate {
     double images, frames, source_frames, tokens;
 };
 
-struct tool_rules
-tool_rules_of(const qv_model_info *model)
-{
-    return model ? (struct tool_rules){ model->image, model->video }
-                 : (struct tool_rules){ qv_preprocess_default(true), qv_preprocess_default(false) };
-}
-
 static qv_status
-add_clip(const struct tool_options *o, const struct tool_entry *entry,
-         const struct tool_rules *rules, struct estimate *e, qv_error *err)
+add_clip(const struct tool_options *o, const struct tool_entry *entry, const qv_model_info *model,
+         struct estimate *e, qv_error *err)
 {
     const qv_clip_options options = qvm_options_merge(entry->own, &o->clip);
     qv_clip *clip = NULL;
     qv_outcome c;
-    const qv_status s =
-        qv_clip_open(entry->path, &rules->image, &rules->video, &options, &clip, err);
+    const qv_status s = qv_clip_open(entry->path, model ? &model->image : NULL,
+                                     model ? &model->video : NULL, &options, &clip, err);
     if (s)
         return s;
     qv_clip_get_info(clip, &c);
     qv_clip_close(&clip);
-    const int merge = c.is_image ? rules->image.merge_size : rules->video.merge_size;
+    const qv_preprocess p =
+        model ? c.is_image ? model->image : model->video : qv_preprocess_default(c.is_image);
     e->images += c.is_image;
     e->frames += (double)c.n_frames;
     e->source_frames += c.is_image ? 1 : (double)c.cut_frames;
-    e->tokens += (double)(c.grid_thw[0] * c.grid_thw[1] * c.grid_thw[2]) / (merge * merge);
+    e->tokens +=
+        (double)(c.grid_thw[0] * c.grid_thw[1] * c.grid_thw[2]) / (p.merge_size * p.merge_size);
     return QV_OK;
 }
 
@@ -56,29 +51,28 @@ static qv_status
 estimate(const struct tool_options *o, const struct tool_list *list, const qv_model_info *model,
          struct estimate *e, qv_error *err)
 {
-    const struct tool_rules rules = tool_rules_of(model);
     struct tool_progress bar;
     struct tool_reasons failures = { .n = 0 };
     *e = (struct estimate){ .n = (int64_t)list->n };
     const int64_t n = e->n < MOST_OPENED ? e->n : MOST_OPENED;
-    tool_progress_begin(&bar, "looking at", n, o->quiet);
+    tool_progress_begin(&bar, "looking at", n, o->to.quiet);
     bar.unit = "clips";
     for (; e->opened < n; e->opened++) {
         /* the middle of each of n equal parts */
         const int64_t i = (2 * e->opened + 1) * e->n / (2 * n);
-        const qv_status s = add_clip(o, &list->at[i], &rules, e, err);
+        const qv_status s = add_clip(o, &list->at[i], model, e, err);
         if (s && qv_ends_all(s)) {
             tool_bar_end();
-            tool_reasons_tell(&failures, o);
+            tool_reasons_tell(&failures, &o->to);
             return s;
         }
         if (s)
-            tool_reasons_lose(&failures, o, list->at[i].path, list->at[i].key, s, err->text);
+            tool_reasons_lose(&failures, &o->to, list->at[i].path, list->at[i].key, s, err->text);
         e->unusable += s != QV_OK;
         tool_progress_show(&bar, e->opened + 1);
     }
     tool_progress_end(&bar, n);
-    tool_reasons_tell(&failures, o);
+    tool_reasons_tell(&failures, &o->to);
     double *const sums[] = { &e->images, &e->frames, &e->source_frames, &e->tokens };
     for (size_t i = 0; i < sizeof sums / sizeof *sums && e->opened; i++)
         *sums[i] *= (double)e->n / (double)e->opened;
@@ -135,7 +129,7 @@ tool_info_list(const struct tool_options *o, const qv_model_info *model)
         json_t *j = estimate_json(&e, &layout);
         tool_json_add(&j, "list:t text.rate:f text.seconds:f", o->list, o->rate,
                       o->rate > 0 ? (double)e.n / o->rate : 0.0);
-        s = tool_show(o, j,
+        s = tool_show(&o->to, j,
                       "{list}:\n" ESTIMATE_TEXT "[text.rate?  time       {text.seconds|time} at "
                       "{text.rate} clips per second (--rate)\n]",
                       &err);
@@ -162,12 +156,11 @@ static qv_status
 describe_model(struct forecast *f, qv_error *err)
 {
     qv_context *ctx = NULL;
+    qv_context_info info;
     qv_model *model = NULL;
-    qv_status s = tool_open_context(f->o, &ctx, err);
+    qv_status s = tool_open_context(f->o, f->o->devices[0], &ctx, &info, err);
     if (!s)
-        s = tool_load_model(f->o, ctx, f->o->model, true, &model, err);
-    if (!s)
-        qv_model_get_info(model, &f->model);
+        s = tool_load_model(f->o, ctx, f->o->model, true, &model, &f->model, err);
     qv_model_free(&model);
     qv_context_close(&ctx);
     f->layout = (qv_cache_layout){ .dtype = f->o->tokens ? f->o->tokens : QV_BF16,
@@ -185,13 +178,12 @@ find_wanted(struct forecast *f, qv_error *err)
     qv_cache_fill *fill = NULL;
     int64_t n_wanted = 0;
     bool *wanted = calloc(f->list.n + 1, sizeof *wanted);
-    qv_status s = wanted ? qv_cache_fill_open(f->o->out, &options, &fill, err)
-                         : qv_fail(err, QV_ENOMEM, "no memory for %zu clips", f->list.n);
+    qv_status s =
+        wanted ? tool_cache_find_work(f->o->out, &options, &f->list, wanted, &n_wanted, &fill, err)
+               : qv_fail(err, QV_ENOMEM, "no memory for %zu clips", f->list.n);
     if (!s) {
         const qv_cache *there = qv_cache_fill_there(fill);
-        tool_cache_tell_damage(there);
         f->has_rate = there && qv_cache_last_rate(there, &f->rate);
-        s = tool_cache_add_list(fill, &f->list, wanted, &n_wanted, err);
         qv_cache_fill_get_counts(fill, &f->counts);
     }
     size_t n = 0;
@@ -237,7 +229,7 @@ report(const struct forecast *f, qv_error *err)
                   o->out, f->counts.there, f->counts.failed_before,
                   (int64_t)bytes_of(&f->sums, &f->layout), h < 0 ? json_null() : json_real(h),
                   o->rate, h < 0, 3600 * h, f->rate.clips, f->rate.tokens, last_s);
-    return tool_show(o, j, forecast_text, err);
+    return tool_show(&o->to, j, forecast_text, err);
 }
 
 int

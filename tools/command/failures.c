@@ -78,22 +78,21 @@ tool_reasons_add(struct tool_reasons *r, const char *name, const char *words)
 }
 
 void
-tool_reasons_lose(struct tool_reasons *r, const struct tool_options *o, const char *clip,
+tool_reasons_lose(struct tool_reasons *r, const struct tool_results *to, const char *clip,
                   const char *key, qv_status status, const char *words)
 {
-    struct tool_options of_file = *o;
+    const struct tool_results file = { .json_file = to->failures };
     json_t *j = json_object();
-    of_file.json_file = o->failures;
     r->has_records = true;
     if (clip)
         tool_json_add(&j, "clip:t", clip);
     if (key)
         tool_json_add(&j, "key:t", key);
     tool_json_add(&j, "status:s code:s error:t", "failed", qv_status_name(status), words);
-    if (o->json) /* a record that is lost does no harm: the last one reports a file that fails */
-        tool_emit_json(o, json_incref(j), NULL);
-    if (o->failures)
-        tool_emit_json(&of_file, json_incref(j), &r->lost);
+    if (to->json) /* a record that is lost does no harm: the last one reports a file that fails */
+        tool_emit_json(to, json_incref(j), NULL);
+    if (to->failures)
+        tool_emit_json(&file, json_incref(j), &r->lost);
     json_decref(j);
     tool_reasons_add(r, clip ? clip : key, words);
 }
@@ -106,7 +105,7 @@ by_number(const void *a, const void *b)
 }
 
 void
-tool_reasons_tell(struct tool_reasons *r, const struct tool_options *o)
+tool_reasons_tell(struct tool_reasons *r, const struct tool_results *to)
 {
     const size_t shown = r->n + (r->n_others > 0) < LINES ? r->n : LINES - 2;
     bool hides = r->n_others > 0;
@@ -128,7 +127,7 @@ tool_reasons_tell(struct tool_reasons *r, const struct tool_options *o)
         tool_complain("%s", r->lost.text);
     if (r->n_others)
         tool_complain("%lld more clips for other reasons", (long long)r->n_others);
-    if (hides && r->has_records && !o->failures && !o->json)
+    if (hides && r->has_records && !to->failures && !to->json)
         tool_complain("--failures FILE writes a line for each clip that failed");
     free(r->at);
     *r = (struct tool_reasons){ .n = 0 };

@@ -32,11 +32,8 @@ static qv_status
 open_model(struct scene *s, const char *dir, qv_error *err)
 {
     qv_model_free(&s->model);
-    qv_status status = tool_load_model(s->o, s->ctx, dir, true, &s->model, err);
-    if (!status)
-        qv_model_get_info(s->model, &s->info);
     s->dir = dir;
-    return status;
+    return tool_load_model(s->o, s->ctx, dir, true, &s->model, &s->info, err);
 }
 
 static const char model_text[] =
@@ -354,11 +351,12 @@ add_cost(const struct scene *s, json_t **j, const qv_outcome *c, const qv_plan *
 static qv_status
 show_clip(struct scene *s, const char *path, qv_error *err)
 {
-    const struct tool_rules rules = tool_rules_of(s->model ? &s->info : NULL);
+    const qv_model_info *model = s->model ? &s->info : NULL;
     qv_clip *clip = NULL;
     qv_outcome c;
     qv_plan *plan = NULL;
-    qv_status status = qv_clip_open(path, &rules.image, &rules.video, &s->o->clip, &clip, err);
+    qv_status status = qv_clip_open(path, model ? &model->image : NULL,
+                                    model ? &model->video : NULL, &s->o->clip, &clip, err);
     if (status)
         return status;
     qv_clip_get_info(clip, &c);
@@ -373,7 +371,7 @@ show_clip(struct scene *s, const char *path, qv_error *err)
         qv_plan_free(&plan);
     }
     if (!status)
-        return tool_show(s->o, j, clip_text, err);
+        return tool_show(&s->o->to, j, clip_text, err);
     json_decref(j);
     return status;
 }
@@ -400,7 +398,7 @@ show_model(struct scene *s, const char *dir, qv_error *err)
         json_object_set_new(text, "why", json_string_nocheck(why.text));
     add_kernels(j, plan);
     qv_plan_free(&plan);
-    return tool_show(s->o, j, model_text, err);
+    return tool_show(&s->o->to, j, model_text, err);
 }
 
 /* ---- what a path is -------------------------------------------------------------------------- */
@@ -429,10 +427,10 @@ show(struct scene *s, const char *path)
         return tool_cache_status(&status);
     const bool model = tool_is_folder(path) || is_hub_name(path) || qv_gguf_is(path);
     qv_status failed = QV_OK;
-    if (model || !tool_describe(s->o, path, &failed, &err))
+    if (model || !tool_describe(&s->o->to, path, &failed, &err))
         failed = model ? show_model(s, path, &err) : show_clip(s, path, &err);
     if (failed)
-        tool_reasons_lose(&s->failures, s->o, path, NULL, failed, err.text);
+        tool_reasons_lose(&s->failures, &s->o->to, path, NULL, failed, err.text);
     return tool_exit_code(failed);
 }
 
@@ -446,13 +444,10 @@ tool_info(const struct tool_options *o)
         tool_complain("info: no checkpoint folder, clip or list given (qwenvit info --help)");
         return TOOL_USAGE;
     }
-    qv_status status = tool_open_context(o, &s.ctx, &err);
-    if (!status) {
-        qv_context_get_info(s.ctx, &s.context);
-        if (o->model)
-            status = o->n_arguments || o->list ? open_model(&s, o->model, &err)
-                                               : show_model(&s, o->model, &err);
-    }
+    qv_status status = tool_open_context(o, o->devices[0], &s.ctx, &s.context, &err);
+    if (!status && o->model)
+        status = o->n_arguments || o->list ? open_model(&s, o->model, &err)
+                                           : show_model(&s, o->model, &err);
     const size_t n = status ? 0 : o->n_arguments;
     if (status)
         code = tool_fail(status, &err);
@@ -460,7 +455,7 @@ tool_info(const struct tool_options *o)
         const int one = show(&s, o->arguments[i]);
         code = one ? one : code;
     }
-    tool_reasons_tell(&s.failures, o);
+    tool_reasons_tell(&s.failures, &o->to);
     if (!status && o->list)
         code = tool_info_list(o, s.model ? &s.info : NULL);
     if (code && n > 1) /* only a part of the work failed */

@@ -210,15 +210,15 @@ append_line(const char *path, char *text, qv_error *err)
 }
 
 qv_status
-tool_emit_json(const struct tool_options *o, json_t *object, qv_error *err)
+tool_emit_json(const struct tool_results *to, json_t *object, qv_error *err)
 {
     char *text = tool_json_line(object);
     json_decref(object);
     if (!text)
         return qv_fail(err, QV_ENOMEM, "no memory for a result");
     qv_status status = QV_OK;
-    if (o->json_file)
-        status = append_line(o->json_file, text, err);
+    if (to->json_file)
+        status = append_line(to->json_file, text, err);
     else {
         puts(text);
         fflush(stdout);

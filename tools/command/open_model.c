@@ -29,12 +29,13 @@ tool_decoder_program(void)
 }
 
 qv_status
-tool_open_context(const struct tool_options *o, qv_context **out, qv_error *err)
+tool_open_context(const struct tool_options *o, int64_t device, qv_context **out,
+                  qv_context_info *info, qv_error *err)
 {
     char folder[4096];
     const char *backends = getenv("QWENVIT_BACKENDS");
     qv_context_options c = { .backend = o->backend,
-                             .device = (int)(o->device < 1 << 20 ? o->device : 1 << 20),
+                             .device = (int)(device < 1 << 20 ? device : 1 << 20),
                              .threads = (int)(o->threads < 1 << 20 ? o->threads : 1 << 20),
                              .tf32 = o->tf32,
                              .naive = o->naive,
@@ -42,10 +43,9 @@ tool_open_context(const struct tool_options *o, qv_context **out, qv_error *err)
                              .kernel_folder = in_user_cache("kernels", folder, sizeof folder) };
     qv_status status = qv_context_open(&c, out, err);
     if (!status) {
-        qv_context_info info;
-        qv_context_get_info(*out, &info);
-        if (*info.warning)
-            tool_complain("%s", info.warning);
+        qv_context_get_info(*out, info);
+        if (*info->warning)
+            tool_complain("%s", info->warning);
     }
     return status;
 }
@@ -64,7 +64,7 @@ tool_close_context(qv_context **ctx, const qv_context_info *opened)
 
 qv_status
 tool_load_model(const struct tool_options *o, qv_context *ctx, const char *dir, bool describe,
-                qv_model **out, qv_error *err)
+                qv_model **out, qv_model_info *info, qv_error *err)
 {
     static char said[1024]; /* a warning is printed once for the models of several devices */
     const qv_model_options options = { .dtype = o->dtype,
@@ -73,11 +73,10 @@ tool_load_model(const struct tool_options *o, qv_context *ctx, const char *dir, 
                                        .image_std = tool_three(&o->image_std) };
     const qv_status status = qv_model_load(ctx, dir, &options, out, err);
     if (!status) {
-        qv_model_info info;
-        qv_model_get_info(*out, &info);
-        if (*info.warning && strncmp(said, info.warning, sizeof said - 1) != 0) {
-            snprintf(said, sizeof said, "%s", info.warning);
-            tool_complain("%s", info.warning);
+        qv_model_get_info(*out, info);
+        if (*info->warning && strncmp(said, info->warning, sizeof said - 1) != 0) {
+            snprintf(said, sizeof said, "%s", info->warning);
+            tool_complain("%s", info->warning);
         }
     }
     return status;

@@ -166,18 +166,18 @@ static const struct option options[] = {
       WEIGHTS, GROUP_GEMM, AT(weights) },
     { "--device", "N",
       "index of the device (default 0), several (0,1), all, or a name: cpu, cuda:1", DEVICES,
-      GROUP_DEVICES, AT(device) },
+      GROUP_DEVICES, AT(devices) },
     { "--device", "N", "index of the device (default 0), or a name: cpu, cuda:1", DEVICE,
-      GROUP_DEVICE, AT(device) },
+      GROUP_DEVICE, AT(devices) },
     { "--tf32", NULL, "cuda: f32 GEMMs may run in TF32", FLAG, GROUP_DEVICE, AT(tf32) },
     { "--naive", "OPS", "metal: operations to run on simple kernels: all, or a list like gemm,norm",
       TEXT, GROUP_DEVICE, AT(naive) },
     { "--threads", "N", "CPU threads (default: every core)", NUMBER, GROUP_DEVICE, AT(threads) },
     { "--json[=FILE]", NULL, "print results as JSON, one object per line, or append them to FILE",
-      JSON, GROUP_JSON | GROUP_RESULT, AT(json_file) },
+      JSON, GROUP_JSON | GROUP_RESULT, AT(to.json_file) },
     { "--failures", "FILE", "append a JSON object per failed clip to FILE", OUTPUT,
-      GROUP_ENCODE | GROUP_FILL | GROUP_STATUS | GROUP_INFO, AT(failures) },
-    { "--quiet", NULL, "print no progress", FLAG, GROUP_JSON, AT(quiet) },
+      GROUP_ENCODE | GROUP_FILL | GROUP_STATUS | GROUP_INFO, AT(to.failures) },
+    { "--quiet", NULL, "print no progress", FLAG, GROUP_JSON, AT(to.quiet) },
     { "--picture", "--drawing", NULL, OLD, GROUP_ENCODE, .at = 0 },
     { "--out", "-o", NULL, OLD, GROUP_FILL, .at = 0 },
     { "--out", "the argument DIR", NULL, OLD, GROUP_CACHE, .at = 0 },
@@ -348,15 +348,14 @@ static bool
 parse_devices(const char *text, struct tool_options *out)
 {
     size_t n = 1;
-    out->all_devices = !strcmp(text, "all");
     for (const char *c = text; *c; c++)
         n += *c == ',';
-    out->n_devices = out->all_devices ? 0 : n;
-    if (out->all_devices || n > TOOL_MOST_DEVICES)
-        return out->all_devices;
-    const bool good = tool_parse_integers(text, out->devices, (int)n, ',', 0);
-    out->device = out->devices[0];
-    return good;
+    out->all_devices = !strcmp(text, "all");
+    out->n_devices = out->all_devices ? TOOL_MOST_DEVICES : n;
+    for (int i = 0; i < TOOL_MOST_DEVICES && out->all_devices; i++)
+        out->devices[i] = i;
+    return out->all_devices ||
+           (n <= TOOL_MOST_DEVICES && tool_parse_integers(text, out->devices, (int)n, ',', 0));
 }
 
 static bool
@@ -416,14 +415,14 @@ parse_value(const struct option *o, const char *text, struct tool_options *out)
         break;
     case FLAG: *(bool *)at = true; break;
     case WORD: *(bool *)at = true; return o->value && !strcmp(text, o->value) ? NULL : o->value;
-    case COUNT: good = tool_parse_integers(text, at, 1, ',', 1); break;
-    case NUMBER: good = tool_parse_integers(text, at, 1, ',', 0); break;
     case BACKEND: /* cuda:1 is what --device takes, and another name is for the library to refuse */
         if (strchr(text, ':') && take_backend(text, out) != text)
             return parse_value(&(struct option){ .kind = DEVICES }, text, out);
         *(const char **)at = text;
         good = *text;
         break;
+    case COUNT: good = tool_parse_integers(text, at, 1, ',', 1); break;
+    case NUMBER: good = tool_parse_integers(text, at, 1, ',', 0); break;
     case DEVICE: good = tool_parse_integers(take_backend(text, out), at, 1, ',', 0); break;
     case PAIR: good = tool_parse_integers(text, at, 2, ',', 1); break;
     case TRIPLE: good = tool_parse_integers(text, at, 3, ',', 1); break;
@@ -444,7 +443,7 @@ parse_value(const struct option *o, const char *text, struct tool_options *out)
     }
     case DEVICES: good = parse_devices(take_backend(text, out), out); break;
     case JSON:
-        out->json = true;
+        out->to.json = true;
         *(const char **)at = *text ? text : NULL;
         break;
     case CLIP: return parse_clip_option(o, text, &out->clip);
@@ -574,7 +573,9 @@ tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *
            const char **help)
 {
     struct line l = { .tool = tool, .argc = argc, .argv = argv, .out = out };
-    *out = (struct tool_options){ .seed = 1, .shards = 1, .repeats = 7, .grid = { 1, 20, 38 } };
+    *out = (struct tool_options){
+        .n_devices = 1, .seed = 1, .shards = 1, .repeats = 7, .grid = { 1, 20, 38 }
+    };
     out->arguments = calloc((size_t)argc + 1, sizeof *out->arguments);
     if (!out->arguments) {
         tool_complain("no memory for arguments");

@@ -185,7 +185,7 @@ qv_status
 tool_check_list_outputs(const struct tool_options *o, const struct tool_list *list,
                         const char *const *more, size_t n_more, qv_error *err)
 {
-    const char *const own[] = { o->drawing, o->json_file, o->failures };
+    const char *const own[] = { o->drawing, o->to.json_file, o->to.failures };
     enum { OWN = sizeof own / sizeof *own };
     const char **names = malloc((OWN + n_more + list->n + 1) * sizeof *names);
     if (!names)

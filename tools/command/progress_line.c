@@ -11,10 +11,10 @@
 #include "job/more.h"
 
 void
-tool_job_progress_begin(struct tool_job_progress *p, int64_t total, const struct tool_options *o)
+tool_job_progress_begin(struct tool_job_progress *p, int64_t total, const struct tool_results *to)
 {
     *p = (struct tool_job_progress){
-        .o = o, .total = total, .shown_s = qv_seconds(), .terminal = isatty(2)
+        .to = to, .total = total, .shown_s = qv_seconds(), .terminal = isatty(2)
     };
 }
 
@@ -44,12 +44,12 @@ static void
 record_progress(struct tool_job_progress *p, const qv_job_progress *j, const qv_job_progress *last,
                 double left_s, double now_s)
 {
-    if (!p->o->json || p->o->quiet || (p->recorded_s > 0 && now_s - p->recorded_s < 10))
+    if (!p->to->json || p->to->quiet || (p->recorded_s > 0 && now_s - p->recorded_s < 10))
         return;
     p->recorded_s = now_s;
     const double s = j->elapsed_s + 1e-9;
     json_t *left = isinf(left_s) ? json_null() : json_real(left_s);
-    tool_emit_json(p->o,
+    tool_emit_json(p->to,
                    tool_json("progress:o",
                              tool_json("total:I done:I failed:I tokens:I seconds:f clips_per_s:f "
                                        "tokens_per_s:f seconds_left:o limit:s",
@@ -84,7 +84,7 @@ tool_job_progress_show(struct tool_job_progress *p, qv_job *job)
     qv_job_progress last;
     const double left_s = seconds_left(p, &j, &last), s = last.elapsed_s + 1e-9;
     record_progress(p, &j, &last, left_s, now_s);
-    if (p->o->quiet || now_s - p->shown_s < (p->terminal ? 0.1 : 10))
+    if (p->to->quiet || now_s - p->shown_s < (p->terminal ? 0.1 : 10))
         return;
     p->shown_s = now_s;
     char text[256], left[32], failed[48] = "";
@@ -142,5 +142,5 @@ tool_report_job(const struct tool_encoder *e, qv_error *err)
         j, e->n > 1 && e->n_done, e->n_done, e->n_tokens, e->load_s + e->job_s, p.packed_chunks,
         100 * (double)p.packed_rows / room);
     tool_json_add_rates(&all, "text.", e->n_frames, e->n_tokens, e->job_s, e->load_s);
-    return tool_show(e->o, all, job_text, err);
+    return tool_show(&e->to, all, job_text, err);
 }

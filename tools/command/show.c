@@ -208,15 +208,15 @@ tool_json_grid(const int64_t thw[3])
 }
 
 qv_status
-tool_show(const struct tool_options *o, json_t *object, const char *text, qv_error *err)
+tool_show(const struct tool_results *to, json_t *object, const char *text, qv_error *err)
 {
     if (!object)
         return qv_fail(err, QV_ENOMEM, "no memory for a result");
-    if (!o->json)
+    if (!to->json)
         print_filled(text, object, true);
     json_object_del(object, "text");
-    if (o->json)
-        return tool_emit_json(o, object, err);
+    if (to->json)
+        return tool_emit_json(to, object, err);
     json_decref(object);
     return QV_OK;
 }

@@ -125,7 +125,7 @@ start_decoder(const struct tool *tool, struct tool_options *o, qv_error *err)
     qv_status status = qvm_check_options(tool->name, &o->clip, err);
     if (status)
         return status;
-    o->clip.gpu = (int)(o->device < 1 << 10 ? o->device : 1 << 10);
+    o->clip.gpu = (int)(o->devices[0] < 1 << 10 ? o->devices[0] : 1 << 10);
     status = clips ? qv_decoder_start(program, &o->clip.decoder, err) : QV_OK;
     if (status && (program || !info))
         return status;
@@ -288,24 +288,22 @@ int
 tool_main(const struct tool_program *p, int argc, char **argv)
 {
     const char *first = argc > 1 ? argv[1] : "";
-    const bool help = !strcmp(first, "help");
-    if (!strcmp(first, "--help") || !strcmp(first, "-h") || (help && argc < 3)) {
+    const bool help = !strcmp(first, "help"), version = !strcmp(first, "--version");
+    const bool usage = !strcmp(first, "--help") || !strcmp(first, "-h") || (help && argc < 3);
+    const bool bash = help && argc > 2 && !strcmp(argv[2], "--bash");
+    if (usage)
         print_usage(p, stdout);
-        return close_stdout(TOOL_DONE);
-    }
-    if (help && !strcmp(argv[2], "--bash")) {
+    if (bash)
         tool_print_completion(p);
+    if (version)
+        print_version(p);
+    if (usage || bash || version)
         return close_stdout(TOOL_DONE);
-    }
     if (help) { /* `help encode` is `encode --help` */
         static char asked[] = "--help";
         argv[1] = argv[2];
         argv[2] = asked;
         return tool_main(p, 3, argv);
-    }
-    if (!strcmp(first, "--version")) {
-        print_version(p);
-        return close_stdout(TOOL_DONE);
     }
     const struct tool *tool = NULL;
     for (size_t i = 0; i < p->n; i++)

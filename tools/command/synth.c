@@ -433,7 +433,7 @@ make_clip(const struct tool_options *o)
     if (!s)
         s = tool_make_clip(o->make_clip, c, &err);
     if (!s)
-        s = tool_show(o,
+        s = tool_show(&o->to,
                       tool_json("clip:t frames:i fps:i width:i height:i text:o", o->make_clip,
                                 c->frames, c->fps, c->width, c->height,
                                 tool_json("seconds:i", c->frames / c->fps)),
@@ -456,7 +456,7 @@ tool_synth(const struct tool_options *o)
     qv_error err = { 0 };
     qv_status status = synth(&s, &err);
     if (!status)
-        status = tool_show(o,
+        status = tool_show(&o->to,
                            tool_json("checkpoint:t tensors:I bytes:I seed:I text:o", o->output, s.n,
                                      s.bytes, o->seed, tool_json("mb:f", (double)s.bytes / 1e6)),
                            "{checkpoint}: {tensors} tensors, {text.mb|1f} MB, seed {seed}\n", &err);

@@ -206,7 +206,7 @@ static const char *const whys[] = {
 _Static_assert(QV_CACHE_MAX_KEY == 4096, "as the text says");
 
 struct shard {
-    const struct tool_options *o;
+    bool key_sample; /* as --key asks */
     const char *path;
     int64_t n_listed, n_left[N_WHYS];
 };
@@ -222,8 +222,8 @@ list_member(void *user, const char *name, int64_t offset, int64_t bytes, qv_erro
     const size_t n = strlen(shard);
     const bool ends = n > 4 && !strcmp(shard + n - 4, ".tar");
     char *raw = NULL, key[QV_CACHE_MAX_KEY + 1], file[QV_CACHE_MAX_KEY + 1];
-    if (s->o->key_sample ? asprintf(&raw, "%.*s", (int)(dot - name), name) < 0
-                         : asprintf(&raw, "%.*s/%s", (int)(ends ? n - 4 : n), shard, name) < 0)
+    if (s->key_sample ? asprintf(&raw, "%.*s", (int)(dot - name), name) < 0
+                      : asprintf(&raw, "%.*s/%s", (int)(ends ? n - 4 : n), shard, name) < 0)
         return qv_no_memory(s->path, err);
     const qv_status bad = qv_cache_key(raw, key, err);
     free(raw);
@@ -235,9 +235,7 @@ list_member(void *user, const char *name, int64_t offset, int64_t bytes, qv_erro
         return QV_OK;
     }
     s->n_listed++;
-    struct tool_options as_json = *s->o;
-    as_json.json = true;
-    return tool_show(&as_json,
+    return tool_show(&(struct tool_results){ .json = true },
                      tool_json("path:t key:t offset:I bytes:I", s->path, key, offset, bytes), "",
                      err);
 }
@@ -245,7 +243,7 @@ list_member(void *user, const char *name, int64_t offset, int64_t bytes, qv_erro
 static int
 list_shard(const struct tool_options *o, const char *path)
 {
-    struct shard shard = { .o = o, .path = path };
+    struct shard shard = { .key_sample = o->key_sample, .path = path };
     qv_error err = { 0 };
     char *text = qv_utf8_text(path);
     qv_status s = !text ? qv_no_memory(path, &err)

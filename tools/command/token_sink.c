@@ -11,12 +11,6 @@
 #include "files/outcome_json.h"
 #include "path.h"
 
-qv_dtype
-tool_output_dtype(const struct tool_encoder *e)
-{
-    return e->o->output_dtype ? e->o->output_dtype : e->model.dtype;
-}
-
 /* ---- the file -------------------------------------------------------------------------------- */
 
 static qv_status
@@ -43,7 +37,7 @@ open_file(const struct tool_encoder *e, struct tool_output *output, const qv_job
                                                    .n_grids = 1,
                                                    .n_timestamps = r->outcome.n_frames,
                                                    .n_deepstack = e->model.n_deepstack,
-                                                   .hidden = e->o->hidden ? e->model.hidden : 0,
+                                                   .hidden = e->hidden ? e->model.hidden : 0,
                                                    .patches =
                                                        e->model.merge_size * e->model.merge_size };
     qv_status status =
@@ -115,7 +109,7 @@ show(const struct tool_encoder *e, const struct tool_output *output, const qv_jo
                   "text.width:i text.height:i text.long:b text.alone:b",
                   e->context.backend, e->context.device, e->context.threads, qv_version(),
                   QV_COMMIT, o->width, o->height, alone && !o->is_image && r->seconds >= 1, alone);
-    return tool_show(e->o, j, text, err);
+    return tool_show(&e->to, j, text, err);
 }
 
 static qv_status
@@ -124,7 +118,7 @@ report(struct tool_encoder *e, const struct tool_output *output, const qv_job_re
 {
     const qv_outcome *c = &r->outcome;
     const qv_status s = show(e, output, r, err);
-    if (s || e->o->json)
+    if (s || e->to.json)
         return s;
     char words[80];
     snprintf(words, sizeof words, "%lld damaged frame%s replaced by the one before",
@@ -149,7 +143,7 @@ begin(void *user, const qv_job_result *r, void **entry, qv_error *err)
     if (e->makes_folders)
         qv_make_folders(output->path);
     qv_status status = open_file(e, output, r, err);
-    if (!status && e->o->drawing)
+    if (!status && e->drawing)
         status = tool_drawing_open(&r->outcome, &e->model, &output->drawing, err);
     output->write_s = qv_seconds() - began_s;
     return status;
@@ -162,7 +156,7 @@ show_progress(struct tool_encoder *e, const struct tool_output *output, const qv
     if (e->n > 1)
         return;
     if (!e->bar.label)
-        tool_progress_begin(&e->bar, output->clip, r->outcome.n_frames, e->o->quiet);
+        tool_progress_begin(&e->bar, output->clip, r->outcome.n_frames, e->to.quiet);
     tool_progress_show(&e->bar, n * r->outcome.n_frames / r->n_tokens);
 }
 
@@ -189,7 +183,7 @@ finish_file(const struct tool_encoder *e, struct tool_output *output, const qv_j
 {
     qv_status status = fill_in(output, r, err);
     if (!status && output->drawing)
-        status = tool_drawing_write(output->drawing, e->o->drawing, err);
+        status = tool_drawing_write(output->drawing, e->drawing, err);
     return status ? status : qv_token_file_commit(output->file, err);
 }
 
@@ -203,9 +197,9 @@ lose(struct tool_encoder *e, const struct tool_output *output, qv_status status,
         return;
     e->code = tool_exit_code(status);
     e->n_failed++;
-    struct tool_options o = *e->o;
-    o.json = o.json && (e->n > 1 || o.list); /* for a single clip the exit code suffices */
-    tool_reasons_lose(&e->failures, &o, output->clip, output->key, status, err->text);
+    struct tool_results to = e->to;
+    to.json = to.json && e->many; /* for a single clip the exit code suffices */
+    tool_reasons_lose(&e->failures, &to, output->clip, output->key, status, err->text);
 }
 
 static qv_status

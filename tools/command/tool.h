@@ -36,20 +36,27 @@ struct tool_weights {
     struct qv_groups groups; /* bits 0: they are not quantised */
 };
 
+/* Where a subcommand's results go. */
+struct tool_results {
+    bool json, quiet;      /* records in place of texts; no progress */
+    const char *json_file; /* the records' file; NULL: stdout */
+    const char *failures;  /* the file for a record of each clip that failed; NULL: none */
+};
+
 /* Every option of every subcommand; a subcommand takes those that its mask names. */
 struct tool_options {
     /* options of all subcommands */
     const char *backend, *naive;
     qv_dtype dtype;
     struct tool_weights weights;
-    int64_t device, threads;
-    int64_t devices[TOOL_MOST_DEVICES]; /* devices for encode; `device` is the first */
+    int64_t threads;
+    int64_t devices[TOOL_MOST_DEVICES]; /* [n_devices], one unless the subcommand takes several */
     size_t n_devices;
-    bool all_devices;
-    bool tf32, json, quiet;
-    const char *json_file; /* NULL: stdout */
+    bool all_devices; /* those of them that there are */
+    bool tf32;
+    struct tool_results to;
     /* files */
-    const char *model, *output, *config, *drawing, *list, *failures;
+    const char *model, *output, *config, *drawing, *list;
     struct tool_three image_mean, image_std;
     qv_dtype output_dtype;
     bool hidden;
@@ -198,8 +205,10 @@ void tool_complain(const char *format, ...) TOOL_PRINTS(1);
 int tool_fail(qv_status status, const qv_error *err);
 int tool_exit_code(qv_status status);
 
-/* Opens a context, which keeps kernels in the user's cache folder; prints its warning. */
-qv_status tool_open_context(const struct tool_options *o, qv_context **out, qv_error *err);
+/* Opens a context on a device, which keeps kernels in the user's cache folder; prints its
+ * warning. */
+qv_status tool_open_context(const struct tool_options *o, int64_t device, qv_context **out,
+                            qv_context_info *info, qv_error *err);
 const char *tool_decoder_program(void);
 /* Says a warning that came since the context was opened: a kernel could not be kept. */
 void tool_close_context(qv_context **ctx, const qv_context_info *opened);
@@ -207,7 +216,7 @@ void tool_close_context(qv_context **ctx, const qv_context_info *opened);
 /* Loads the model in `dir` as the options say (dtype, means), and prints its warning.
  * `describe` is that of qv_model_options. */
 qv_status tool_load_model(const struct tool_options *o, qv_context *ctx, const char *dir,
-                          bool describe, qv_model **out, qv_error *err);
+                          bool describe, qv_model **out, qv_model_info *info, qv_error *err);
 
 /* Progress on stderr: a bar on a terminal, a line now and then elsewhere. */
 struct tool_progress {
@@ -229,7 +238,7 @@ bool tool_bar_is_shown(void);
 /* A job's progress: one line with what is done, how fast, and what limits it; with --json also a
  * record now and then. */
 struct tool_job_progress {
-    const struct tool_options *o;
+    const struct tool_results *to;
     double shown_s, recorded_s; /* recorded_s 0: never */
     int64_t total;              /* number of sources */
     const char *limit;          /* the stage that limits, when it was last asked */
@@ -238,7 +247,7 @@ struct tool_job_progress {
 };
 struct qv_job;
 void tool_job_progress_begin(struct tool_job_progress *p, int64_t total,
-                             const struct tool_options *o);
+                             const struct tool_results *to);
 void tool_job_progress_show(struct tool_job_progress *p, struct qv_job *job);
 
 /* failures.c: what was wrong with clips, grouped by reason. Zeros are none; the caller locks. */
@@ -258,10 +267,10 @@ struct tool_reasons {
 void tool_reasons_add(struct tool_reasons *r, const char *name, const char *words);
 /* Takes a clip that failed, and writes its record to --json and
  * --failures. clip or key may be NULL. */
-void tool_reasons_lose(struct tool_reasons *r, const struct tool_options *o, const char *clip,
+void tool_reasons_lose(struct tool_reasons *r, const struct tool_results *to, const char *clip,
                        const char *key, qv_status status, const char *words);
 /* Prints at most 10 lines, and frees the reasons. */
-void tool_reasons_tell(struct tool_reasons *r, const struct tool_options *o);
+void tool_reasons_tell(struct tool_reasons *r, const struct tool_results *to);
 
 /* outputs.c: return QV_EINVAL, naming the file, if two outputs are one file, or an output is one of
  * the inputs, a file in a model's folder or a file of a cache that the options name: of the files
@@ -278,7 +287,7 @@ qv_status tool_check_list_outputs(const struct tool_options *o, const struct too
                                   const char *const *more, size_t n_more, qv_error *err);
 
 /* describe.c: shows what a safetensors or tar file has; returns false if it is neither. */
-bool tool_describe(const struct tool_options *o, const char *path, qv_status *status,
+bool tool_describe(const struct tool_results *to, const char *path, qv_status *status,
                    qv_error *err);
 
 bool tool_is_folder(const char *path);
@@ -301,9 +310,9 @@ json_t *tool_json_grid(const int64_t thw[3]);
 /* Adds members that readers of that kind have, from one place of outcome.inc up to another. */
 void tool_json_add_outcome(json_t **object, const qv_outcome *o, unsigned readers, int from,
                            int to);
-/* Appends a JSON object as a line to the options' file, or prints it on stdout. Drops the
+/* Appends a JSON object as a line to its file, or prints it on stdout. Drops the
  * reference. Returns QV_EIO. */
-qv_status tool_emit_json(const struct tool_options *o, json_t *object, qv_error *err);
+qv_status tool_emit_json(const struct tool_results *to, json_t *object, qv_error *err);
 /*
  * show.c: does so with --json; else prints the text, in which
  *   {NAME} or {NAME|HOW}  is a field of the object. HOW: of an array, what stands between its
@@ -316,7 +325,7 @@ qv_status tool_emit_json(const struct tool_options *o, json_t *object, qv_error 
  * and NAME may be A.B, member B of the object A. The member "text" has what only the text shows: no
  * JSON has it. Drops the reference. Returns QV_EIO; QV_ENOMEM if the object is NULL.
  */
-qv_status tool_show(const struct tool_options *o, json_t *object, const char *text, qv_error *err);
+qv_status tool_show(const struct tool_results *to, json_t *object, const char *text, qv_error *err);
 
 /* synth.c: makes a short test clip with motion. */
 extern const struct qvm_clip_shape tool_clip_shape; /* shape of `synth --clip` */

@@ -305,10 +305,9 @@ against_backend(const struct verify_job *job, struct report *r, qv_error *err)
     qv_context *ctx = NULL;
     qv_context_info info;
     other.backend = r->o->against_backend;
-    qv_status status = tool_open_context(&other, &ctx, err);
+    qv_status status = tool_open_context(&other, other.devices[0], &ctx, &info, err);
     if (status)
         return status;
-    qv_context_get_info(ctx, &info);
     status = verify_against_backend(job, ctx, &r->input, &r->table, err);
     tool_close_context(&ctx, &info);
     return status;
@@ -321,11 +320,9 @@ verify(const struct tool_options *o, struct report *r, qv_error *err)
                               .image_mean = tool_three(&o->image_mean),
                               .image_std = tool_three(&o->image_std),
                               .dtype = o->dtype,
-                              .say = o->quiet ? NULL : say };
+                              .say = o->to.quiet ? NULL : say };
     double began = qv_seconds();
-    qv_status status = tool_open_context(o, &job.ctx, err);
-    if (!status)
-        qv_context_get_info(job.ctx, &r->context);
+    qv_status status = tool_open_context(o, o->devices[0], &job.ctx, &r->context, err);
     if (!status)
         status = verify_config(&job, &r->config, err);
     if (!status && *r->config.warning)
@@ -352,10 +349,10 @@ show(const struct report *r)
 {
     qv_error err = { 0 };
     qv_status status = QV_OK;
-    if (!r->o->json || r->o->json_file)
+    if (!r->o->to.json || r->o->to.json_file)
         print_table(r);
-    if (r->o->json)
-        status = tool_emit_json(r->o, report_json(r), &err);
+    if (r->o->to.json)
+        status = tool_emit_json(&r->o->to, report_json(r), &err);
     const struct verify_row *bad = verify_first_failure(&r->table);
     if (bad)
         tool_complain("verify: %s: %s in %s: %s", bad->check, bad->name, qv_dtype_name(bad->dtype),
