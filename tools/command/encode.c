@@ -14,7 +14,6 @@
 #include "engine/context.h"
 #include "error.h"
 #include "files/atomic_file.h"
-#include "files/json.h"
 #include "job/more.h"
 #include "list.h"
 #include "path.h"
