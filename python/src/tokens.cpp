@@ -9,6 +9,7 @@
 #include "binding.h"
 
 extern "C" {
+#include "files/outcome_json.h"
 #include "files/token_file.h"
 #include "files/text.h"
 }
@@ -187,21 +188,20 @@ save(const Tokens &t, nb::bytes path_, const Pairs &more, const std::string &dty
 
 /* ---- what became of the clip ----------------------------------------------------------------- */
 
-/* Returns what the property of a member of qv_outcome shows. */
-template <typename T>
-static auto
-shown(const T &value)
+/* Returns what the property of a member of qv_outcome shows; "" where it is not set. */
+static nb::object
+shown(const Tokens &t, const char *name)
 {
-    if constexpr (std::is_same_v<T, qv_remark>)
-        return qv_remark_text(value);
-    else if constexpr (std::is_same_v<T, qv_decode>)
-        return value ? qv_decode_name(value) : "";
-    else if constexpr (std::is_same_v<std::remove_extent_t<T>, char>)
-        return as_text(value);
-    else if constexpr (std::is_arithmetic_v<T>)
-        return value;
-    else
-        return nb::none(); /* the grid, which Tokens have of several items */
+    const std::unique_ptr<json_t, void (*)(json_t *)> all(json_object(), json_decref);
+    if (qv_outcome_json(all.get(), &t.outcome, QV_FOR_PYTHON))
+        throw std::bad_alloc();
+    const json_t *value = json_object_get(all.get(), name);
+    if (json_is_boolean(value))
+        return nb::bool_(json_is_true(value));
+    if (json_is_integer(value))
+        return nb::int_(json_integer_value(value));
+    return json_is_real(value) ? nb::object(nb::float_(json_real_value(value)))
+                               : nb::str(value ? json_string_value(value) : "");
 }
 
 /* ---- pickling -------------------------------------------------------------------------------- */
@@ -221,8 +221,7 @@ each_member(T &t, F see)
     see("index", t.index);
     see("key", t.key); /* texts may have bytes that are not UTF-8 */
     see("path", t.path);
-#define QV_OUTCOME(member, kind, from, info, encode, file, record, python)                         \
-    see("outcome." #member, t.outcome.member);
+#define QV_OUTCOME(member, ...) see("outcome." #member, t.outcome.member);
 #include "outcome.inc"
 }
 
@@ -324,12 +323,14 @@ void
 bind_tokens(nb::module_ &m)
 {
     nb::class_<Tokens> tokens(m, "Tokens");
-    const auto add = [&](const char *name, auto get) {
+    const auto add = [&](const char *name) {
         if (name)
-            tokens.def_prop_ro(name, get);
+            tokens.def_prop_ro(name, [name](const Tokens &t) { return shown(t, name); });
     };
-#define QV_OUTCOME(member, kind, from, info, encode, file, record, python)                         \
-    add(python, [](const Tokens &t) { return shown(t.outcome.member); });
+#define AS(name) name
+#define SET(name) name
+#define NO NULL
+#define QV_OUTCOME(member, kind, from, info, encode, file, record, python) add(python);
 #include "outcome.inc"
     tokens.def_prop_ro("key", [](const Tokens &t) { return as_text(t.key.c_str()); })
         .def_ro("index", &Tokens::index)

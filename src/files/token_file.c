@@ -86,9 +86,7 @@ qv_token_file_preprocessing(const qv_outcome *outcome, bool at_end)
     if (!at_end)
         o.damaged_frames = 0;
     json_t *j = json_object();
-    char *text = qv_outcome_json(j, &o, QV_FOR_FILE, 0, QV_LAST_PLACE)
-                     ? NULL
-                     : qv_json_text(j, JSON_COMPACT);
+    char *text = qv_outcome_json(j, &o, QV_FOR_FILE) ? NULL : qv_json_text(j, JSON_COMPACT);
     json_decref(j);
     return text;
 }

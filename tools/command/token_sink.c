@@ -77,9 +77,6 @@ tool_output_close(struct tool_output *output)
 
 /* ---- the report ------------------------------------------------------------------------------ */
 
-/* Fields of outcome.inc that follow fields of the line's own. */
-enum { AT_FRAMES = 3, AT_DAMAGE = 4, AT_TIMES = 7 };
-
 /* A list's lines have no times, since most of the time passes for other clips; the job's times are
  * printed. The stages of one clip are printed if it took a second or more. */
 static const char text[] =
@@ -99,16 +96,13 @@ show(const struct tool_encoder *e, const struct tool_output *output, const qv_jo
     if (output->key)
         tool_json_add(&j, "key:t", output->key);
     tool_json_add(&j, "status:s output:t", "ok", output->path);
-    tool_json_add_outcome(&j, o, QV_FOR_ENCODE, 0, AT_FRAMES);
-    tool_json_add(&j, "tokens:I width:I", r->n_tokens, e->model.out_hidden);
-    tool_json_add_outcome(&j, o, QV_FOR_ENCODE, AT_FRAMES, AT_DAMAGE);
-    tool_json_add(&j, "seconds:f precision:s", r->seconds, qv_dtype_name(e->model.dtype));
-    tool_json_add_outcome(&j, o, QV_FOR_ENCODE, AT_DAMAGE, AT_TIMES);
-    tool_json_add(&j, "lowering:s peak_rss_bytes:I", e->model.lowering, tool_peak_bytes());
-    tool_json_add_outcome(&j, o, QV_FOR_ENCODE, AT_TIMES, QV_LAST_PLACE);
-    tool_json_add(&j, "write_s:f wait_decode_s:f wait_device_s:f wait_write_s:f cores:I",
-                  output->write_s, r->wait_decode_s, r->wait_device_s, r->wait_sink_s,
-                  sysconf(_SC_NPROCESSORS_ONLN));
+    tool_json_add_outcome(&j, o, QV_FOR_ENCODE);
+    tool_json_add(&j,
+                  "tokens:I width:I seconds:f precision:s lowering:s peak_rss_bytes:I write_s:f "
+                  "wait_decode_s:f wait_device_s:f wait_write_s:f cores:I",
+                  r->n_tokens, e->model.out_hidden, r->seconds, qv_dtype_name(e->model.dtype),
+                  e->model.lowering, tool_peak_bytes(), output->write_s, r->wait_decode_s,
+                  r->wait_device_s, r->wait_sink_s, sysconf(_SC_NPROCESSORS_ONLN));
     tool_json_add_rates(&j, "", o->n_frames, r->n_tokens, r->seconds, e->load_s);
     tool_json_add(&j,
                   "machine.backend:s machine.device:s machine.threads:i version:s commit:s "
