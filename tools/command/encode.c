@@ -24,15 +24,15 @@ enum {
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-/* Returns FOLDER/KEY.safetensors, for free(). */
+/* Returns FOLDER/KEY.ENDING, for free(). */
 static char *
-name_in(const char *folder, const char *key)
+name_in(const char *folder, const char *key, const char *ending)
 {
-    const size_t size = strlen(folder) + strlen(key) + sizeof "/.safetensors";
+    const size_t size = strlen(folder) + strlen(key) + strlen(ending) + sizeof "/";
     char *path = malloc(size);
     if (path)
-        snprintf(path, size, "%s%s%s.safetensors", folder,
-                 folder[strlen(folder) - 1] == '/' ? "" : "/", key);
+        snprintf(path, size, "%s%s%s%s", folder, folder[strlen(folder) - 1] == '/' ? "" : "/", key,
+                 ending);
     return path;
 }
 
@@ -44,19 +44,34 @@ is_folder(const struct tool_options *o, const struct tool_list *list)
     return o->list || list->n > 1 || list->has_folders || o->output[n - 1] == '/';
 }
 
+/* Sets the format that a file's ending names: the first one, unless it is another's. */
+static qv_status
+choose_format(const char *path, const struct qv_format **format, qv_error *err)
+{
+    const char *dot = strrchr(path, '.');
+    *format = dot ? qv_format_of(dot) : NULL;
+    if (*format && *format != qv_formats[0])
+        return QV_OK;
+    *format = qv_formats[0];
+    return tool_check_token_file(path, err);
+}
+
 static qv_status
 name_outputs(const struct tool_options *o, const struct tool_list *list,
              struct tool_output *outputs, qv_error *err)
 {
     const bool folder = is_folder(o, list) || tool_is_folder(o->output);
+    const struct qv_format *format = qv_formats[0];
     const qv_status status =
-        folder ? tool_list_check_files(list, o->list, err) : tool_check_token_file(o->output, err);
+        folder ? tool_list_check_files(list, o->list, err) : choose_format(o->output, &format, err);
     for (size_t i = 0; i < list->n && !status; i++) {
         const struct tool_entry *entry = &list->at[i];
         outputs[i].clip = entry->path;
         outputs[i].key = o->list ? entry->key : NULL;
         outputs[i].own = entry->own;
-        outputs[i].path = folder ? name_in(o->output, entry->key) : strdup(o->output);
+        outputs[i].format = format;
+        outputs[i].path =
+            folder ? name_in(o->output, entry->key, format->ending) : strdup(o->output);
         if (!outputs[i].path)
             return qv_fail(err, QV_ENOMEM, "no memory for the names of %zu outputs", list->n);
     }

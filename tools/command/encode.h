@@ -4,7 +4,7 @@
 
 #include <pthread.h>
 
-#include "files/token_file.h"
+#include "job/formats.h"
 #include "qwenvit_clips.h"
 #include "tool.h"
 
@@ -12,9 +12,10 @@
 struct tool_output {
     const char *clip, *key; /* key NULL: the clip is an argument */
     char *path;
+    const struct qv_format *format;
     const qv_clip_options *own; /* options of this clip alone; NULL: it has none */
     /* for the sink alone */
-    struct qv_token_file *file;
+    void *entry; /* the format's */
     struct tool_drawing *drawing;
     double write_s;
 };

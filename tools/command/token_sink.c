@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The job's sink: writes each clip's tokens to its file, and a drawing of them, and reports the
  * clip. */
-#include <stdlib.h>
 #include <unistd.h>
 
 #include "commit.h"
@@ -9,7 +8,6 @@
 #include "error.h"
 #include "files/atomic_file.h"
 #include "files/outcome_json.h"
-#include "files/text.h"
 
 qv_dtype
 tool_output_dtype(const struct tool_encoder *e)
@@ -17,61 +15,11 @@ tool_output_dtype(const struct tool_encoder *e)
     return e->o->output_dtype ? e->o->output_dtype : e->model.dtype;
 }
 
-/* ---- the file -------------------------------------------------------------------------------- */
-
-static qv_status
-open_file(const struct tool_encoder *e, struct tool_output *output, const qv_job_result *r,
-          qv_error *err)
-{
-    char *preprocessing = qv_token_file_preprocessing(&r->outcome, false);
-    char *source = qv_utf8_text(output->clip);
-    const struct qv_token_file_origin origin = { .source = source,
-                                                 .model = e->model.model_type,
-                                                 .digest = e->model.digest,
-                                                 .identity = e->model.identity,
-                                                 .precision = qv_dtype_name(e->model.dtype),
-                                                 .backend = e->context.backend,
-                                                 .device = e->context.device,
-                                                 .preprocessing = preprocessing };
-    const char *metadata[QV_TOKEN_FILE_TEXTS][2];
-    const size_t n = qv_token_file_metadata(&origin, metadata);
-    const struct qv_token_file_options options = { .path = output->path,
-                                                   .source = output->clip,
-                                                   .dtype = r->dtype,
-                                                   .rows = r->n_tokens,
-                                                   .width = e->model.out_hidden,
-                                                   .n_grids = 1,
-                                                   .n_timestamps = r->outcome.n_frames,
-                                                   .n_deepstack = e->model.n_deepstack,
-                                                   .hidden = e->o->hidden ? e->model.hidden : 0,
-                                                   .patches =
-                                                       e->model.merge_size * e->model.merge_size };
-    qv_status status =
-        preprocessing && source
-            ? qv_token_file_open(&options, (const char *const(*)[2])metadata, n, &output->file, err)
-            : qv_fail(err, QV_ENOMEM, "%s: no memory for metadata", output->clip);
-    free(preprocessing);
-    free(source);
-    return status;
-}
-
-/* Fills in what is known only at the end, such as how many frames were damaged. */
-static qv_status
-fill_in(struct tool_output *output, const qv_job_result *r, qv_error *err)
-{
-    char *preprocessing = qv_token_file_preprocessing(&r->outcome, true);
-    if (!preprocessing)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for metadata", output->clip);
-    const qv_status status = qv_token_file_fill_in(output->file, r->outcome.grid_thw,
-                                                   r->timestamps_s, preprocessing, err);
-    free(preprocessing);
-    return status;
-}
-
 void
 tool_output_close(struct tool_output *output)
 {
-    qv_token_file_close(&output->file);
+    if (output->entry)
+        output->format->end(&output->entry, NULL, NULL);
     tool_drawing_close(&output->drawing);
 }
 
@@ -142,7 +90,12 @@ begin(void *user, const qv_job_result *r, void **entry, qv_error *err)
     const double began_s = qv_seconds();
     if (e->makes_folders)
         qv_make_folders(output->path);
-    qv_status status = open_file(e, output, r, err);
+    const struct qv_output to = { .name = output->path,
+                                  .source = output->clip,
+                                  .model = &e->model,
+                                  .context = &e->context,
+                                  .hidden = e->o->hidden };
+    qv_status status = output->format->begin(&to, r, &output->entry, err);
     if (!status && e->o->drawing)
         status = tool_drawing_open(&r->outcome, &e->model, &output->drawing, err);
     output->write_s = qv_seconds() - began_s;
@@ -169,22 +122,10 @@ put(void *user, void *entry, const qv_job_result *r, const qv_job_rows *rows, qv
     const double began_s = qv_seconds();
     if (output->drawing)
         tool_drawing_add(output->drawing, rows->frames, rows->n_frames, t->tokens, r->dtype);
-    const qv_status status =
-        qv_token_file_put(output->file, t->tokens, (const void *const *)t->deepstack, t->hidden,
-                          rows->first, t->n, err);
+    const qv_status status = output->format->rows(output->entry, rows, err);
     output->write_s += qv_seconds() - began_s;
     show_progress(e, output, r, rows->first + t->n);
     return status;
-}
-
-static qv_status
-finish_file(const struct tool_encoder *e, struct tool_output *output, const qv_job_result *r,
-            qv_error *err)
-{
-    qv_status status = fill_in(output, r, err);
-    if (!status && output->drawing)
-        status = tool_drawing_write(output->drawing, e->o->drawing, err);
-    return status ? status : qv_token_file_commit(output->file, err);
 }
 
 /* Reports and counts the failure of one clip. A failure that ends all clips is reported once, at
@@ -208,8 +149,11 @@ end(void *user, void *entry, const qv_job_result *r, qv_error *err)
     struct tool_encoder *e = user;
     struct tool_output *output = r->user;
     (void)entry;
-    qv_status status =
-        r->status ? qv_fail(err, r->status, "%s", r->error) : finish_file(e, output, r, err);
+    qv_status status = r->status ? qv_fail(err, r->status, "%s", r->error) : QV_OK;
+    if (!status && output->drawing)
+        status = tool_drawing_write(output->drawing, e->o->drawing, err);
+    if (!status)
+        status = output->format->end(&output->entry, r, err);
     pthread_mutex_lock(&e->lock);
     if (e->bar.label)
         tool_bar_end();
