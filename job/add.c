@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "job.h"
+#include "item.h"
+#include "stages.h"
 
 #define MOST_BYTES ((int64_t)1 << 42) /* of a source, so that sums of them do not overflow */
 

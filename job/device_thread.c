@@ -5,7 +5,8 @@
 #include <string.h>
 
 #include "dtype.h"
-#include "job.h"
+#include "item.h"
+#include "stages.h"
 
 /* ---- buffers --------------------------------------------------------------------------------- */
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "job.h"
+#include "item.h"
 
 const struct qv_job_kind qv_job_kinds[QV_JOB_KINDS] = {
     [QV_SOURCE_PATH] = { .is_clip = true, .input = QV_INPUT_FRAMES },

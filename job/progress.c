@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Reports how far a job is, and which of its stages limits it. */
-#include "job.h"
+#include "state.h"
 #include "more.h"
 
 /* Names the busiest stage, or "input" if none is busy, because sources then come too slowly.

@@ -5,7 +5,8 @@
 #include <string.h>
 
 #include "dtype.h"
-#include "job.h"
+#include "item.h"
+#include "stages.h"
 
 static qv_job_result
 describe(const qv_job *job, const struct qv_job_item *item)

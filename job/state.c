@@ -3,7 +3,7 @@
 #include <math.h>
 #include <time.h>
 
-#include "job.h"
+#include "state.h"
 
 #define ASK_S 0.02
 
