@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "item.h"
-#include "stages.h"
 
 #define MOST_BYTES ((int64_t)1 << 42) /* of a source, so that sums of them do not overflow */
 

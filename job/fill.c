@@ -16,6 +16,7 @@
 #include "grow.h"
 #include "clips/decoders.h"
 #include "clips/option_list.h"
+#include "cache/writer.h"
 #include "formats.h"
 #include "model/feeder.h"
 #include "more.h"
@@ -42,7 +43,6 @@ struct qv_cache_fill {
     qv_cache_fill_options o;
     qv_cache *there; /* the cache as it was when this was opened; NULL: there was none yet */
     qv_cache_writer *writer;
-    const struct qv_format *format; /* whose entries are the cache's keys */
     qv_cache_layout layout;
     struct clip *clips; /* [n] */
     size_t n, room;
@@ -98,12 +98,14 @@ begin(void *user, const qv_job_result *r, void **entry, qv_error *err)
     qv_cache_fill *f = user;
     const struct clip *clip = r->user;
     const bool was_read = r->outcome.source_frames && !clip->memory;
+    qv_cache_entry *begun = NULL;
     struct identity id;
     look_at(clip, &id);
     id.source.bytes = was_read ? r->outcome.file_bytes : clip->bytes;
     id.source.mtime_ns = was_read ? r->outcome.file_mtime_ns : clip->mtime_ns;
-    const struct qv_output to = { .name = clip->key, .cache = f->writer, .record = &id.source };
-    const qv_status s = f->format->begin(&to, r, entry, err);
+    const qv_status s =
+        qv_cache_begin(f->writer, clip->key, &id.source, r->status ? 0 : r->n_tokens, &begun, err);
+    *entry = begun;
     return s ? end_run(f, s, err) : QV_OK;
 }
 
@@ -113,7 +115,7 @@ put(void *user, void *entry, const qv_job_result *r, const qv_job_rows *rows, qv
 {
     qv_cache_fill *f = user;
     (void)r;
-    const qv_status s = f->format->rows(entry, rows, err);
+    const qv_status s = qv_cache_put(entry, &rows->tokens, err);
     return s && s != QV_EUNSUPPORTED ? end_run(f, s, err) : s;
 }
 
@@ -125,34 +127,40 @@ finish(void *user, void *entry, const qv_job_result *r, qv_error *err)
     const struct clip *clip = r->user;
     const qv_cache_fill_memory *m = clip->memory;
     const bool has_frames = m && m->kind == QV_SOURCE_FRAMES; /* their caller knows more of them */
-    qv_job_result done = *r;
+    qv_cache_entry *cached = entry;
+    qv_outcome outcome = r->outcome;
     if (r->cancelled || qv_ends_all(r->status) || has_ended(f)) {
-        f->format->end(&entry, NULL, err);
+        qv_cache_drop(&cached);
         return r->cancelled || has_ended(f)
                    ? QV_OK
                    : end_run(f, qv_fail(err, r->status, "%s", r->error), err);
     }
-    if (!entry) {
+    if (!cached) {
         const qv_status s = begin(user, r, &entry, err);
         if (s)
             return s;
+        cached = entry;
     }
-    if (has_frames) {
-        done.outcome.sampled_fps = m->sampled_fps;
-        done.timestamps_s = m->timestamps_s;
-    }
+    if (has_frames)
+        outcome.sampled_fps = m->sampled_fps;
+    const qv_cache_result done = { .status = r->status,
+                                   .error = r->error,
+                                   .outcome = &outcome,
+                                   .timestamps_s = has_frames ? m->timestamps_s : r->timestamps_s };
     if (r->status && f->o.told)
         f->o.told(f->o.user, clip->key, r->status, r->error);
     pthread_mutex_lock(&f->lock);
     f->counts.failed += r->status != QV_OK;
     f->counts.done += !r->status;
     f->counts.tokens += r->status ? 0 : r->n_tokens;
-    f->counts.frames += r->status ? 0 : r->outcome.n_frames;
-    f->counts.damaged += !r->status && r->outcome.damaged_frames > 0;
+    f->counts.frames += r->status ? 0 : outcome.n_frames;
+    f->counts.damaged += !r->status && outcome.damaged_frames > 0;
     pthread_mutex_unlock(&f->lock);
-    const qv_status s = f->format->end(&entry, &done, err);
+    const qv_status s = qv_cache_finish(&cached, &done, err);
     return s ? end_run(f, s, err) : QV_OK;
 }
+
+const struct qv_format qv_cache_keys = { NULL, { begin, put, finish, NULL } };
 
 /* ---- what is wanted -------------------------------------------------------------------------- */
 
@@ -165,7 +173,6 @@ qv_cache_fill_open(const char *dir, const qv_cache_fill_options *options, qv_cac
     if (!f)
         return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(dir));
     f->o = *options;
-    f->format = qv_format_of("cache");
     f->dir = strdup(dir);
     f->has_lock = !pthread_mutex_init(&f->lock, NULL);
     const qv_status s = !f->dir || !f->has_lock

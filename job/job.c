@@ -6,7 +6,6 @@
 #include "cores.h"
 #include "dtype.h"
 #include "item.h"
-#include "stages.h"
 #include "numbers.h"
 
 enum { MOST_THREADS = 1024, MOST_MODELS = 64, DEFAULT_QUEUE = 512, MOST_QUEUE = 1 << 20 };

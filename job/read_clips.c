@@ -6,7 +6,6 @@
 
 #include "clips/decoders.h"
 #include "item.h"
-#include "stages.h"
 
 /* ---- room ------------------------------------------------------------------------------------ */
 
@@ -14,7 +13,7 @@
 static void
 wait_for_room(qv_job *job, struct qv_job_item *item)
 {
-    qv_job_clock_start(&item->room);
+    item->room.since_s = qv_seconds();
     qv_job_wait(job, QV_JOB_READERS);
     qv_job_clock_stop(&item->room, qv_seconds());
 }

@@ -6,7 +6,6 @@
 
 #include "dtype.h"
 #include "item.h"
-#include "stages.h"
 
 static qv_job_result
 describe(const qv_job *job, const struct qv_job_item *item)

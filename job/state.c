@@ -75,12 +75,6 @@ qv_job_wait_asking(qv_job *job, enum qv_job_who who)
 
 /* ---- clocks ---------------------------------------------------------------------------------- */
 
-void
-qv_job_clock_start(struct qv_job_clock *c)
-{
-    c->since_s = qv_seconds();
-}
-
 double
 qv_job_clock_read(const struct qv_job_clock *c, double now_s)
 {
@@ -98,7 +92,7 @@ qv_job_clock_stop(struct qv_job_clock *c, double now_s)
 void
 qv_job_span_begin(qv_job *job, struct qv_job_clock *c)
 {
-    qv_job_clock_start(c);
+    c->since_s = qv_seconds();
     pthread_mutex_unlock(&job->lock);
 }
 

@@ -212,13 +212,6 @@ qv_job_is_over(const qv_job *job, const struct qv_job_item *item)
     return job->stopping || item->status;
 }
 
-/* Returns how many clips are decoded at once, under the lock. */
-static inline int
-qv_job_decoders(const qv_job *job)
-{
-    return job->on_gpu ? job->lanes.all : job->lanes.cpu;
-}
-
 /* The kinds of threads that wait, and what they wait for. */
 enum qv_job_who {
     QV_JOB_ADDERS,  /* wait for room among the sources, or for memory for one */
@@ -236,7 +229,6 @@ void qv_job_wait(qv_job *job, enum qv_job_who who);
 void qv_job_wait_for(qv_job *job, enum qv_job_who who, double seconds);
 /* Waits, and asks options.go_on meanwhile, which may cancel the job. */
 void qv_job_wait_asking(qv_job *job, enum qv_job_who who);
-void qv_job_clock_start(struct qv_job_clock *c);
 double qv_job_clock_read(const struct qv_job_clock *c, double now_s);
 double qv_job_clock_stop(struct qv_job_clock *c, double now_s); /* returns how long it has run */
 /* Releases the lock for work whose time a clock takes. */

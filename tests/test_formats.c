@@ -17,17 +17,18 @@ struct text {
 };
 
 static qv_status
-begin(const struct qv_output *o, const qv_job_result *r, void **entry, qv_error *err)
+begin(void *user, const qv_job_result *r, void **entry, qv_error *err)
 {
+    const struct qv_output *o = user;
     struct text *t = *entry = calloc(1, sizeof *t);
     t->width = o->model->out_hidden;
-    snprintf(t->path, sizeof t->path, "%s", o->name);
+    snprintf(t->path, sizeof t->path, "%s", o->path);
     t->file = fopen(t->path, "w");
     return t->file ? QV_OK : qv_fail(err, QV_EIO, "%s: cannot be written", r->key);
 }
 
 static qv_status
-put(void *entry, const qv_job_rows *rows, qv_error *err)
+put(void *user, void *entry, const qv_job_result *r, const qv_job_rows *rows, qv_error *err)
 {
     struct text *t = entry;
     const float *x = rows->tokens.tokens;
@@ -38,19 +39,18 @@ put(void *entry, const qv_job_rows *rows, qv_error *err)
 }
 
 static qv_status
-end(void **entry, const qv_job_result *r, qv_error *err)
+end(void *user, void *entry, const qv_job_result *r, qv_error *err)
 {
-    struct text *t = *entry;
+    struct text *t = entry;
     const bool ok = t->file && !fclose(t->file);
-    if (!ok || !r)
+    if (!ok || r->status)
         remove(t->path);
     const qv_status status = ok ? QV_OK : qv_fail(err, QV_EIO, "%s: no room", t->path);
     free(t);
-    *entry = NULL;
     return status;
 }
 
-static const struct qv_format text = { "text", ".text", begin, put, end };
+static const struct qv_format text = { ".text", { begin, put, end, NULL } };
 const struct qv_format *const qv_formats[] = { &qv_token_files, &qv_cache_keys, &text, NULL };
 
 /* ---- the test -------------------------------------------------------------------------------- */

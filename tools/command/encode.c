@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 
 #include "clips/decoders.h"
@@ -44,16 +45,16 @@ is_folder(const struct tool_options *o, const struct tool_list *list)
     return o->list || list->n > 1 || list->has_folders || o->output[n - 1] == '/';
 }
 
-/* Sets the format that a file's ending names: the first one, unless it is another's. */
+/* Sets the format of a file's ending; a name without one is a file of tokens. */
 static qv_status
 choose_format(const char *path, const struct qv_format **format, qv_error *err)
 {
     const char *dot = strrchr(path, '.');
-    *format = dot ? qv_format_of(dot) : NULL;
-    if (*format && *format != qv_formats[0])
-        return QV_OK;
-    *format = qv_formats[0];
-    return tool_check_token_file(path, err);
+    const struct qv_format *const *f = qv_formats;
+    while (dot && *f && (!(*f)->ending || strcasecmp((*f)->ending, dot) != 0))
+        f++;
+    *format = dot && *f ? *f : &qv_token_files;
+    return *format == &qv_token_files ? tool_check_token_file(path, err) : QV_OK;
 }
 
 static qv_status
@@ -61,7 +62,7 @@ name_outputs(const struct tool_options *o, const struct tool_list *list,
              struct tool_output *outputs, qv_error *err)
 {
     const bool folder = is_folder(o, list) || tool_is_folder(o->output);
-    const struct qv_format *format = qv_formats[0];
+    const struct qv_format *format = &qv_token_files;
     const qv_status status =
         folder ? tool_list_check_files(list, o->list, err) : choose_format(o->output, &format, err);
     for (size_t i = 0; i < list->n && !status; i++) {
@@ -305,10 +306,8 @@ encode(const struct tool_options *o, struct tool_devices *devices)
         .o = o, .clip = o->clip, .outputs = outputs, .n = n, .makes_folders = makes_folders
     };
     const int code = status ? tool_fail(status, &err) : encode_with(&e, devices, &err);
-    for (size_t i = 0; outputs && i < n; i++) {
-        tool_output_close(&outputs[i]);
+    for (size_t i = 0; outputs && i < n; i++)
         free(outputs[i].path);
-    }
     free(outputs);
     tool_list_free(&list);
     return code;

@@ -15,6 +15,7 @@ struct tool_output {
     const struct qv_format *format;
     const qv_clip_options *own; /* options of this clip alone; NULL: it has none */
     /* for the sink alone */
+    struct qv_output to;
     void *entry; /* the format's */
     struct tool_drawing *drawing;
     double write_s;
@@ -63,7 +64,6 @@ qv_dtype tool_output_dtype(const struct tool_encoder *e); /* dtype of the writte
 /* Returns the job's sink, which writes a clip's tokens to its file and drawing, and reports the
  * clip. */
 qv_job_sink tool_sink(struct tool_encoder *e);
-void tool_output_close(struct tool_output *output);
 
 /* Returns sampled frames and tokens per second of the whole time, from the first clip until all are
  * written, and how long loading took before that; for tool_show, with TOOL_RATES_TEXT. */

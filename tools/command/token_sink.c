@@ -15,14 +15,6 @@ tool_output_dtype(const struct tool_encoder *e)
     return e->o->output_dtype ? e->o->output_dtype : e->model.dtype;
 }
 
-void
-tool_output_close(struct tool_output *output)
-{
-    if (output->entry)
-        output->format->end(&output->entry, NULL, NULL);
-    tool_drawing_close(&output->drawing);
-}
-
 /* ---- the report ------------------------------------------------------------------------------ */
 
 /* A list's lines have no times, since most of the time passes for other clips; the job's times are
@@ -90,12 +82,12 @@ begin(void *user, const qv_job_result *r, void **entry, qv_error *err)
     const double began_s = qv_seconds();
     if (e->makes_folders)
         qv_make_folders(output->path);
-    const struct qv_output to = { .name = output->path,
-                                  .source = output->clip,
-                                  .model = &e->model,
-                                  .context = &e->context,
-                                  .hidden = e->o->hidden };
-    qv_status status = output->format->begin(&to, r, &output->entry, err);
+    output->to = (struct qv_output){ .path = output->path,
+                                     .source = output->clip,
+                                     .model = &e->model,
+                                     .context = &e->context,
+                                     .hidden = e->o->hidden };
+    qv_status status = output->format->sink.begin(&output->to, r, &output->entry, err);
     if (!status && e->o->drawing)
         status = tool_drawing_open(&r->outcome, &e->model, &output->drawing, err);
     output->write_s = qv_seconds() - began_s;
@@ -122,7 +114,7 @@ put(void *user, void *entry, const qv_job_result *r, const qv_job_rows *rows, qv
     const double began_s = qv_seconds();
     if (output->drawing)
         tool_drawing_add(output->drawing, rows->frames, rows->n_frames, t->tokens, r->dtype);
-    const qv_status status = output->format->rows(output->entry, rows, err);
+    const qv_status status = output->format->sink.rows(&output->to, output->entry, r, rows, err);
     output->write_s += qv_seconds() - began_s;
     show_progress(e, output, r, rows->first + t->n);
     return status;
@@ -152,8 +144,13 @@ end(void *user, void *entry, const qv_job_result *r, qv_error *err)
     qv_status status = r->status ? qv_fail(err, r->status, "%s", r->error) : QV_OK;
     if (!status && output->drawing)
         status = tool_drawing_write(output->drawing, e->o->drawing, err);
-    if (!status)
-        status = output->format->end(&output->entry, r, err);
+    qv_job_result done = *r;
+    done.status = status;
+    if (output->entry) {
+        const qv_status ended = output->format->sink.end(&output->to, output->entry, &done, err);
+        status = status ? status : ended;
+    }
+    tool_drawing_close(&output->drawing);
     pthread_mutex_lock(&e->lock);
     if (e->bar.label)
         tool_bar_end();
@@ -168,7 +165,6 @@ end(void *user, void *entry, const qv_job_result *r, qv_error *err)
         e->n_tokens += r->n_tokens;
     }
     pthread_mutex_unlock(&e->lock);
-    tool_output_close(output);
     return status;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Writes a source's tokens: to a safetensors file of its own, or as a key of a cache. */
+/* Writes a source's tokens to a safetensors file of its own. */
 #include <stdlib.h>
 
 #include "error.h"
@@ -7,11 +7,10 @@
 #include "files/token_file.h"
 #include "formats.h"
 
-/* ---- files of tokens ------------------------------------------------------------------------- */
-
 static qv_status
-begin_file(const struct qv_output *o, const qv_job_result *r, void **entry, qv_error *err)
+begin(void *user, const qv_job_result *r, void **entry, qv_error *err)
 {
+    const struct qv_output *o = user;
     const qv_model_info *m = o->model;
     struct qv_token_file *file = NULL;
     char *preprocessing = qv_token_file_preprocessing(&r->outcome, false);
@@ -26,7 +25,7 @@ begin_file(const struct qv_output *o, const qv_job_result *r, void **entry, qv_e
                                                  .preprocessing = preprocessing };
     const char *metadata[QV_TOKEN_FILE_TEXTS][2];
     const size_t n = qv_token_file_metadata(&origin, metadata);
-    const struct qv_token_file_options options = { .path = o->name,
+    const struct qv_token_file_options options = { .path = o->path,
                                                    .source = o->source,
                                                    .dtype = r->dtype,
                                                    .rows = r->n_tokens,
@@ -47,73 +46,31 @@ begin_file(const struct qv_output *o, const qv_job_result *r, void **entry, qv_e
 }
 
 static qv_status
-put_in_file(void *entry, const qv_job_rows *rows, qv_error *err)
+put(void *user, void *entry, const qv_job_result *r, const qv_job_rows *rows, qv_error *err)
 {
     const qv_tokens *t = &rows->tokens;
     const struct qv_token_file_data data = { .tokens = t->tokens,
                                              .deepstack = (const void *const *)t->deepstack,
                                              .hidden = t->hidden };
+    (void)user, (void)r;
     return qv_token_file_rows(entry, &data, rows->first, t->n, err);
 }
 
 /* Fills in what is known only now, such as how many frames were damaged. */
 static qv_status
-end_file(void **entry, const qv_job_result *r, qv_error *err)
+end(void *user, void *entry, const qv_job_result *r, qv_error *err)
 {
-    struct qv_token_file *file = *entry;
-    char *preprocessing = r ? qv_token_file_preprocessing(&r->outcome, true) : NULL;
-    struct qv_token_file_data data = { .preprocessing = preprocessing };
-    if (preprocessing) {
-        data.grid_thw = r->outcome.grid_thw;
-        data.timestamps_s = r->timestamps_s;
-    }
-    *entry = NULL;
+    struct qv_token_file *file = entry;
+    char *preprocessing = r->status ? NULL : qv_token_file_preprocessing(&r->outcome, true);
+    const struct qv_token_file_data data = { .grid_thw = r->outcome.grid_thw,
+                                             .timestamps_s = r->timestamps_s,
+                                             .preprocessing = preprocessing };
+    (void)user;
     const qv_status status = qv_token_file_end(&file, preprocessing ? &data : NULL, err);
     free(preprocessing);
-    return r && !preprocessing ? qv_fail(err, QV_ENOMEM, "%s: no memory for metadata", r->key)
-                               : status;
+    return r->status || preprocessing
+               ? status
+               : qv_fail(err, QV_ENOMEM, "%s: no memory for metadata", r->key);
 }
 
-const struct qv_format qv_token_files = { .name = "safetensors",
-                                          .ending = ".safetensors",
-                                          .begin = begin_file,
-                                          .rows = put_in_file,
-                                          .end = end_file };
-
-/* ---- caches ---------------------------------------------------------------------------------- */
-
-static qv_status
-begin_key(const struct qv_output *o, const qv_job_result *r, void **entry, qv_error *err)
-{
-    qv_cache_entry *begun = NULL;
-    const qv_status status =
-        qv_cache_begin(o->cache, o->name, o->record, r->status ? 0 : r->n_tokens, &begun, err);
-    *entry = begun;
-    return status;
-}
-
-static qv_status
-put_in_key(void *entry, const qv_job_rows *rows, qv_error *err)
-{
-    return qv_cache_put(entry, &rows->tokens, err);
-}
-
-static qv_status
-end_key(void **entry, const qv_job_result *r, qv_error *err)
-{
-    qv_cache_entry *begun = *entry;
-    *entry = NULL;
-    if (!r) {
-        qv_cache_drop(&begun);
-        return QV_OK;
-    }
-    const qv_cache_result done = { .status = r->status,
-                                   .error = r->error,
-                                   .outcome = &r->outcome,
-                                   .timestamps_s = r->timestamps_s };
-    return qv_cache_finish(&begun, &done, err);
-}
-
-const struct qv_format qv_cache_keys = {
-    .name = "cache", .begin = begin_key, .rows = put_in_key, .end = end_key
-};
+const struct qv_format qv_token_files = { ".safetensors", { begin, put, end, NULL } };
