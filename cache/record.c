@@ -52,7 +52,7 @@ static void
 add_result(struct qv_text *t, uint64_t xxh3, const qv_cache_result *r)
 {
     json_t *j = json_object();
-    char *text = qv_outcome_json(j, r->outcome, QV_FOR_RECORD, 0, QV_LAST_PLACE)
+    char *text = qv_outcome_json(j, r->outcome, QV_FOR_RECORD)
                      ? NULL
                      : qv_json_text(j, JSON_COMPACT);
     json_decref(j);

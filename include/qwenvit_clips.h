@@ -137,16 +137,18 @@ typedef struct qv_outcome {
     int64_t cut_frames;
     /* sampled frames, before pairing (a single odd frame is paired with itself) */
     int64_t n_frames;
+    int width, height;  /* the size of frames, after smart_resize */
     double sampled_fps; /* n_frames / cut_frames * source_fps; 0 for images */
     /* seconds of a frame pair, temporal_patch_size / sampled_fps, as in transformers'
      * Qwen2_5_VLProcessor; 0 for images */
     double second_per_grid_ts;
-    int width, height; /* the size of frames, after smart_resize */
     int64_t grid_thw[3];
+    qv_remark remark;
+    double header_fps; /* the average rate in the container's header; 0: none */
     /* The file's size, and its modification time in nanoseconds since 1970, taken from the open
      * file before its first byte is read; 0 for bytes in memory. */
     int64_t file_bytes, file_mtime_ns;
-    /* The members from here to decoded_by may change while frames are read. needed_frames: how many
+    /* The members from here on may change while frames are read. needed_frames: how many
      * frames of the file must be decoded for the sampled frames. decodes_all is "" if the file's
      * packets show which frames these are. Otherwise every frame up to the last sampled one is
      * decoded, and decodes_all has the reason, as a text that follows "since" ("a packet has no
@@ -167,8 +169,6 @@ typedef struct qv_outcome {
      * next, are known to be whole. */
     char not_gpu[64];
     qv_decode decoded_by;
-    qv_remark remark;
-    double header_fps; /* the average rate in the container's header; 0: none */
 } qv_outcome;
 
 /*

@@ -5,16 +5,9 @@
 #include <string.h>
 
 #include "dtype.h"
-#include "job.h"
+#include "item.h"
 
 /* ---- buffers --------------------------------------------------------------------------------- */
-
-int64_t
-qv_job_token_bytes(const qv_job *job, int64_t tokens)
-{
-    return tokens * ((1 + job->model.n_deepstack) * job->model.out_hidden + qv_job_hidden(job)) *
-           (int64_t)qv_dtype_bytes(job->o.output);
-}
 
 static qv_status
 size_buffer(const struct qv_job_device *d, struct qv_job_buffer *buffer, int64_t n, qv_error *err)
@@ -27,8 +20,8 @@ size_buffer(const struct qv_job_device *d, struct qv_job_buffer *buffer, int64_t
     /* without memory the chunk's tokens stay where they are */
     *t = (qv_tokens){ .capacity = n };
     buffer->ctx = qv_model_context(d->model);
-    qv_status status =
-        qv_host_alloc(buffer->ctx, (size_t)qv_job_token_bytes(job, n), &t->tokens, err);
+    const qv_status status =
+        qv_host_alloc(buffer->ctx, (size_t)(n * job->token_bytes), &t->tokens, err);
     if (status)
         return status;
     const size_t one = (size_t)(n * job->model.out_hidden) * qv_dtype_bytes(job->o.output);
@@ -102,9 +95,8 @@ hand_over(qv_job *job, struct qv_job_buffer *buffer)
         p->item->n_computed += p->n;
         p->item->wait_device_s += p->item->chunk == job->n_handed ? 0 : buffer->device_s;
         p->item->chunk = job->n_handed;
-        qv_job_queue_put(&job->told, p);
+        qv_job_tell(job, p);
     }
-    qv_job_wake(job, QV_JOB_SINKS);
 }
 
 static void
@@ -139,22 +131,13 @@ static void
 push_chunk(struct qv_job_device *d, struct qv_job_buffer *buffer)
 {
     qv_job *job = d->job;
-    qv_error err = { 0 }, no_memory;
-    const double began_s = qv_seconds();
-    const qv_feeder_chunk *chunk = buffer->chunk;
-    qv_job_clock_start(&d->busy, began_s);
-    pthread_mutex_unlock(&job->lock);
+    qv_error err = { 0 };
+    qv_job_span_begin(job, &d->busy);
     const qv_status status = qv_feeder_push(job->feeder, d->index, &err);
-    /* page-locking takes as long as a chunk, which the device computes meanwhile */
-    const qv_status room =
-        status ? QV_OK : size_buffer(d, buffer, chunk->capacity_tokens, &no_memory);
-    const double ended_s = qv_seconds();
-    pthread_mutex_lock(&job->lock);
-    qv_job_clock_stop(&d->busy, ended_s);
-    buffer->device_s = ended_s - began_s;
+    buffer->device_s = qv_job_span_end(job, &d->busy);
     for (size_t i = 0; i < buffer->n && !job->o.keep_frames; i++) /* the device has them now */
         qv_job_free_frames(job, &buffer->pieces[i].frames);
-    if (status && chunk->refused) {
+    if (status && buffer->chunk->refused) {
         fail_chunk(job, buffer, status, &err);
         hand_over(job, buffer);
         return;
@@ -162,8 +145,6 @@ push_chunk(struct qv_job_device *d, struct qv_job_buffer *buffer)
     d->under_way[d->n_under_way++] = buffer;
     if (status)
         lose_device(d, status, &err);
-    if (room)
-        fail_chunk(job, buffer, room, &no_memory);
 }
 
 static void
@@ -185,20 +166,20 @@ count_chunk(qv_job *job, const struct qv_job_buffer *buffer)
     p->rest_capacity_rows += chunk->is_rest ? chunk->capacity_rows : 0;
 }
 
+/* Pulls the oldest chunk. Its tokens' memory is made here, since page-locking takes as long as a
+ * chunk, which the device computes meanwhile. */
 static void
 pull_chunk(struct qv_job_device *d)
 {
     qv_job *job = d->job;
-    qv_error err = { 0 };
+    qv_error err = { 0 }, no_memory;
     struct qv_job_buffer *buffer = d->under_way[0];
-    const double began_s = qv_seconds();
-    qv_job_clock_start(&d->busy, began_s);
-    pthread_mutex_unlock(&job->lock);
-    qv_status status = qv_feeder_pull(job->feeder, d->index, &buffer->tokens, &err);
-    const double ended_s = qv_seconds();
-    pthread_mutex_lock(&job->lock);
-    qv_job_clock_stop(&d->busy, ended_s);
-    buffer->device_s += ended_s - began_s;
+    qv_job_span_begin(job, &d->busy);
+    const qv_status room = size_buffer(d, buffer, buffer->chunk->capacity_tokens, &no_memory);
+    const qv_status status = qv_feeder_pull(job->feeder, d->index, &buffer->tokens, &err);
+    buffer->device_s += qv_job_span_end(job, &d->busy);
+    if (room)
+        fail_chunk(job, buffer, room, &no_memory);
     if (status) {
         lose_device(d, status, &err);
         return;

@@ -1,84 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* Opens and ends a job, checks its options, and waits on behalf of its stages. */
-#include <math.h>
+/* Opens and ends a job, and checks its options. */
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "cores.h"
-#include "job.h"
+#include "dtype.h"
+#include "item.h"
 #include "numbers.h"
 
 enum { MOST_THREADS = 1024, MOST_MODELS = 64, DEFAULT_QUEUE = 512, MOST_QUEUE = 1 << 20 };
 #define DEFAULT_MEMORY ((int64_t)512 << 20)
-#define ASK_S 0.02
-
-/* ---- waiting --------------------------------------------------------------------------------- */
-
-void
-qv_job_wake(qv_job *job, enum qv_job_who who)
-{
-    pthread_cond_broadcast(&job->changed[who]);
-}
-
-void
-qv_job_wait(qv_job *job, enum qv_job_who who)
-{
-    pthread_cond_wait(&job->changed[who], &job->lock);
-}
-
-/* Waits by CLOCK_REALTIME, which every system has for this, and never long, since it may be set. */
-void
-qv_job_wait_for(qv_job *job, enum qv_job_who who, double seconds)
-{
-    if (isinf(seconds)) {
-        qv_job_wait(job, who);
-        return;
-    }
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    const int64_t ns = until.tv_nsec + (int64_t)(1e9 * (seconds < 0.2 ? seconds : 0.2));
-    until.tv_sec += (time_t)(ns / 1000000000);
-    until.tv_nsec = (long)(ns % 1000000000);
-    pthread_cond_timedwait(&job->changed[who], &job->lock, &until);
-}
-
-static void
-stop(qv_job *job)
-{
-    job->stopping = true;
-    for (int who = QV_JOB_ADDERS; who <= QV_JOB_ENDERS; who++)
-        qv_job_wake(job, who);
-}
-
-void
-qv_job_wait_asking(qv_job *job, enum qv_job_who who)
-{
-    qv_job_wait_for(job, who, job->o.go_on ? ASK_S : INFINITY);
-    if (!job->o.go_on)
-        return;
-    pthread_mutex_unlock(&job->lock);
-    const bool goes_on = job->o.go_on(job->o.sink.user, job);
-    pthread_mutex_lock(&job->lock);
-    if (!goes_on)
-        stop(job);
-}
-
-void
-qv_job_lose(qv_job *job, qv_status status, const qv_error *err)
-{
-    const bool first = !job->status;
-    if (first) {
-        job->status = status;
-        job->error = *err;
-    }
-    stop(job);
-    if (!first || !job->o.lost)
-        return;
-    pthread_mutex_unlock(&job->lock);
-    job->o.lost(job->o.sink.user, status, job->error.text);
-    pthread_mutex_lock(&job->lock);
-}
 
 /* ---- options --------------------------------------------------------------------------------- */
 
@@ -118,6 +49,15 @@ choose_decoders(qv_job *job, const qv_model *model)
                                  job->on_gpu || job->looks_for_gpu);
 }
 
+static struct qv_job_client
+client_of(qv_job *job, const qv_job_options *o)
+{
+    return (struct qv_job_client){ .job = job,
+                                   .queue = (size_t)(o->queue ? o->queue : DEFAULT_QUEUE),
+                                   .refuse_when_full = o->refuse_when_full,
+                                   .most_ahead = o->ahead };
+}
+
 static void
 set_options(qv_job *job, const qv_job_options *o, size_t n_models)
 {
@@ -128,10 +68,8 @@ set_options(qv_job *job, const qv_job_options *o, size_t n_models)
     job->o.memory = o->memory ? o->memory : DEFAULT_MEMORY;
     job->decoder = o->clip.decoder;
     job->last_waiting = &job->waiting;
-    job->own = (struct qv_job_client){ .job = job,
-                                       .queue = (size_t)(o->queue ? o->queue : DEFAULT_QUEUE),
-                                       .refuse_when_full = o->refuse_when_full,
-                                       .most_ahead = o->ahead };
+    job->last_told = &job->told;
+    job->own = client_of(job, o);
     job->n_sinks = o->sinks ? o->sinks : 1;
 }
 
@@ -176,15 +114,20 @@ check_models(qv_job *job, qv_model *const *models, size_t n, qv_error *err)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Notes how many patches packs have, and the tokens that usual chunks do not exceed: packs, and
- * chunks that one clip fills. */
+/* Notes how many patches packs have, the tokens that usual chunks do not exceed (packs, and chunks
+ * that one clip fills), and what a token takes. */
 static void
 set_sizes(qv_job *job, const qv_model *model)
 {
+    const qv_model_info *m = &job->model;
+    const int64_t patches = m->merge_size * m->merge_size;
     const qv_packing packing = qv_model_packing(model, job->o.chunk_rows);
     job->pack_rows = !job->o.alone || job->o.chunk_rows ? packing.rows : 0;
-    const int64_t tokens = job->pack_rows / (job->model.merge_size * job->model.merge_size);
+    const int64_t tokens = job->pack_rows / patches;
     job->usual_tokens = tokens > packing.alone_tokens ? tokens : packing.alone_tokens;
+    job->hidden = job->o.hidden ? patches * m->hidden : 0;
+    job->token_bytes = ((1 + m->n_deepstack) * m->out_hidden + job->hidden) *
+                       (int64_t)qv_dtype_bytes(job->o.output);
 }
 
 /* Opens the feeder, which makes each device's plan for packs. */
@@ -211,33 +154,17 @@ open_devices(qv_job *job, qv_model *const *models, qv_error *err)
 }
 
 static qv_status
-open_queues(qv_job *job, qv_error *err)
+make_workers(qv_job *job, qv_error *err)
 {
     const size_t readers = (size_t)job->lanes.n;
-    qv_status status = /* each reader may queue an item's end */
-        qv_job_queue_open(&job->told,
-                          readers + (size_t)job->n_devices * QV_JOB_BUFFERS * QV_FEEDER_PIECES,
-                          err);
     job->devices = calloc((size_t)job->n_devices, sizeof *job->devices);
     job->readers = calloc(readers, sizeof *job->readers);
     job->sinks = calloc((size_t)job->n_sinks, sizeof *job->sinks);
     job->threads =
         calloc(readers + (size_t)job->n_devices + (size_t)job->n_sinks, sizeof *job->threads);
-    if (!status && !(job->devices && job->readers && job->sinks && job->threads))
-        status = qv_fail(err, QV_ENOMEM, "no memory for %d decoders of a job", job->lanes.n);
-    return status;
-}
-
-static qv_status
-open_lock(qv_job *job, qv_error *err)
-{
-    if (pthread_mutex_init(&job->lock, NULL))
-        return qv_fail(err, QV_ENOMEM, "no lock can be made for a job");
-    job->has_lock = true;
-    for (; job->n_conds <= QV_JOB_ENDERS; job->n_conds++)
-        if (pthread_cond_init(&job->changed[job->n_conds], NULL))
-            return qv_fail(err, QV_ENOMEM, "no condition variable can be made for a job");
-    return QV_OK;
+    return job->devices && job->readers && job->sinks && job->threads
+               ? QV_OK
+               : qv_fail(err, QV_ENOMEM, "no memory for %d decoders of a job", job->lanes.n);
 }
 
 static bool
@@ -286,13 +213,13 @@ qv_job_open(qv_model *const *models, size_t n_models, const qv_job_options *opti
     set_options(job, options, n_models);
     status = check_models(job, models, n_models, err);
     if (!status)
-        status = open_queues(job, err);
+        status = make_workers(job, err);
     if (!status)
-        status = open_lock(job, err);
+        status = qv_job_lock_open(job, err);
     if (!status)
         status = open_devices(job, models, err);
     if (!status && job->looks_for_gpu)
-        qv_job_find_opened_gpus(job, job->decoder);
+        qv_job_find_gpus(job, job->decoder);
     job->opened_s = qv_seconds();
     if (!status)
         status = start_threads(job, err);
@@ -310,18 +237,17 @@ qv_job_client_open(qv_job *job, int64_t queue, bool refuse_when_full, int64_t ah
                    qv_job_client **out, qv_error *err)
 {
     QV_NEED(err, job, out);
-    const qv_job_options o = { .queue = queue, .ahead = ahead };
+    const qv_job_options o = { .queue = queue,
+                               .refuse_when_full = refuse_when_full,
+                               .ahead = ahead };
     const qv_status status = check_options(&o, err);
     if (status)
         return status;
     qv_job_client *client = malloc(sizeof *client);
     if (!client)
         return qv_fail(err, QV_ENOMEM, "no memory for a client of a job");
-    *client = (qv_job_client){ .job = job,
-                               .queue = (size_t)(queue ? queue : DEFAULT_QUEUE),
-                               .refuse_when_full = refuse_when_full,
-                               .most_ahead = ahead,
-                               .users = 1 };
+    *client = client_of(job, &o);
+    client->users = 1;
     *out = client;
     return QV_OK;
 }
@@ -382,7 +308,7 @@ qv_job_cancel(qv_job *job)
 {
     QV_NEED_OR(, job);
     pthread_mutex_lock(&job->lock);
-    stop(job);
+    qv_job_stop(job);
     pthread_mutex_unlock(&job->lock);
 }
 
@@ -398,11 +324,7 @@ qv_job_close(qv_job **handle)
     for (int i = 0; job->devices && i < job->n_devices; i++)
         qv_job_device_close(&job->devices[i]);
     qv_decoder_stop(&job->own_decoder);
-    qv_job_queue_close(&job->told);
-    while (job->n_conds)
-        pthread_cond_destroy(&job->changed[--job->n_conds]);
-    if (job->has_lock)
-        pthread_mutex_destroy(&job->lock);
+    qv_job_lock_close(job);
     free(job->devices);
     free(job->readers);
     free(job->sinks);
@@ -428,6 +350,6 @@ qv_job_memory(qv_model *const *models, size_t n_models, const qv_job_options *op
         return status;
     set_sizes(&job, models[0]);
     *bytes = job.o.memory + job.lanes.n * QV_RING_BYTES +
-             (int64_t)n_models * QV_JOB_BUFFERS * qv_job_token_bytes(&job, job.usual_tokens);
+             (int64_t)n_models * QV_JOB_BUFFERS * job.usual_tokens * job.token_bytes;
     return QV_OK;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Reports how far a job is, and which of its stages limits it. */
-#include "job.h"
+#include "state.h"
 #include "more.h"
 
 /* Names the busiest stage, or "input" if none is busy, because sources then come too slowly.
@@ -78,7 +78,7 @@ qv_job_get_progress(qv_job *job, qv_job_progress *out)
     out->frame_bytes = job->used;
     out->ended = job->status != QV_OK;
     out->pack_rows = job->pack_rows;
-    out->decoders = qv_job_decoders(job);
+    out->decoders = job->on_gpu ? job->lanes.all : job->lanes.cpu;
     out->gpu_decoders = job->on_gpu ? job->lanes.gpu : 0;
     read_clocks(job, now_s, out);
     pthread_mutex_unlock(&job->lock);

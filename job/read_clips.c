@@ -5,10 +5,19 @@
 #include <string.h>
 
 #include "clips/decoders.h"
-#include "job.h"
+#include "item.h"
 #include "more.h"
 
 /* ---- room ------------------------------------------------------------------------------------ */
+
+/* Waits while there is no room for an item's next frames. */
+static void
+wait_for_room(qv_job *job, struct qv_job_item *item)
+{
+    item->room.since_s = qv_seconds();
+    qv_job_wait(job, QV_JOB_READERS);
+    qv_job_clock_stop(&item->room, qv_seconds());
+}
 
 /* Waits for memory, which readers get in the order in which they ask, so that small pieces do not
  * keep a large one waiting. A piece above the limit gets it once nothing else has any. */
@@ -20,12 +29,11 @@ wait_for_memory(qv_job *job, struct qv_job_item *item, size_t bytes)
     while (*link)
         link = &(*link)->next_wants_memory;
     *link = item;
-    qv_job_wake(
-        job,
-        QV_JOB_DEVICES); /* no piece may come for a while, so they fill chunks with what is there */
+    /* no piece may come for a while, so devices fill chunks with what is there */
+    qv_job_wake(job, QV_JOB_DEVICES);
     while (!qv_job_is_over(job, item) &&
            (job->wants_memory != item || (job->used && job->used + bytes > most)))
-        qv_job_wait(job, QV_JOB_READERS);
+        wait_for_room(job, item);
     for (link = &job->wants_memory; *link != item;)
         link = &(*link)->next_wants_memory;
     *link = item->next_wants_memory;
@@ -39,9 +47,8 @@ static bool
 take_room(qv_job *job, struct qv_job_item *item, struct qv_job_frames *frames, size_t bytes)
 {
     pthread_mutex_lock(&job->lock);
-    qv_job_clock_start(&item->room, qv_seconds());
     while (!qv_job_is_over(job, item) && item->feed->full)
-        qv_job_wait(job, QV_JOB_READERS);
+        wait_for_room(job, item);
     if (frames && !qv_job_is_over(job, item))
         wait_for_memory(job, item, bytes);
     const bool over = qv_job_is_over(job, item);
@@ -51,7 +58,6 @@ take_room(qv_job *job, struct qv_job_item *item, struct qv_job_frames *frames, s
     }
     if (job->used > job->progress.most_frame_bytes)
         job->progress.most_frame_bytes = job->used;
-    qv_job_clock_stop(&item->room, qv_seconds());
     pthread_mutex_unlock(&job->lock);
     return !over;
 }
@@ -72,13 +78,11 @@ put(qv_job *job, struct qv_job_item *item, struct qv_job_frames *frames, qv_erro
 {
     qv_status status = QV_EFULL;
     pthread_mutex_lock(&job->lock);
-    qv_job_clock_start(&item->room, qv_seconds());
     while (!qv_job_is_over(job, item) && status == QV_EFULL) {
         status = qv_feeder_put(job->feeder, item->feed, frames ? frames->at : NULL, frames, err);
         if (status == QV_EFULL)
-            qv_job_wait(job, QV_JOB_READERS);
+            wait_for_room(job, item);
     }
-    qv_job_clock_stop(&item->room, qv_seconds());
     if (status) {
         qv_job_free_frames(job, &frames);
     } else {
@@ -117,18 +121,25 @@ find_gpu(qv_job *job, struct qv_job_device *d, qv_decoder *decoder)
     pthread_mutex_unlock(&job->lock);
 }
 
-void
-qv_job_find_gpus(qv_job *job, qv_decoder *decoder)
+static void
+find_gpus(qv_job *job, qv_decoder *decoder)
 {
     for (int i = 0; i < job->n_devices; i++)
         find_gpu(job, &job->devices[i], decoder);
 }
 
+/* GPUs that are asked for start all at once, as each takes half a second. */
 void
-qv_job_find_opened_gpus(qv_job *job, qv_decoder *decoder)
+qv_job_find_gpus(qv_job *job, qv_decoder *decoder)
 {
-    if (decoder && qv_decoder_has_gpu(decoder, job->devices[0].gpu, NULL))
-        qv_job_find_gpus(job, decoder);
+    const bool asked = job->o.clip.decode == QV_DECODE_GPU;
+    for (int i = 0; i < job->n_devices && decoder && asked; i++)
+        qv_decoder_gpu(decoder, job->devices[i].gpu, false, NULL);
+    pthread_mutex_lock(&job->lock);
+    const bool looks = job->looks_for_gpu;
+    pthread_mutex_unlock(&job->lock);
+    if (looks && decoder && qv_decoder_has_gpu(decoder, job->devices[0].gpu, NULL))
+        find_gpus(job, decoder);
 }
 
 /* With QV_DECODE_AUTO, has GPUs opened where that pays. */
@@ -141,7 +152,7 @@ look_for_gpus(qv_job *job, const struct qv_job_item *item)
                       qv_job_wants_gpus(job->lanes.gpu, item->outcome.codec, job->n_waiting));
     pthread_mutex_unlock(&job->lock);
     if (ask)
-        qv_job_find_gpus(job, item->task.decoder);
+        find_gpus(job, item->task.decoder);
 }
 
 /* Returns the device whose GPU decodes for this reader. */
@@ -199,7 +210,7 @@ open_clip(const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err
     choose_decoder(w, item, false);
     qv_status status = qvm_clip_open(&item->task, &item->clip, err);
     if (status == QV_EBACKEND && item->task.gpu >= 0) {
-        qv_job_find_gpus(job, item->task.decoder);
+        find_gpus(job, item->task.decoder);
         choose_decoder(w, item, true);
         if (item->task.gpu < 0)
             status = qvm_clip_open(&item->task, &item->clip, err);
@@ -333,19 +344,14 @@ take_source(struct qv_job_worker *w)
     return item;
 }
 
-/* Queues the call that reports a failure; at most one per reader waits. */
+/* Has the sink report a failure; at most one per reader waits. */
 static void
-queue_failure(qv_job *job, struct qv_job_item *item)
+report_failure(qv_job *job, struct qv_job_item *item)
 {
-    while (!job->stopping && job->n_failures == job->lanes.n)
+    while (!job->stopping && job->n_failures >= job->lanes.n)
         qv_job_wait(job, QV_JOB_READERS);
-    if (job->stopping)
-        return;
-    item->end.item = item;
-    item->holders++;
-    job->n_failures++;
-    qv_job_queue_put(&job->told, &item->end);
-    qv_job_wake(job, QV_JOB_SINKS);
+    if (!job->stopping)
+        qv_job_tell_failure(job, item);
 }
 
 static void
@@ -365,7 +371,7 @@ finish_reading(struct qv_job_worker *w, struct qv_job_item *item, qv_status stat
     if (status)
         qv_job_fail_item(job, item, status, err);
     if (qv_job_let_go(job, item) == QV_JOB_FAILED)
-        queue_failure(job, item);
+        report_failure(job, item);
     qv_job_wake(job, QV_JOB_DEVICES); /* perhaps nothing more is on its way */
     pthread_mutex_unlock(&job->lock);
 }

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "dtype.h"
-#include "job.h"
+#include "item.h"
 
 static qv_job_result
 describe(const qv_job *job, const struct qv_job_item *item)
@@ -38,7 +38,7 @@ rows_of(const qv_job *job, const struct qv_job_piece *piece)
     for (int i = 0; i < job->model.n_deepstack; i++)
         rows.tokens.deepstack[i] = (char *)t->deepstack[i] + at;
     if (t->hidden)
-        rows.tokens.hidden = (char *)t->hidden + before * (size_t)qv_job_hidden(job);
+        rows.tokens.hidden = (char *)t->hidden + before * (size_t)job->hidden;
     return rows;
 }
 
@@ -78,16 +78,12 @@ call(qv_job *job, struct qv_job_worker *w, struct qv_job_item *item,
     qv_job_result r = describe(job, item);
     r.status = item->status;
     r.error = error.text;
-    const double began_s = qv_seconds();
-    qv_job_clock_start(&w->busy, began_s);
-    pthread_mutex_unlock(&job->lock);
+    qv_job_span_begin(job, &w->busy);
     qv_status status = piece ? give(job, piece, &r, &err) : QV_OK;
     const bool ends = !status && (!piece || piece->last);
     if (ends)
         status = end(job, item, &r, &err);
-    const double ended_s = qv_seconds();
-    pthread_mutex_lock(&job->lock);
-    qv_job_clock_stop(&w->busy, ended_s);
+    qv_job_span_end(job, &w->busy);
     if (ends) {
         item->state = QV_JOB_TOLD;
         const int64_t left = status ? 0 : r.ahead_bytes;
@@ -117,19 +113,15 @@ retire(qv_job *job, struct qv_job_piece *piece)
 static struct qv_job_piece *
 take_piece(qv_job *job)
 {
-    struct qv_job_item *dropped = job->dropped;
-    if (dropped) {
-        job->dropped = dropped->next_dropped;
-        dropped->end.item = dropped;
-        return &dropped->end;
-    }
-    for (size_t i = 0; i < job->told.n; i++) {
-        const struct qv_job_piece *p = qv_job_queue_at(&job->told, i);
+    for (struct qv_job_piece **at = &job->told, *p; (p = *at) != NULL; at = &p->next) {
         if (p->item->sink)
             continue;
+        *at = p->next;
+        if (!p->next)
+            job->last_told = at;
         if (p == &p->item->end && job->n_failures-- == job->lanes.n)
             qv_job_wake(job, QV_JOB_READERS);
-        return qv_job_queue_take(&job->told, i);
+        return p;
     }
     return NULL;
 }

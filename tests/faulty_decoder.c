@@ -341,7 +341,8 @@ lie_about(qv_outcome *info)
     }
     if (is("decisions")) { /* which the clip's side makes */
         const size_t first = offsetof(qv_outcome, first_frame);
-        memset(&info->first_frame, 0x55, offsetof(qv_outcome, needed_frames) - first);
+        memset(&info->first_frame, 0x55, offsetof(qv_outcome, remark) - first);
+        info->file_bytes = info->file_mtime_ns = 0x5555555555555555;
         info->like = (qv_like)0x55555555;
     }
     if (is("remark"))

@@ -21,7 +21,7 @@ clips          include src src/files/installed.h ipc pixels
 decoder        include src ipc pixels
 job            include src src/files src/model/feeder.h cache/writer.h clips/decoders.h clips/option_list.h clips/task.h
 cache          include src src/files clips/option_list.h
-tools/command  include src src/files src/engine src/conv3d src/towers src/model cache/open.h cache/writer.h clips/decoders.h clips/make_clip.h clips/option_list.h clips/options.inc job/more.h
+tools/command  include src src/files src/engine src/conv3d src/towers src/model cache/open.h cache/writer.h clips/decoders.h clips/make_clip.h clips/option_list.h clips/options.inc job/formats.h job/more.h
 tools/bench    include src src/files src/engine src/conv3d src/towers src/model tools/command
 python/src     include src/dtype.h src/error.h src/path.h src/image_kind.h src/outcome.inc src/files src/engine/block_order.h src/engine/frames.h src/engine/turns.h cache/open.h clips/decoders.h clips/option_list.h job/more.h
 tools/verify   include src src/files src/engine src/conv3d src/towers src/model tools/command

@@ -9,6 +9,7 @@
 #include "binding.h"
 
 extern "C" {
+#include "files/outcome_json.h"
 #include "files/token_file.h"
 #include "path.h"
 }
@@ -191,32 +192,31 @@ save(const Tokens &t, nb::bytes path, const Pairs &more, const std::string &dtyp
 
 /* ---- what became of the clip ----------------------------------------------------------------- */
 
-/* Returns what the property of a member of qv_outcome shows. */
-template <typename T>
-static auto
-shown(const T &value)
+/* Returns what the property of a member of qv_outcome shows; "" where it is not set. */
+static nb::object
+shown(const Tokens &t, const char *name)
 {
-    if constexpr (std::is_same_v<T, qv_remark>)
-        return qv_remark_text(value);
-    else if constexpr (std::is_same_v<T, qv_decode>)
-        return value ? qv_decode_name(value) : "";
-    else if constexpr (std::is_same_v<std::remove_extent_t<T>, char>)
-        return as_text(value);
-    else if constexpr (std::is_arithmetic_v<T>)
-        return value;
-    else
-        return nb::none(); /* the grid, which Tokens have of several items */
+    const std::unique_ptr<json_t, void (*)(json_t *)> all(json_object(), json_decref);
+    if (qv_outcome_json(all.get(), &t.outcome, QV_FOR_PYTHON))
+        throw std::bad_alloc();
+    const json_t *value = json_object_get(all.get(), name);
+    if (json_is_boolean(value))
+        return nb::bool_(json_is_true(value));
+    if (json_is_integer(value))
+        return nb::int_(json_integer_value(value));
+    return json_is_real(value) ? nb::object(nb::float_(json_real_value(value)))
+                               : nb::str(value ? json_string_value(value) : "");
 }
 
 /* ---- pickling -------------------------------------------------------------------------------- */
 
 /* What a pickle holds, in the order in which set_state() takes it. Texts may have bytes that are not
- * UTF-8; an outcome is the bytes of its struct, as a pickle is read by the version that wrote it. */
+ * UTF-8. An outcome is the bytes of its struct: only the version that wrote a pickle reads it. */
 using OriginState =
     std::tuple<std::string, std::string, std::string, std::string, std::string, std::string>;
-using State = std::tuple<int64_t, int64_t, int, int64_t, int64_t, std::string, std::vector<int64_t>,
-                         std::vector<double>, int64_t, nb::bytes, nb::bytes, nb::bytes, nb::bytes,
-                         std::optional<OriginState>>;
+using State = std::tuple<std::string, int64_t, int64_t, int, int64_t, int64_t, std::string,
+                         std::vector<int64_t>, std::vector<double>, int64_t, nb::bytes, nb::bytes,
+                         nb::bytes, nb::bytes, std::optional<OriginState>>;
 
 static State
 get_state(const Tokens &t)
@@ -227,7 +227,8 @@ get_state(const Tokens &t)
     if (const Origin *o = t.origin.get())
         origin.emplace(o->model, o->digest, o->identity, o->backend, o->device,
                        qv_dtype_name(o->precision));
-    return { t.n,
+    return { qv_version(),
+             t.n,
              t.width,
              t.n_deepstack,
              t.hidden,
@@ -264,14 +265,14 @@ set_state(Tokens &at, nb::object given)
 {
     Tokens t;
     State state;
-    std::string dtype;
+    std::string version, dtype;
     nb::bytes key, path, outcome, data;
     std::optional<OriginState> origin;
     const bool is_known = nb::try_cast(given, state);
     if (is_known)
-        std::tie(t.n, t.width, t.n_deepstack, t.hidden, t.patches, dtype, t.grid_thw, t.timestamps,
-                 t.index, key, path, outcome, data, origin) = state;
-    if (!is_known || outcome.size() != sizeof t.outcome)
+        std::tie(version, t.n, t.width, t.n_deepstack, t.hidden, t.patches, dtype, t.grid_thw,
+                 t.timestamps, t.index, key, path, outcome, data, origin) = state;
+    if (!is_known || version != qv_version() || outcome.size() != sizeof t.outcome)
         fail(QV_EFORMAT, "a pickle of tokens that another version of qwenvit made");
     t.dtype = parse_dtype(dtype, false);
     if (bytes_of_matrices(t) != (int64_t)data.size())
@@ -294,12 +295,14 @@ void
 bind_tokens(nb::module_ &m)
 {
     nb::class_<Tokens> tokens(m, "Tokens");
-    const auto add = [&](const char *name, auto get) {
+    const auto add = [&](const char *name) {
         if (name)
-            tokens.def_prop_ro(name, get);
+            tokens.def_prop_ro(name, [name](const Tokens &t) { return shown(t, name); });
     };
-#define QV_OUTCOME(member, kind, from, info, encode, file, record, python)                         \
-    add(python, [](const Tokens &t) { return shown(t.outcome.member); });
+#define AS(name) name
+#define SET(name) name
+#define NO NULL
+#define QV_OUTCOME(member, kind, from, info, encode, file, record, python) add(python);
 #include "outcome.inc"
     tokens.def_prop_ro("key", [](const Tokens &t) { return as_text(t.key.c_str()); })
         .def_ro("index", &Tokens::index)

@@ -8,20 +8,19 @@
 
 /* How a reader sees a member. */
 struct seen {
-    const char *name; /* NULL: it sees nothing */
-    int place;
+    const char *name;     /* NULL: it sees nothing */
     bool if_set;          /* it is left out where it is 0 or "" */
     const char *no, *yes; /* of a flag; NULL: it is a boolean */
 };
 
-#define AT(place, name) name, place, false, NULL, NULL
-#define SET(place, name) name, place, true, NULL, NULL
-#define WORD(place, name, no, yes) name, place, false, no, yes
-#define NO NULL, -1, false, NULL, NULL
+#define AS(name) name, false, NULL, NULL
+#define SET(name) name, true, NULL, NULL
+#define WORD(name, no, yes) name, false, no, yes
+#define NO NULL, false, NULL, NULL
 #define QV_OUTCOME(member, kind, from, info, encode, file, record, python)                         \
     { offsetof(qv_outcome, member),                                                                \
       QV_OUTCOME_##kind,                                                                           \
-      { { info }, { encode }, { file }, { record } } },
+      { { info }, { encode }, { file }, { record }, { python } } },
 
 static const struct row {
     size_t at;
@@ -30,7 +29,6 @@ static const struct row {
 } rows[] = {
 #include "outcome.inc"
 };
-enum { N_ROWS = sizeof rows / sizeof *rows };
 
 /* The list has each member of the struct, once, in its order. */
 struct listed {
@@ -68,27 +66,15 @@ value_of(const qv_outcome *o, const struct row *row, const struct seen *seen)
     return NULL;
 }
 
-/* Returns the row at a reader's place; NULL: there is none. */
-static const struct row *
-find_row(enum qv_outcome_reader reader, int place)
-{
-    for (size_t i = 0; i < N_ROWS; i++)
-        if (rows[i].seen[reader].place == place)
-            return &rows[i];
-    return NULL;
-}
-
 int
-qv_outcome_json(json_t *object, const qv_outcome *o, enum qv_outcome_reader reader, int first,
-                int end)
+qv_outcome_json(json_t *object, const qv_outcome *o, enum qv_outcome_reader reader)
 {
-    const struct row *row;
-    for (int place = first; place < end && (row = find_row(reader, place)); place++) {
+    for (const struct row *row = rows; row < rows + sizeof rows / sizeof *rows; row++) {
         const struct seen *seen = &row->seen[reader];
-        json_t *value = value_of(o, row, seen);
+        json_t *value = seen->name ? value_of(o, row, seen) : NULL;
         if (seen->if_set && value && !json_number_value(value) && !json_string_length(value))
             json_decref(value);
-        else if (json_object_set_new(object, seen->name, value))
+        else if (seen->name && json_object_set_new(object, seen->name, value))
             return -1;
     }
     return 0;

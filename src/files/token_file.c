@@ -86,9 +86,7 @@ qv_token_file_preprocessing(const qv_outcome *outcome, bool at_end)
     if (!at_end)
         o.damaged_frames = 0;
     json_t *j = json_object();
-    char *text = qv_outcome_json(j, &o, QV_FOR_FILE, 0, QV_LAST_PLACE)
-                     ? NULL
-                     : qv_json_text(j, JSON_COMPACT);
+    char *text = qv_outcome_json(j, &o, QV_FOR_FILE) ? NULL : qv_json_text(j, JSON_COMPACT);
     json_decref(j);
     return text;
 }
@@ -96,8 +94,8 @@ qv_token_file_preprocessing(const qv_outcome *outcome, bool at_end)
 /* ---- the file -------------------------------------------------------------------------------- */
 
 qv_status
-qv_token_file_open(const struct qv_token_file_options *options, const char *const (*metadata)[2],
-                   size_t n_metadata, struct qv_token_file **out, qv_error *err)
+qv_token_file_begin(const struct qv_token_file_options *options, const char *const (*metadata)[2],
+                    size_t n_metadata, struct qv_token_file **out, qv_error *err)
 {
     struct list list = { .n = 0 };
     struct qv_token_file *f = calloc(1, sizeof *f);
@@ -110,55 +108,57 @@ qv_token_file_open(const struct qv_token_file_options *options, const char *cons
     const qv_status s = qv_safetensors_writer_open(options->path, list.at, list.n, metadata,
                                                    n_metadata, &f->writer, err);
     if (s)
-        qv_token_file_close(&f);
+        qv_token_file_end(&f, NULL, NULL);
     *out = f;
     return s;
 }
 
-void
-qv_token_file_close(struct qv_token_file **file)
-{
-    if (*file)
-        qv_safetensors_writer_abort(&(*file)->writer);
-    free(*file);
-    *file = NULL;
-}
-
 qv_status
-qv_token_file_put(struct qv_token_file *f, const void *tokens, const void *const *deepstack,
-                  const void *hidden, int64_t first, int64_t n, qv_error *err)
+qv_token_file_rows(struct qv_token_file *f, const struct qv_token_file_data *data, int64_t first,
+                   int64_t n, qv_error *err)
 {
     const uint64_t row = (uint64_t)(f->o.patches * f->o.hidden) * qv_dtype_bytes(f->o.dtype);
     const uint64_t at = (uint64_t)first * f->row_bytes, bytes = (uint64_t)n * f->row_bytes;
     qv_status s = QV_OK;
     for (int i = 0; i < f->n_matrices && !s; i++)
-        s = qv_safetensors_writer_put(f->writer, (size_t)i, at, i ? deepstack[i - 1] : tokens,
-                                      bytes, err);
+        s = qv_safetensors_writer_put(f->writer, (size_t)i, at,
+                                      i ? data->deepstack[i - 1] : data->tokens, bytes, err);
     if (f->o.hidden && !s)
         s = qv_safetensors_writer_put(f->writer, (size_t)f->n_matrices, (uint64_t)first * row,
-                                      hidden, (uint64_t)n * row, err);
+                                      data->hidden, (uint64_t)n * row, err);
     return s;
 }
 
-qv_status
-qv_token_file_fill_in(struct qv_token_file *f, const int64_t *grid_thw, const double *timestamps_s,
-                      const char *preprocessing, qv_error *err)
+static qv_status
+fill_in(struct qv_token_file *f, const struct qv_token_file_data *data, qv_error *err)
 {
     const size_t grid = (size_t)f->n_matrices + (f->o.hidden ? 1 : 0);
-    qv_status s = qv_safetensors_writer_put(f->writer, grid, 0, grid_thw,
-                                            (uint64_t)f->o.n_grids * 3 * sizeof *grid_thw, err);
+    qv_status s =
+        qv_safetensors_writer_put(f->writer, grid, 0, data->grid_thw,
+                                  (uint64_t)f->o.n_grids * 3 * sizeof *data->grid_thw, err);
     if (!s)
-        s = qv_safetensors_writer_put(f->writer, grid + 1, 0, timestamps_s,
-                                      (uint64_t)f->o.n_timestamps * sizeof *timestamps_s, err);
-    if (!s && preprocessing)
-        s = qv_safetensors_writer_amend(f->writer, QV_TOKEN_FILE_PREPROCESSING, preprocessing, err);
+        s = qv_safetensors_writer_put(f->writer, grid + 1, 0, data->timestamps_s,
+                                      (uint64_t)f->o.n_timestamps * sizeof *data->timestamps_s,
+                                      err);
+    if (!s && data->preprocessing)
+        s = qv_safetensors_writer_amend(f->writer, QV_TOKEN_FILE_PREPROCESSING, data->preprocessing,
+                                        err);
     return s;
 }
 
 qv_status
-qv_token_file_commit(struct qv_token_file *f, qv_error *err)
+qv_token_file_end(struct qv_token_file **file, const struct qv_token_file_data *data, qv_error *err)
 {
-    return qv_safetensors_writer_finish(&f->writer, err);
+    struct qv_token_file *f = *file;
+    *file = NULL;
+    if (!f)
+        return QV_OK;
+    qv_status s = data ? fill_in(f, data, err) : QV_OK;
+    if (data && !s)
+        s = qv_safetensors_writer_finish(&f->writer, err);
+    qv_safetensors_writer_abort(&f->writer);
+    free(f);
+    return s;
 }
 
 qv_status
@@ -167,14 +167,9 @@ qv_token_file_save(const struct qv_token_file_options *options,
                    size_t n_metadata, qv_error *err)
 {
     struct qv_token_file *f = NULL;
-    qv_status s = qv_token_file_open(options, metadata, n_metadata, &f, err);
+    qv_status s = qv_token_file_begin(options, metadata, n_metadata, &f, err);
     if (!s)
-        s = qv_token_file_put(f, data->tokens, data->deepstack, data->hidden, 0, options->rows,
-                              err);
-    if (!s)
-        s = qv_token_file_fill_in(f, data->grid_thw, data->timestamps_s, data->preprocessing, err);
-    if (!s)
-        s = qv_token_file_commit(f, err);
-    qv_token_file_close(&f);
-    return s;
+        s = qv_token_file_rows(f, data, 0, options->rows, err);
+    const qv_status ended = qv_token_file_end(&f, s ? NULL : data, err);
+    return s ? s : ended;
 }

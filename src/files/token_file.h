@@ -54,33 +54,27 @@ char *qv_token_file_preprocessing(const qv_outcome *outcome, bool at_end);
 
 struct qv_token_file;
 
-/* Begins a file. metadata[n_metadata] are pairs of a key and a value. */
-qv_status qv_token_file_open(const struct qv_token_file_options *options,
-                             const char *const (*metadata)[2], size_t n_metadata,
-                             struct qv_token_file **out, qv_error *err);
-/* Closes a file, which is removed unless it was committed. NULL is accepted. */
-void qv_token_file_close(struct qv_token_file **file);
-
-/* Writes rows [first, first + n) of tokens and of each of DeepStack's outputs, and the hidden rows
- * of these tokens. */
-qv_status qv_token_file_put(struct qv_token_file *file, const void *tokens,
-                            const void *const *deepstack, const void *hidden, int64_t first,
-                            int64_t n, qv_error *err);
-/* Writes what is known only at the end: grid_thw [n_grids, 3], the timestamps, and `preprocessing`,
- * which replaces the metadata's; NULL: that stays. */
-qv_status qv_token_file_fill_in(struct qv_token_file *file, const int64_t *grid_thw,
-                                const double *timestamps_s, const char *preprocessing,
-                                qv_error *err);
-/* Makes the file appear under its name. */
-qv_status qv_token_file_commit(struct qv_token_file *file, qv_error *err);
-
-/* Writes a whole file of tokens that are in memory. */
+/* What is in a file. */
 struct qv_token_file_data {
-    const void *tokens, *const *deepstack, *hidden;
+    const void *tokens, *const *deepstack, *hidden; /* hidden: the rows of these tokens */
+    /* what is known only at the end */
     const int64_t *grid_thw;
     const double *timestamps_s;
-    const char *preprocessing; /* replaces the metadata's, as at a clip's end; NULL: that stays */
+    const char *preprocessing; /* replaces the metadata's; NULL: that stays */
 };
+
+/* Begins a file. metadata[n_metadata] are pairs of a key and a value. */
+qv_status qv_token_file_begin(const struct qv_token_file_options *options,
+                              const char *const (*metadata)[2], size_t n_metadata,
+                              struct qv_token_file **out, qv_error *err);
+/* Writes rows [first, first + n) of tokens, and those that belong to them. */
+qv_status qv_token_file_rows(struct qv_token_file *file, const struct qv_token_file_data *data,
+                             int64_t first, int64_t n, qv_error *err);
+/* Writes what is known only at the end, and has the file appear under its name; with NULL, or if
+ * that fails, the file is removed. Frees *file, which may be NULL. */
+qv_status qv_token_file_end(struct qv_token_file **file, const struct qv_token_file_data *data,
+                            qv_error *err);
+/* Writes a whole file of tokens that are in memory. */
 qv_status qv_token_file_save(const struct qv_token_file_options *options,
                              const struct qv_token_file_data *data,
                              const char *const (*metadata)[2], size_t n_metadata, qv_error *err);

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 
 #include "clips/decoders.h"
@@ -22,13 +23,15 @@ enum { SINKS = 4 };
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-/* Returns FOLDER/KEY.safetensors, for free(). */
+/* Returns FOLDER/KEY.ENDING, for free(). */
 static char *
-name_in(const char *folder, const char *key)
+name_in(const char *folder, const char *key, const char *ending)
 {
-    const char *slash = folder[strlen(folder) - 1] == '/' ? "" : "/";
     char *path = NULL;
-    return asprintf(&path, "%s%s%s.safetensors", folder, slash, key) < 0 ? NULL : path;
+    return asprintf(&path, "%s%s%s%s", folder, folder[strlen(folder) - 1] == '/' ? "" : "/", key,
+                    ending) < 0
+               ? NULL
+               : path;
 }
 
 /* Returns whether OUT is a folder, which is made if it is not there. */
@@ -39,20 +42,35 @@ is_folder(const struct tool_options *o, const struct tool_list *list)
     return o->list || list->n > 1 || list->has_folders || o->output[n - 1] == '/';
 }
 
+/* Sets the format of a file's ending; a name without one is a file of tokens. */
+static qv_status
+choose_format(const char *path, const struct qv_format **format, qv_error *err)
+{
+    const char *dot = strrchr(path, '.');
+    const struct qv_format *const *f = qv_formats;
+    while (dot && *f && (!(*f)->ending || strcasecmp((*f)->ending, dot) != 0))
+        f++;
+    *format = dot && *f ? *f : &qv_token_files;
+    return *format == &qv_token_files ? tool_check_token_file(path, err) : QV_OK;
+}
+
 /* Fails if an output is a clip, the list, a file of the model, or another output. */
 static qv_status
 name_outputs(const struct tool_options *o, const struct tool_list *list, char **paths,
              struct tool_output *outputs, qv_error *err)
 {
     const bool folder = is_folder(o, list) || tool_is_folder(o->output);
+    const struct qv_format *format = &qv_token_files;
     const qv_status status =
-        folder ? tool_list_check_files(list, o->list, err) : tool_check_token_file(o->output, err);
+        folder ? tool_list_check_files(list, o->list, err) : choose_format(o->output, &format, err);
     for (size_t i = 0; i < list->n && !status; i++) {
         const struct tool_entry *entry = &list->at[i];
         outputs[i].clip = entry->path;
         outputs[i].key = o->list ? entry->key : NULL;
         outputs[i].own = entry->own;
-        outputs[i].path = paths[i] = folder ? name_in(o->output, entry->key) : strdup(o->output);
+        outputs[i].format = format;
+        outputs[i].path = paths[i] =
+            folder ? name_in(o->output, entry->key, format->ending) : strdup(o->output);
         if (!paths[i])
             return qv_fail(err, QV_ENOMEM, "no memory for the names of %zu outputs", list->n);
     }
@@ -272,10 +290,8 @@ encode(const struct tool_options *o, struct tool_devices *devices)
                               .lock = PTHREAD_MUTEX_INITIALIZER,
                               .makes_folders = makes_folders };
     const int code = status ? tool_fail(status, &err) : encode_with(&e, devices, &err);
-    for (size_t i = 0; outputs && paths && i < n; i++) {
-        tool_output_close(&outputs[i]);
+    for (size_t i = 0; paths && i < n; i++)
         free(paths[i]);
-    }
     free(outputs);
     free(paths);
     tool_list_free(&list);

@@ -4,7 +4,7 @@
 
 #include <pthread.h>
 
-#include "files/token_file.h"
+#include "job/formats.h"
 #include "qwenvit_clips.h"
 #include "tool.h"
 
@@ -12,9 +12,11 @@
 struct tool_output {
     const char *clip, *key; /* key NULL: the clip is an argument */
     char *path;
+    const struct qv_format *format;
     const qv_clip_options *own; /* options of this clip alone; NULL: it has none */
     /* for the sink alone */
-    struct qv_token_file *file;
+    struct qv_output to;
+    void *entry; /* the format's */
     struct tool_drawing *drawing;
     double write_s;
 };
@@ -64,7 +66,6 @@ int tool_check_sources(const struct tool_options *o, const char *name);
 /* Returns the job's sink, which writes a clip's tokens to its file and drawing, and reports the
  * clip. */
 qv_job_sink tool_sink(struct tool_encoder *e);
-void tool_output_close(struct tool_output *output);
 
 /* Returns sampled frames and tokens per second of the whole time, from the first clip until all are
  * written, and how long loading took before that; for tool_show, with TOOL_RATES_TEXT. */

@@ -299,7 +299,7 @@ clip_json(const char *path, const qv_outcome *c)
         !strcmp(show_rate(c->source_fps, measured), show_rate(c->header_fps, header));
     const bool on_gpu = c->decoded_by == QV_DECODE_GPU;
     json_t *j = tool_json("clip:t", path);
-    tool_json_add_outcome(&j, c, QV_FOR_INFO, 0, QV_LAST_PLACE);
+    tool_json_add_outcome(&j, c, QV_FOR_INFO);
     tool_json_add(&j, "text.clip:b text.header:s text.by:s", !c->is_image, is_one ? "" : header,
                   !on_gpu       ? *c->not_gpu ? "CPU" : ""
                   : *c->not_gpu ? "GPU and converted by the CPU"

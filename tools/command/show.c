@@ -193,9 +193,9 @@ tool_json(const char *fields, ...)
 }
 
 void
-tool_json_add_outcome(json_t **object, const qv_outcome *o, unsigned readers, int from, int to)
+tool_json_add_outcome(json_t **object, const qv_outcome *o, unsigned reader)
 {
-    if (!*object || !qv_outcome_json(*object, o, readers, from, to))
+    if (!*object || !qv_outcome_json(*object, o, reader))
         return;
     json_decref(*object);
     *object = NULL;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The job's sink: writes each clip's tokens to its file, and a drawing of them, and reports the
  * clip. */
-#include <stdlib.h>
 #include <unistd.h>
 
 #include "commit.h"
@@ -9,70 +8,8 @@
 #include "error.h"
 #include "files/atomic_file.h"
 #include "files/outcome_json.h"
-#include "path.h"
-
-/* ---- the file -------------------------------------------------------------------------------- */
-
-static qv_status
-open_file(const struct tool_encoder *e, struct tool_output *output, const qv_job_result *r,
-          qv_error *err)
-{
-    char *preprocessing = qv_token_file_preprocessing(&r->outcome, false);
-    char *source = qv_utf8_text(output->clip);
-    const struct qv_token_file_origin origin = { .source = source,
-                                                 .model = e->model.model_type,
-                                                 .digest = e->model.digest,
-                                                 .identity = e->model.identity,
-                                                 .precision = qv_dtype_name(e->model.dtype),
-                                                 .backend = e->context.backend,
-                                                 .device = e->context.device,
-                                                 .preprocessing = preprocessing };
-    const char *metadata[QV_TOKEN_FILE_TEXTS][2];
-    const size_t n = qv_token_file_metadata(&origin, metadata);
-    const struct qv_token_file_options options = { .path = output->path,
-                                                   .source = output->clip,
-                                                   .dtype = r->dtype,
-                                                   .rows = r->n_tokens,
-                                                   .width = e->model.out_hidden,
-                                                   .n_grids = 1,
-                                                   .n_timestamps = r->outcome.n_frames,
-                                                   .n_deepstack = e->model.n_deepstack,
-                                                   .hidden = e->hidden ? e->model.hidden : 0,
-                                                   .patches =
-                                                       e->model.merge_size * e->model.merge_size };
-    qv_status status =
-        preprocessing && source
-            ? qv_token_file_open(&options, (const char *const(*)[2])metadata, n, &output->file, err)
-            : qv_fail(err, QV_ENOMEM, "%s: no memory for metadata", output->clip);
-    free(preprocessing);
-    free(source);
-    return status;
-}
-
-/* Fills in what is known only at the end, such as how many frames were damaged. */
-static qv_status
-fill_in(struct tool_output *output, const qv_job_result *r, qv_error *err)
-{
-    char *preprocessing = qv_token_file_preprocessing(&r->outcome, true);
-    if (!preprocessing)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for metadata", output->clip);
-    const qv_status status = qv_token_file_fill_in(output->file, r->outcome.grid_thw,
-                                                   r->timestamps_s, preprocessing, err);
-    free(preprocessing);
-    return status;
-}
-
-void
-tool_output_close(struct tool_output *output)
-{
-    qv_token_file_close(&output->file);
-    tool_drawing_close(&output->drawing);
-}
 
 /* ---- the report ------------------------------------------------------------------------------ */
-
-/* Fields of outcome.inc that follow fields of the line's own. */
-enum { AT_FRAMES = 3, AT_DAMAGE = 4, AT_TIMES = 7 };
 
 /* A list's lines have no times, since most of the time passes for other clips; the job's times are
  * printed. The stages of one clip are printed if it took a second or more. */
@@ -93,16 +30,13 @@ show(const struct tool_encoder *e, const struct tool_output *output, const qv_jo
     if (output->key)
         tool_json_add(&j, "key:t", output->key);
     tool_json_add(&j, "status:s output:t", "ok", output->path);
-    tool_json_add_outcome(&j, o, QV_FOR_ENCODE, 0, AT_FRAMES);
-    tool_json_add(&j, "tokens:I width:I", r->n_tokens, e->model.out_hidden);
-    tool_json_add_outcome(&j, o, QV_FOR_ENCODE, AT_FRAMES, AT_DAMAGE);
-    tool_json_add(&j, "seconds:f precision:s", r->seconds, qv_dtype_name(e->model.dtype));
-    tool_json_add_outcome(&j, o, QV_FOR_ENCODE, AT_DAMAGE, AT_TIMES);
-    tool_json_add(&j, "lowering:s peak_rss_bytes:I", e->model.lowering, tool_peak_bytes());
-    tool_json_add_outcome(&j, o, QV_FOR_ENCODE, AT_TIMES, QV_LAST_PLACE);
-    tool_json_add(&j, "write_s:f wait_decode_s:f wait_device_s:f wait_write_s:f cores:I",
-                  output->write_s, r->wait_decode_s, r->wait_device_s, r->wait_sink_s,
-                  sysconf(_SC_NPROCESSORS_ONLN));
+    tool_json_add_outcome(&j, o, QV_FOR_ENCODE);
+    tool_json_add(&j,
+                  "tokens:I width:I seconds:f precision:s lowering:s peak_rss_bytes:I write_s:f "
+                  "wait_decode_s:f wait_device_s:f wait_write_s:f cores:I",
+                  r->n_tokens, e->model.out_hidden, r->seconds, qv_dtype_name(e->model.dtype),
+                  e->model.lowering, tool_peak_bytes(), output->write_s, r->wait_decode_s,
+                  r->wait_device_s, r->wait_sink_s, sysconf(_SC_NPROCESSORS_ONLN));
     tool_json_add_rates(&j, "", o->n_frames, r->n_tokens, r->seconds, e->load_s);
     tool_json_add(&j,
                   "machine.backend:s machine.device:s machine.threads:i version:s commit:s "
@@ -142,7 +76,12 @@ begin(void *user, const qv_job_result *r, void **entry, qv_error *err)
     const double began_s = qv_seconds();
     if (e->makes_folders)
         qv_make_folders(output->path);
-    qv_status status = open_file(e, output, r, err);
+    output->to = (struct qv_output){ .path = output->path,
+                                     .source = output->clip,
+                                     .model = &e->model,
+                                     .context = &e->context,
+                                     .hidden = e->hidden };
+    qv_status status = output->format->sink.begin(&output->to, r, &output->entry, err);
     if (!status && e->drawing)
         status = tool_drawing_open(&r->outcome, &e->model, &output->drawing, err);
     output->write_s = qv_seconds() - began_s;
@@ -169,22 +108,10 @@ put(void *user, void *entry, const qv_job_result *r, const qv_job_rows *rows, qv
     const double began_s = qv_seconds();
     if (output->drawing)
         tool_drawing_add(output->drawing, rows->frames, rows->n_frames, t->tokens, r->dtype);
-    const qv_status status =
-        qv_token_file_put(output->file, t->tokens, (const void *const *)t->deepstack, t->hidden,
-                          rows->first, t->n, err);
+    const qv_status status = output->format->sink.rows(&output->to, output->entry, r, rows, err);
     output->write_s += qv_seconds() - began_s;
     show_progress(e, output, r, rows->first + t->n);
     return status;
-}
-
-static qv_status
-finish_file(const struct tool_encoder *e, struct tool_output *output, const qv_job_result *r,
-            qv_error *err)
-{
-    qv_status status = fill_in(output, r, err);
-    if (!status && output->drawing)
-        status = tool_drawing_write(output->drawing, e->drawing, err);
-    return status ? status : qv_token_file_commit(output->file, err);
 }
 
 /* Reports and counts the failure of one clip. A failure that ends all clips is reported once, at
@@ -208,8 +135,16 @@ end(void *user, void *entry, const qv_job_result *r, qv_error *err)
     struct tool_encoder *e = user;
     struct tool_output *output = r->user;
     (void)entry;
-    qv_status status =
-        r->status ? qv_fail(err, r->status, "%s", r->error) : finish_file(e, output, r, err);
+    qv_status status = r->status ? qv_fail(err, r->status, "%s", r->error) : QV_OK;
+    if (!status && output->drawing)
+        status = tool_drawing_write(output->drawing, e->drawing, err);
+    qv_job_result done = *r;
+    done.status = status;
+    if (output->entry) {
+        const qv_status ended = output->format->sink.end(&output->to, output->entry, &done, err);
+        status = status ? status : ended;
+    }
+    tool_drawing_close(&output->drawing);
     pthread_mutex_lock(&e->lock);
     if (e->bar.label)
         tool_bar_end();
@@ -224,7 +159,6 @@ end(void *user, void *entry, const qv_job_result *r, qv_error *err)
         e->n_tokens += r->n_tokens;
     }
     pthread_mutex_unlock(&e->lock);
-    tool_output_close(output);
     return status;
 }
 

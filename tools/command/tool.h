@@ -307,9 +307,8 @@ char *tool_json_line(const json_t *value);
 json_t *tool_json(const char *fields, ...);
 void tool_json_add(json_t **object, const char *fields, ...);
 json_t *tool_json_grid(const int64_t thw[3]);
-/* Adds members that readers of that kind have, from one place of outcome.inc up to another. */
-void tool_json_add_outcome(json_t **object, const qv_outcome *o, unsigned readers, int from,
-                           int to);
+/* Adds what a reader (enum qv_outcome_reader) sees of a clip. */
+void tool_json_add_outcome(json_t **object, const qv_outcome *o, unsigned reader);
 /* Appends a JSON object as a line to its file, or prints it on stdout. Drops the
  * reference. Returns QV_EIO. */
 qv_status tool_emit_json(const struct tool_results *to, json_t *object, qv_error *err);

@@ -33,35 +33,6 @@ struct qv_job_clock {
     double sum_s, since_s; /* since_s: when it was started; 0: it stands still */
 };
 
-static inline void
-qv_job_clock_start(struct qv_job_clock *c, double now_s)
-{
-    c->since_s = now_s;
-}
-
-static inline double
-qv_job_clock_read(const struct qv_job_clock *c, double now_s)
-{
-    return c->sum_s + (c->since_s > 0 ? now_s - c->since_s : 0);
-}
-
-static inline void
-qv_job_clock_stop(struct qv_job_clock *c, double now_s)
-{
-    *c = (struct qv_job_clock){ .sum_s = qv_job_clock_read(c, now_s) };
-}
-
-/* A queue with room for a fixed number of entries, under the job's lock. */
-struct qv_job_queue {
-    void **at;
-    size_t first, n, room;
-};
-qv_status qv_job_queue_open(struct qv_job_queue *q, size_t room, qv_error *err);
-void qv_job_queue_close(struct qv_job_queue *q);
-void qv_job_queue_put(struct qv_job_queue *q, void *what);     /* the queue must have room */
-void *qv_job_queue_at(const struct qv_job_queue *q, size_t i); /* entry 0 is the oldest */
-void *qv_job_queue_take(struct qv_job_queue *q, size_t i);
-
 /* Frames that were read. They are freed once the device has them. */
 struct qv_job_frames {
     void *at;
@@ -70,6 +41,7 @@ struct qv_job_frames {
 
 /* Consecutive frame pairs of one item, which are in one chunk. */
 struct qv_job_piece {
+    struct qv_job_piece *next; /* in the list of what the sink is to be told */
     struct qv_job_item *item;
     qv_item pairs;                /* these pairs, as they are pushed to a plan */
     struct qv_job_frames *frames; /* the frames that pairs.data points into; NULL: the caller's */
@@ -130,11 +102,10 @@ struct qv_job_item {
     int64_t step; /* frame pairs that a reader puts at a time; the last time fewer */
     int64_t put;  /* frame pairs that were put */
     double *timestamps_s;
-    struct qv_job_piece end; /* queued for the call that reports a failure */
-    struct qv_job_item *next_dropped;
-    int64_t lent, held; /* bytes of the source in memory; of its result, as far as known */
-    bool has_begun;     /* the sink was asked for an entry; used in its calls alone */
-    void *entry;        /* the sink's entry */
+    struct qv_job_piece end; /* told to the sink for the call that reports a failure */
+    int64_t lent, held;      /* bytes of the source in memory; of its result, as far as known */
+    bool has_begun;          /* the sink was asked for an entry; used in its calls alone */
+    void *entry;             /* the sink's entry */
     /* the lock guards what follows */
     enum qv_job_state state;
     bool is_dropped, is_ending; /* is_ending: a sink has its last rows */
@@ -187,6 +158,8 @@ struct qv_job {
     qv_feeder *feeder;
     int64_t pack_rows;    /* patches of most chunks; 0: nothing is packed */
     int64_t usual_tokens; /* tokens that a buffer keeps room for; few frame pairs need more */
+    int64_t hidden;      /* values of the last block's rows that belong to a token; 0: not wanted */
+    int64_t token_bytes; /* of a token, DeepStack's outputs and those rows included */
     int cores;
     qv_decoder *decoder, *own_decoder;
     struct qv_job_device *devices;
@@ -211,14 +184,14 @@ struct qv_job {
     size_t n_items;
     struct qv_job_item *waiting, **last_waiting; /* items that no reader has taken up, in order */
     size_t n_waiting;
-    struct qv_job_client own;    /* the bounds of sources without a client */
-    struct qv_job_queue told;    /* pieces for the sink, and the ends of items that have failed */
-    int n_failures;              /* such ends in it */
-    struct qv_job_item *dropped; /* items that wait for a sink's end call, and have no reader */
-    int n_lost;                  /* devices */
-    int n_reading, n_putting;    /* items with a reader; items that will get more frame pairs */
-    int64_t n_handed;            /* chunks that were handed to the sink */
-    size_t used;                 /* bytes of frames */
+    struct qv_job_client own; /* the bounds of sources without a client */
+    /* pieces for the sink, and the ends of items that have failed, in order; and how many ends */
+    struct qv_job_piece *told, **last_told;
+    int n_failures;
+    int n_lost;               /* devices */
+    int n_reading, n_putting; /* items with a reader; items that will get more frame pairs */
+    int64_t n_handed;         /* chunks that were handed to the sink */
+    size_t used;              /* bytes of frames */
     struct qv_job_item *wants_memory; /* items whose readers wait for memory, in order */
     double opened_s;
     qv_job_progress progress;
@@ -241,13 +214,6 @@ qv_job_is_over(const qv_job *job, const struct qv_job_item *item)
     return job->stopping || item->status;
 }
 
-/* Returns how many clips are decoded at once, under the lock. */
-static inline int
-qv_job_decoders(const qv_job *job)
-{
-    return job->on_gpu ? job->lanes.all : job->lanes.cpu;
-}
-
 /* The kinds of threads that wait, and what they wait for. */
 enum qv_job_who {
     QV_JOB_ADDERS,  /* wait for room among the sources, or for memory for one */
@@ -257,56 +223,25 @@ enum qv_job_who {
     QV_JOB_ENDERS,  /* wait until all items are done */
 };
 
-/* These are called under the lock. */
+/* All of these are called under the lock, but for those that open and close it. */
+qv_status qv_job_lock_open(qv_job *job, qv_error *err);
+void qv_job_lock_close(qv_job *job); /* accepts a lock that could not be opened */
 void qv_job_wake(qv_job *job, enum qv_job_who who);
 void qv_job_wait(qv_job *job, enum qv_job_who who);
 void qv_job_wait_for(qv_job *job, enum qv_job_who who, double seconds);
 /* Waits, and asks options.go_on meanwhile, which may cancel the job. */
 void qv_job_wait_asking(qv_job *job, enum qv_job_who who);
+double qv_job_clock_read(const struct qv_job_clock *c, double now_s);
+double qv_job_clock_stop(struct qv_job_clock *c, double now_s); /* returns how long it has run */
+/* Releases the lock for work whose time a clock takes. */
+void qv_job_span_begin(qv_job *job, struct qv_job_clock *c);
+/* Takes the lock again. Returns the work's seconds. */
+double qv_job_span_end(qv_job *job, struct qv_job_clock *c);
 /* Adds to (or takes from) the bytes ahead, and those of results, if the client bounds them. */
 void qv_job_count(struct qv_job_client *client, int64_t ahead, int64_t results);
+/* Has the sink called with a piece. */
+void qv_job_tell(qv_job *job, struct qv_job_piece *piece);
+/* Has all threads return. */
+void qv_job_stop(qv_job *job);
 /* Ends the job, which keeps its first failure. */
 void qv_job_lose(qv_job *job, qv_status status, const qv_error *err);
-/* Fails the item, if it has not failed before. */
-void qv_job_fail_item(qv_job *job, struct qv_job_item *item, qv_status status, const qv_error *err);
-/* Fails an item that the caller does not hold, and has its end call made once nobody does. It may
- * be freed then. */
-void qv_job_lose_item(qv_job *job, struct qv_job_item *item, qv_status status, const qv_error *err);
-/* Gives back one hold of an item. After the last, the item moves on as far as it can without
- * calling the sink. Returns its state: after QV_JOB_FAILED the caller must have the end call made;
- * after QV_JOB_DONE it was freed. */
-enum qv_job_state qv_job_let_go(qv_job *job, struct qv_job_item *item);
-/* Gives back a hold of frames, and sets the holder's pointer, which may be NULL, to NULL. */
-void qv_job_free_frames(qv_job *job, struct qv_job_frames **holder);
-
-/* read_clips.c. Asks which GPUs decode and has their processes started. */
-void qv_job_find_gpus(qv_job *job, qv_decoder *decoder);
-/* Asks at once if an earlier job had GPUs opened with this decoder, which may be NULL. */
-void qv_job_find_opened_gpus(qv_job *job, qv_decoder *decoder);
-
-/* The threads' functions. */
-void *qv_job_read(void *worker);
-void *qv_job_compute(void *device);
-void *qv_job_sink_thread(void *worker);
-
-/* item.c */
-void qv_job_free_item(qv_job *job, struct qv_job_item *item);   /* the lock must be held */
-void qv_job_unlink_item(qv_job *job, struct qv_job_item *item); /* takes it from the job's list */
-void qv_job_take_up(qv_job *job, struct qv_job_item *item); /* from the list of those that wait */
-/* Announces the item to the feeder. Returns QV_EINVAL if it is not valid. */
-qv_status qv_job_feed(qv_job *job, struct qv_job_item *item, const char *name, qv_error *err);
-
-/* device_thread.c */
-void qv_job_device_close(struct qv_job_device *d);
-/* Returns how many values of the last block's rows belong to a token: 0 if they are not wanted. */
-static inline int64_t
-qv_job_hidden(const qv_job *job)
-{
-    const qv_model_info *m = &job->model;
-    return job->o.hidden ? m->merge_size * m->merge_size * m->hidden : 0;
-}
-/* Returns the bytes of so many tokens, DeepStack's outputs and those rows included. */
-int64_t qv_job_token_bytes(const qv_job *job, int64_t tokens);
-
-/* sink.c. Makes the end call for an item that was not done when the job ended, without the lock. */
-void qv_job_cancel_item(qv_job *job, struct qv_job_item *item);
