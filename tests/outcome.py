@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Compares src/outcome.inc with the table of docs/jobs.md. With --write it writes the table of docs/jobs.md."""
+"""Compares src/outcome.inc with the table of docs/c.md. With --write it writes the table of docs/c.md."""
 import pathlib
 import re
 import sys
 
 top = pathlib.Path(__file__).resolve().parent.parent
-page = top / "docs/jobs.md"
+page = top / "docs/c.md"
 HEAD = "| `qv_outcome` | `info --json` | `encode --json` | a file's `preprocessing` | a cache's record | `Tokens` in Python |"
 
 
@@ -33,7 +33,7 @@ def main():
     if "--write" in sys.argv:
         page.write_text(text.replace(old[0], table(rows)))
         return
-    assert old[0] == table(rows), "docs/jobs.md has another table; tests/outcome.py --write writes it"
+    assert old[0] == table(rows), "docs/c.md has another table; tests/outcome.py --write writes it"
     print(f"{len(rows)} members")
 
 
