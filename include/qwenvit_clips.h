@@ -8,7 +8,7 @@
  *     a job       qv_job_open, qv_job_add, qv_job_end, qv_job_close: the tokens of many clips
  *     a fill      qv_cache_fill_open, .._add, .._end, .._close: a job that writes a cache
  *
- * docs/jobs.md has a program for a job. The conventions and thread rules of qwenvit.h hold:
+ * docs/c.md has a program for a job. The conventions and thread rules of qwenvit.h hold:
  * different threads may use different clips. Here a struct of options may be NULL only if its
  * description allows it.
  */
@@ -119,7 +119,7 @@ typedef enum qv_remark {
 QV_API const char *qv_remark_text(qv_remark remark);
 
 /* What became of a clip or an image: what its file is, which frames were chosen, and how decoding
- * went. Results, files and records have it (docs/jobs.md has a table of where each member is). For
+ * went. Results, files and records have it (docs/c.md has a table of where each member is). For
  * frames and patches only is_image, n_frames, grid_thw and what the caller gave are set; the rest
  * is 0. */
 typedef struct qv_outcome {

@@ -9,7 +9,7 @@
  *     qv_conv3d_get_info   the choice, and why; qv_conv3d_get_ways describes all ways
  *     qv_conv3d_free
  *
- * docs/conv3d.md has a program. The conventions of qwenvit.h hold. An object and its context may be
+ * docs/c.md has a program. The conventions of qwenvit.h hold. An object and its context may be
  * used by one thread at a time, and the object must be freed before its context.
  */
 #ifndef QWENVIT_CONV3D_H

@@ -13,7 +13,7 @@ enum {
 };
 
 /* Cores beyond GPU_CORES for each of a GPU's clips decode further clips. With fewer, these would
- * cost more than they gain (docs/found.md). */
+ * cost more than they gain (docs/devices.md). */
 struct qv_job_lanes
 qv_job_lanes_of(int asked, int cores, int n_devices, qv_decode decode, bool may_use_gpu)
 {

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Compares src/outcome.inc with the table of docs/jobs.md. With --write it writes that table."""
+"""Compares src/outcome.inc with the table of docs/c.md. With --write it writes that table."""
 import pathlib
 import re
 import sys
 
 top = pathlib.Path(__file__).resolve().parent.parent
-page = top / "docs/jobs.md"
+page = top / "docs/c.md"
 table = ("| `qv_outcome` | `info --json` | `encode --json` | a file's `preprocessing` | a cache's record | `Tokens` in Python |\n"
          "|---|---|---|---|---|---|\n")
 for member, columns in re.findall(r"^QV_OUTCOME\((\w+), \w+, (?:HERE|\w+\(.*?\)),(.*?)\)$", (top / "src/outcome.inc").read_text(), re.M | re.S):
@@ -17,4 +17,4 @@ text = page.read_text()
 if "--write" in sys.argv:
     page.write_text(re.sub(r"^\| `qv_outcome`.*?\n(?=\n)", lambda _: table, text, flags=re.M | re.S))
 else:
-    assert table in text, "docs/jobs.md has another table; tests/outcome.py --write writes it"
+    assert table in text, "docs/c.md has another table; tests/outcome.py --write writes it"

@@ -67,9 +67,10 @@ encode(const char *output)
     const char *path = temp_file("picture.ppm", picture, n + SIDE * SIDE * 3);
     const struct tool_options o = { .backend = "ref",
                                     .dtype = QV_F32,
-                                    .quiet = true,
-                                    .json = true,
-                                    .json_file = temp_path("log.json"),
+                                    .to = { .quiet = true,
+                                            .json = true,
+                                            .json_file = temp_path("log.json") },
+                                    .n_devices = 1,
                                     .model = QV_GOLDEN "/qwen3_vl",
                                     .output = temp_path(output),
                                     .output_dtype = QV_F32,

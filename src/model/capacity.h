@@ -12,7 +12,7 @@
 /*
  * The numbers by which chunks are filled and their capacities chosen, and what each was measured to
  * gain on an H200, with tower M in chunks of 12,288 patches unless a comment says otherwise
- * (docs/found.md).
+ * (docs/devices.md).
  */
 enum {
     /* On some devices room for segments costs time even where it is empty. There a chunk has room

@@ -21,7 +21,7 @@ static const char *const legend[] = {
     "  fill              share of the chunks' rows that are used",
     "",
     "patch-embed, conv3d",
-    "  patchify, still, pointwise, frames, by depth, direct: the lowerings (docs/conv3d.md)",
+    "  patchify, still, pointwise, frames, by depth, direct: the lowerings (docs/devices.md)",
     "  chosen            the lowering that qwenvit runs here",
     "  patchify from bytes  the first operations of the tower: positions, rows, the GEMM",
     "  over_floor        of these: over the GEMM alone, and the others' bytes at the copy rate",
