@@ -52,9 +52,8 @@ static void
 add_result(struct qv_text *t, uint64_t xxh3, const qv_cache_result *r)
 {
     json_t *j = json_object();
-    char *text = qv_outcome_json(j, r->outcome, QV_FOR_RECORD)
-                     ? NULL
-                     : qv_json_text(j, JSON_COMPACT);
+    char *text =
+        qv_outcome_json(j, r->outcome, QV_FOR_RECORD) ? NULL : qv_json_text(j, JSON_COMPACT);
     json_decref(j);
     t->lost = t->lost || !text;
     qv_text_say(t, ",\"status\":\"ok\",%.*s,\"xxh3\":\"%016" PRIx64 "\"",

@@ -35,8 +35,8 @@ struct warmer_cuda;
 
 struct qv_device_cuda {
     struct qv_device base;
-    struct CUctx_st *context;    /* the device's primary context, a CUcontext of the driver's */
-    int ordinal, sm;             /* sm: 90 for compute capability 9.0 */
+    struct CUctx_st *context; /* the device's primary context, a CUcontext of the driver's */
+    int ordinal, sm;          /* sm: 90 for compute capability 9.0 */
     int multiprocessors;
     bool own_stream;             /* false: the stream is the caller's */
     bool tf32;                   /* TF32 is allowed for f32 */

@@ -299,8 +299,8 @@ matrix_at(uint32_t address, int next_columns, int next_8, int swizzle)
     NAMES_40 ", %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "  \
              "%56, %57, %58, %59, %60, %61, %62, %63"
 
-/* sums[64, 128] = q[64, 16] k[128, 16]^T, added to sums if `add`. Thread t has of rows 16 * (t / 32)
- * + t % 32 / 4 and 8 more, in this order, columns 8 i + t % 4 * 2 and 1 more, for all i. */
+/* sums[64, 128] = q[64, 16] k[128, 16]^T, added to sums if `add`. For each i in turn, thread t has
+ * columns 8 i + t % 4 * 2 and the next, of row 16 * (t / 32) + t % 32 / 4 and of the row 8 below. */
 static __device__ __forceinline__ void
 multiply_keys(float (&sums)[STEP_KEYS / 2], uint64_t q, uint64_t k, int add)
 {

@@ -65,17 +65,17 @@ encode(const char *output)
     for (size_t i = 0; i < SIDE * SIDE * 3; i++)
         picture[n + i] = (uint8_t)(i * 7);
     const char *path = temp_file("picture.ppm", picture, n + SIDE * SIDE * 3);
-    const struct tool_options o = { .backend = "ref",
-                                    .dtype = QV_F32,
-                                    .to = { .quiet = true,
-                                            .json = true,
-                                            .json_file = temp_path("log.json") },
-                                    .n_devices = 1,
-                                    .model = QV_GOLDEN "/qwen3_vl",
-                                    .output = temp_path(output),
-                                    .output_dtype = QV_F32,
-                                    .arguments = &path,
-                                    .n_arguments = 1 };
+    const struct tool_options o = {
+        .backend = "ref",
+        .dtype = QV_F32,
+        .to = { .quiet = true, .json = true, .json_file = temp_path("log.json") },
+        .n_devices = 1,
+        .model = QV_GOLDEN "/qwen3_vl",
+        .output = temp_path(output),
+        .output_dtype = QV_F32,
+        .arguments = &path,
+        .n_arguments = 1
+    };
     return tool_encode(&o);
 }
 

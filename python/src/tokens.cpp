@@ -210,8 +210,8 @@ shown(const Tokens &t, const char *name)
 
 /* ---- pickling -------------------------------------------------------------------------------- */
 
-/* What a pickle holds, in the order in which set_state() takes it. Texts may have bytes that are not
- * UTF-8. An outcome is the bytes of its struct: only the version that wrote a pickle reads it. */
+/* The members of a pickle, in the order of set_state(). Texts may have bytes that are not UTF-8. An
+ * outcome is the bytes of its struct: only the version that wrote a pickle reads it. */
 using OriginState =
     std::tuple<std::string, std::string, std::string, std::string, std::string, std::string>;
 using State = std::tuple<std::string, int64_t, int64_t, int, int64_t, int64_t, std::string,

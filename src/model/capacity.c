@@ -156,9 +156,9 @@ qv_capacity_bits(const struct qv_caps *caps, qv_dtype dtype, int64_t merge, int6
     const struct qv_same_bits *same = dtype == QV_BF16 ? &caps->same_bf16 : &caps->same_f32;
     struct qv_capacity_bits bits = { .gemm_rows = same->gemm_rows,
                                      .rows = same->gemm_rows,
-                                     .dense = same->head_dims[1] &&
-                                              (head_dim < same->head_dims[0] ||
-                                               head_dim > same->head_dims[1]) };
+                                     .dense =
+                                         same->head_dims[1] && (head_dim < same->head_dims[0] ||
+                                                                head_dim > same->head_dims[1]) };
     if (bits.rows > 0) /* a merger's GEMMs have one row for merge * merge patches */
         bits.rows *= merge * merge;
     if (bits.rows > 0 && bits.rows <= qv_capacity_bucket(caps, merge, 1))

@@ -264,8 +264,8 @@ stays_on_device(const struct qv_plan *plan, const qv_tokens *out, int64_t tokens
     return all;
 }
 
-/* Downloads the wanted outputs of runs of tokens; of one run for each item, if first_rows says where
- * its tokens begin. */
+/* Downloads the wanted outputs: of all tokens, or, if first_rows says where each item's tokens
+ * begin, of one run of tokens per item. */
 static qv_status
 download(struct qv_plan *plan, const struct qv_pending *chunk, const int64_t *first_rows,
          const qv_tokens *out, qv_error *err)
