@@ -106,7 +106,7 @@ extern "C" {
 #define QV_API __attribute__((visibility("default")))
 #endif
 
-#define QV_VERSION "0.4.0" /* the version of the release */
+#define QV_VERSION "0.5.0" /* the version of the release */
 /* The version of the public headers and the shared libraries. MAJOR is raised when programs must be
  * recompiled or changed; it is in the libraries' names (libqwenvit.so.MAJOR). MINOR is raised when
  * something is added that older programs do not notice. Until 1.0 structs have no spare room. */

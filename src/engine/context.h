@@ -45,7 +45,7 @@ void qv_kernels_free(qv_context *ctx);
  */
 struct qv_kernel_files {
     char *folder;     /* NULL: nothing is kept, nothing found */
-    char device[256]; /* "cuda: NVIDIA H200, sm_90, ..., qwenvit 0.4.0" */
+    char device[256]; /* "cuda: NVIDIA H200, sm_90, ..., qwenvit 0.5.0" */
     /* A device may also look for kernels, and keep them, on threads of its own. */
     pthread_mutex_t lock;
     char warning[256]; /* guarded by the lock */
