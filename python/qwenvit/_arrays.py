@@ -56,7 +56,7 @@ def is_torch(x: object) -> bool:
 def no_gradient(x: object, what: str) -> None:
     """Refuses a tensor of torch that wants a gradient, as the tower computes none."""
     if getattr(x, "requires_grad", False) is True:
-        raise error("QV_EINVAL", f"{what}: it requires a gradient, and this tower computes none; give it .detach()")
+        raise error("QV_EINVAL", f"{what} requires a gradient, but this tower computes none; call .detach() first")
 
 
 def shareable(x: Any, what: str) -> tuple[Any, bool]:

@@ -43,7 +43,7 @@ class _Collector(threading.Thread):
                 self.answer(core.index, result_of(core, self.model_type))
             self.over = "QV_ESTATE", "this encoder was closed"
         except Error as e:
-            self.over = e.status, f"no device is left, so this encoder cannot go on: {e}"
+            self.over = e.status, f"all devices were lost, so this encoder cannot continue: {e}"
         self.client.close()
         for place in list(self.requests):  # nothing answers them any more
             self.answer(place, error(*self.over))
@@ -117,11 +117,11 @@ class AsyncEncoder:
         self._options = options_of(options)
         is_path = isinstance(model, (str, bytes, os.PathLike))
         if not is_path and devices is not None:
-            raise error("QV_EINVAL", "devices is for a path; a model has its device")
+            raise error("QV_EINVAL", "devices= needs a path; a Model already has its device")
         models: Any = _load(model, devices) if is_path else model  # type: ignore[arg-type]
         given = list(models) if isinstance(models, (list, tuple)) else [models]
         if not given or not all(isinstance(m, Model) for m in given):
-            raise _check.wrong("model", model, "a path, or what qwenvit.load() gives, or a list of these")
+            raise _check.wrong("model", model, "a path, a Model from qwenvit.load(), or a list of Models")
         self.models: list[Model] = given
         self.info: dict[str, Any] = given[0].info
         self._owns = is_path

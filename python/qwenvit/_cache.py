@@ -55,7 +55,7 @@ def _failure(reader: CacheReader, index: int) -> tuple[str, tuple[str, str]]:
     except Error as e:
         if e.status not in ("QV_EFORMAT", "QV_EIO"):
             raise
-        return key, (code, f"its record cannot be read: {e}")
+        return key, (code, f"cannot read its record: {e}")
 
 
 class Entry:
@@ -92,7 +92,7 @@ class Entry:
             self._reader = CacheReader(os.fsencode(self._cache.folder))
             found = self._reader.find(self.key)
         if found is None or not found[1]:
-            raise error("QV_EIO", f"{self._cache.folder}: {self.key!r} is no longer in it", self.key)
+            raise error("QV_EIO", f"{self._cache.folder}: the cache no longer contains {self.key!r}", self.key)
         self._index = found[0]
 
     def _view(self, i: int, writable: bool = False) -> Any:

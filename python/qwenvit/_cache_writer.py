@@ -46,7 +46,7 @@ class CacheWriter:
         part_seconds: float = 0, decoders: int = 0, **options: Any,
     ) -> None:
         if not isinstance(model, Model):
-            raise _check.wrong("model", model, "what qwenvit.load() gives")
+            raise _check.wrong("model", model, "a Model from qwenvit.load()")
         self.model, self.folder = model, os.fsdecode(_check.path(folder, "folder"))
         self._options = options
         decoder = None
@@ -91,7 +91,7 @@ class CacheWriter:
             except Error as e:
                 raise error(e.status, f"row {place}: {e}") from None
             if one.key in seen:
-                raise error("QV_EINVAL", f"row {place}: key {one.key!r} was in row {seen[one.key]} before")
+                raise error("QV_EINVAL", f"row {place}: key {one.key!r} is already used by row {seen[one.key]}")
             seen[one.key] = place
             taken.append(one)
         return taken
@@ -99,11 +99,11 @@ class CacheWriter:
     def _take_row(self, row: Any, place: int) -> _core.CacheRow:
         row = {"path": row} if isinstance(row, (str, bytes, os.PathLike)) else row
         if not isinstance(row, dict):
-            raise error("QV_EINVAL", f"{_check.kind_of(row)}; must be a path or a dict with one")
+            raise error("QV_EINVAL", f"{_check.kind_of(row)}; must be a path or a dict with a path")
         row = {k: v for k, v in row.items() if v is not None}
         data = self._take_memory(row, place) if "path" not in row else None
         if data is None and "path" not in row:
-            raise error("QV_EINVAL", f"no path: {row}")
+            raise error("QV_EINVAL", f"path is missing: {row}")
         if isinstance(row.get("path"), (str, bytes, os.PathLike)):
             row["path"] = local_path(row["path"])
         if not isinstance(data, _core.Frames):
@@ -119,7 +119,7 @@ class CacheWriter:
         source = {k: row.pop(k) for k in (*kinds, "timestamps") if k in row}
         data, is_path, *_ = describe([self.model._core], {**source, **own}, place, {}, options_of(self._options))
         if is_path:
-            raise error("QV_EINVAL", f"{kinds[0]} is a path; give it as path")
+            raise error("QV_EINVAL", f"{kinds[0]} is a path; pass it as path")
         return data
 
     def close(self) -> None:

@@ -66,7 +66,7 @@ def reals(values: Any, name: str) -> list[float]:
     try:
         return [real(v, name, -1e300, 1e300) for v in rows_of(values)]
     except (TypeError, Error):
-        raise wrong(name, values, "finite numbers, one for each frame") from None
+        raise wrong(name, values, "finite numbers, one per frame") from None
 
 
 def rows_of(array: Any) -> list[Any]:
@@ -98,7 +98,7 @@ def flag(value: bool, name: str) -> bool:
 
 def function(value: object, name: str) -> None:
     if value is not None and not callable(value):
-        raise wrong(name, value, "a function, or None")
+        raise wrong(name, value, "a function or None")
 
 
 def one_of(value: str, name: str, choices: Sequence[str]) -> str:
@@ -118,7 +118,7 @@ def is_text(value: object) -> bool:
 def text(value: str, name: str) -> str:
     if is_text(value):
         return value
-    raise wrong(name, value, "a text that is not empty, without NUL")
+    raise wrong(name, value, "a non-empty string without NUL")
 
 
 def path(value: Any, name: str) -> bytes:
@@ -128,7 +128,7 @@ def path(value: Any, name: str) -> bytes:
     except (TypeError, UnicodeEncodeError):
         given = b""
     if not given or b"\0" in given:
-        raise wrong(name, value, "a path, without NUL")
+        raise wrong(name, value, "a path without NUL")
     return given
 
 

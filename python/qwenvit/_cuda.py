@@ -91,4 +91,4 @@ def prepare() -> str:
                     f"cuDNN is {version // 10000}.{version // 100 % 100}.{version % 100} in {_where(soname)}; "
                     f"9.15 or newer is needed ({package} on PyPI)"
                 )
-    return f"{'; '.join(words)}. pip install 'qwenvit[cuda]' has both" if words else ""
+    return f"{'; '.join(words)}. pip install 'qwenvit[cuda]' installs both" if words else ""

@@ -18,11 +18,11 @@ from ._error import Error, error
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 HELP = (
-    "clips and images in files are decoded by FFmpeg's libraries, which are not here: install them "
-    "(apt-get install ffmpeg, dnf install ffmpeg-libs, conda install ffmpeg), or give frames as arrays"
+    "decoding clips and images from files needs FFmpeg's libraries, which were not found: install them "
+    "(apt-get install ffmpeg, dnf install ffmpeg-libs, conda install ffmpeg), or pass frames as arrays"
 )
 KILLED = "killed by signal"
-DIES = "clips and images in files are decoded by qwenvit-decoder, which was killed when it was started"
+DIES = "qwenvit-decoder, which decodes clips and images from files, was killed at its start"
 
 _lock = threading.Lock()
 # a fork copies the lock, perhaps held by a thread that is not in the new process
@@ -67,7 +67,7 @@ def _missing(program: str) -> str | None:
         perhaps = ", perhaps because memory ran out" if done.returncode == -signal.SIGKILL else ""
         return f"{KILLED} {-done.returncode} ({signal.strsignal(-done.returncode)}){perhaps}"
     words = done.stderr.decode(errors="replace").strip()
-    return words or f"{program} ended with {done.returncode}"
+    return words or f"{program} exited with code {done.returncode}"
 
 
 def _majors() -> list[str]:

@@ -149,8 +149,8 @@ def _refuse_lost_threads(backend: str, threads: int) -> None:
     if backend in ("auto", "cpu") and threads != 1 and _with_threads and os.getpid() not in _with_threads:
         raise error(
             "QV_ESTATE",
-            "this process was forked from one that computed on several CPU threads, which a fork does not "
-            'copy: load with threads=1, or start workers by "spawn"',
+            "this process was forked from one that computed on several CPU threads, and a fork does not copy "
+            'threads: load with threads=1, or start workers with "spawn"',
         )
 
 
@@ -193,7 +193,7 @@ class Model:
 
     def __init__(self, core: _core.Model, stream: int = 0) -> None:
         if not isinstance(core, _core.Model):
-            raise error("QV_EINVAL", "qwenvit.load(path) makes a Model")
+            raise error("QV_EINVAL", "create a Model with qwenvit.load(path)")
         self._core, self._jobs = core, _stream.Jobs(core)
         self._stream = stream
         self.info: dict[str, Any] = core.info()
@@ -271,7 +271,7 @@ class Model:
         try:
             shared = torch.utils.dlpack.to_dlpack(x)
         except Exception as e:  # of a sparse one, for example
-            raise error("QV_EINVAL", f"pixel_values: a tensor that cannot be shared: {e}") from None
+            raise error("QV_EINVAL", f"pixel_values: cannot share this tensor: {e}") from None
         try:
             self._core.forward_at(shared, grid, allocate, dtype, hidden)
         finally:
@@ -378,7 +378,7 @@ class Model:
         )
         asked = media.options_of({**options})
         if not one and (odd := [k for k in media.TIMES_OF_FRAMES if k in asked]):
-            raise error("QV_EINVAL", f"{odd[0]} belong to one clip: put them into its dict, beside frames")
+            raise error("QV_EINVAL", f"option {odd[0]} describes one clip: put it into the clip's dict, next to frames")
         results = _stream.results(self._jobs, self.info["model_type"], [source] if one else source, how, asked, one)
         if not one:
             return results
@@ -396,7 +396,7 @@ class Model:
         """
         source = media.media_of(_given(source, frames))
         if not _sources.is_one(source):
-            raise error("QV_EINVAL", "preprocess() takes one source; call it for each")
+            raise error("QV_EINVAL", "preprocess() accepts one source; call it once per source")
         key = _sources.key_of(source, 0)
         data, is_path, asked, decoder = _sources.describe([self._core], source, 0, media.options_of({**options}))
         return Pixels._of(_core.preprocess(self._core, decoder, key, data, is_path, asked))
@@ -404,7 +404,7 @@ class Model:
 
 def _given(source: Any, frames: Any) -> Any:
     if (source is None) == (frames is None):
-        raise error("QV_EINVAL", "give a source, or frames=")
+        raise error("QV_EINVAL", "pass either a source or frames=")
     if frames is not None:
         return {"frames": frames}
     if not _sources.is_one(source) and not hasattr(type(source), "__iter__") and not hasattr(source, "__getitem__"):

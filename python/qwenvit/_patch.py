@@ -46,7 +46,7 @@ def patch(
     """
     tower = find_tower(model)
     if hasattr(tower, "_qwenvit"):
-        raise error("QV_ESTATE", "this model is patched already")
+        raise error("QV_ESTATE", "this model is already patched")
     state = _Patch(tower, os.fsdecode(optional_path(folder, "folder")) or None)
     try:
         state.save()
@@ -54,7 +54,7 @@ def patch(
     except BaseException as e:
         state.restore()
         if isinstance(e, OSError) and not isinstance(e, Error):
-            raise error("QV_EIO", f"the tower's weights cannot be written: {e}") from None
+            raise error("QV_EIO", f"cannot write the tower's weights: {e}") from None
         raise
     tower._qwenvit = state
     tower.forward = state.forward
@@ -172,13 +172,13 @@ class _Patch:
         if self.model.info["n_parameters"] != self.n_values:
             raise error(
                 "QV_EUNSUPPORTED",
-                f"the tower has {self.n_values} parameters, and its family "
-                f"{self.model.info['n_parameters']}: adapters or other additions are not supported",
+                f"the tower has {self.n_values} parameters, but its family has "
+                f"{self.model.info['n_parameters']}: adapters and other additions are not supported",
             )
         if self.model.info["dtype"] != asked:
             warnings.warn(
-                f"the tower is {asked}, which this CPU does not multiply: it computes in "
-                f"{self.model.info['dtype']}, and its outputs are {asked}",
+                f"this CPU cannot multiply {asked}: the tower computes in {self.model.info['dtype']}, "
+                f"and its outputs are {asked}",
                 stacklevel=4,
             )
         self.folder.cleanup()  # the open file stays, without a name
@@ -194,7 +194,7 @@ class _Patch:
         while done < size:
             n = os.preadv(self.file.fileno(), [to[done:]], self.begin + at + done)
             if not n:
-                raise error("QV_EIO", f"{name}: its weights cannot be read back")
+                raise error("QV_EIO", f"{name}: cannot read its weights back")
             done += n
         return raw.view(self.dtype).reshape(shape).to(self.parameters[name].device)
 
@@ -231,8 +231,8 @@ class _Patch:
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise error(
             "QV_EUNSUPPORTED",
-            "a patched model can be neither copied nor pickled, for its tower runs by qwenvit; call "
-            "qwenvit.unpatch(model) before, or save its state_dict()",
+            "a patched model can be neither copied nor pickled, because qwenvit runs its tower; call "
+            "qwenvit.unpatch(model) first, or save its state_dict()",
         )
 
     # ---- the forward pass ----------------------------------------------------------------------------
@@ -240,22 +240,22 @@ class _Patch:
     def _refuse_call(self, kwargs: dict[str, Any]) -> None:
         first = next(iter(self.parameters.values()))
         if self.tower.training:
-            raise error("QV_EUNSUPPORTED", "training through a patched tower; unpatch() the model first")
+            raise error("QV_EUNSUPPORTED", "a patched tower cannot be trained; unpatch() the model first")
         if first.numel() or first.device != self.device or first.dtype != self.dtype:
             raise error(
                 "QV_ESTATE",
                 f"the tower's parameters were changed or moved since patch() ({first.device}, "
-                f"{first.dtype}); unpatch() before, and patch() after",
+                f"{first.dtype}); call unpatch() before such a change and patch() after it",
             )
         config = self.tower.config
         for name in ("output_hidden_states", "output_attentions"):
             if kwargs.get(name) or name not in kwargs and getattr(config, name, False):
                 raise error("QV_EUNSUPPORTED", f"{name}: a patched tower does not keep them")
         if kwargs.get("return_dict") is False:
-            raise error("QV_EUNSUPPORTED", "return_dict=False: a patched tower gives objects")
+            raise error("QV_EUNSUPPORTED", "return_dict=False: a patched tower returns objects")
         for name, value in kwargs.items():
             if hasattr(value, "shape"):
-                raise error("QV_EUNSUPPORTED", f"{name}: a patched tower takes pixels and grid_thw alone")
+                raise error("QV_EUNSUPPORTED", f"{name}: a patched tower accepts only pixels and grid_thw")
 
     def forward(self, hidden_states: Any, grid_thw: Any, **kwargs: Any) -> Any:
         self._refuse_call(kwargs)

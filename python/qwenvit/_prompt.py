@@ -16,7 +16,7 @@ START, END = "<|vision_start|>", "<|vision_end|>"
 def family_of(result: Any, model_type: str | None = None) -> str:
     name = result.model_type if model_type is None else model_type
     if not isinstance(name, str) or name not in FAMILIES:
-        words = f"model_type is {_check.shown(name)}; prompts are known of {', '.join(FAMILIES)}"
+        words = f"model_type is {_check.shown(name)}; must be one of {', '.join(FAMILIES)}"
         raise wrong(result, words, "QV_EUNSUPPORTED")
     return name
 
@@ -48,7 +48,7 @@ def prompt(
     """
     is_image = is_image if is_image is None else _check.flag(is_image, "is_image")
     if text is not None and not isinstance(text, str):
-        raise _check.wrong("text", text, "a text, or None")
+        raise _check.wrong("text", text, "a string or None")
     outer = _check.flag(outer, "outer")
     order = []  # (kind, what replaces the placeholder, whether it has seconds)
     for result in as_list(results, is_image, timestamps):
@@ -84,10 +84,8 @@ def _fill(text: str, order: list[tuple[str, str, bool]], outer: bool) -> str:
     found = collections.Counter(kinds[m[1] or m[0]] for m in re.finditer(pattern, text))
     for kind, pad in PADS.items():
         if found[kind] != len(waiting[kind]):
-            what = "an image" if kind == "image" else "a clip"
-            raise error(
-                "QV_EINVAL", f"text has {found[kind]} {pad}; there are {len(waiting[kind])} results of {what}"
-            )
+            what = "images" if kind == "image" else "clips"
+            raise error("QV_EINVAL", f"text contains {found[kind]} {pad}; the results contain {len(waiting[kind])} {what}")
 
     def put(match: re.Match[str]) -> str:
         piece = waiting[kinds[match[1] or match[0]]].popleft()

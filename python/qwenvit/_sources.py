@@ -69,7 +69,7 @@ def _must_be_image(data: bytes, is_path: bool, offset: int, place: int) -> None:
     else:
         head = data[offset : offset + _core.HEAD]
     if head and image_kind(head) is None:
-        raise error("QV_EFORMAT", f"source {place}: not an image of a known format; give a clip the type video_url")
+        raise error("QV_EFORMAT", f"source {place}: not an image of a known format; for a clip, use the type video_url")
 
 
 # ---- options -------------------------------------------------------------------------------------
@@ -80,10 +80,10 @@ def _sampled(said: Options) -> tuple[float, list[float]]:
     computes both from its metadata."""
     places, fps = _check.reals(said.get("frames_indices", ()), "frames_indices"), said.get("fps")
     if not fps or not places or "timestamps" in said:
-        raise error("QV_EINVAL", "frames: frames_indices and total_num_frames go with the clip's fps, without timestamps")
+        raise error("QV_EINVAL", "frames: frames_indices and total_num_frames need the clip's fps, and exclude timestamps")
     total = _check.whole(said.get("total_num_frames"), "total_num_frames", 1, 1 << 31)
     if not 0 <= min(places) <= max(places) < total:
-        raise error("QV_EINVAL", f"frames_indices: from {min(places):g} to {max(places):g}; must be below total_num_frames, {total}")
+        raise error("QV_EINVAL", f"frames_indices range from {min(places):g} to {max(places):g}; must be less than total_num_frames, {total}")
     return len(places) / total * fps, [place / fps for place in places]
 
 
@@ -110,7 +110,7 @@ def _text_of(given: Any, what: str, place: int) -> str:
     except (TypeError, UnicodeEncodeError):
         text = ""
     if not text or "\0" in text:
-        raise _check.wrong(f"source {place}: {what}", given, "a text that is not empty, without NUL")
+        raise _check.wrong(f"source {place}: {what}", given, "a non-empty string without NUL")
     return text
 
 
@@ -138,7 +138,7 @@ def local_path(path: _check.Path) -> bytes:
     host, slash, rest = given[len(b"file://") :].partition(b"/")
     found = urllib.parse.unquote_to_bytes(slash + rest)
     if host not in (b"", b"localhost") or len(found) < 2 or b"\0" in found:
-        raise _check.wrong("path", path, "a path, or a URL of this machine: file:///folder/clip.mp4")
+        raise _check.wrong("path", path, "a path, or a file:// URL on this machine such as file:///folder/clip.mp4")
     return found
 
 
@@ -154,7 +154,7 @@ def _array_of_pil(image: Any) -> memoryview:
         image = ImageOps.exif_transpose(image).convert("RGB")
         return memoryview(image.tobytes()).cast("B", (image.height, image.width, 3))
     except Exception as e:  # PIL reads the file here, by any of its plugins
-        raise error("QV_EFORMAT", f"a PIL image that cannot be read: {e}") from None
+        raise error("QV_EFORMAT", f"cannot read the PIL image: {e}") from None
 
 
 def _is_encoded(frame: Any) -> bool:
@@ -176,7 +176,7 @@ def array_of_file(frame: Any, name: str, options: Options, n: int) -> Any:
             with open(local_path(frame), "rb") as file:
                 frame = file.read()
         except OSError as e:
-            raise error("QV_EIO", f"{name}: {_check.kind_of(frame)} that cannot be read: {e}") from None
+            raise error("QV_EIO", f"{name}: cannot read the file: {e}") from None
     data = bytes(_read(frame, name) if is_file(frame) else frame)
     if image_kind(data) is None:
         raise error("QV_EFORMAT", f"{name}: not an image of a known format")
@@ -188,7 +188,7 @@ def array_of_file(frame: Any, name: str, options: Options, n: int) -> Any:
     *_, width, height = frames.source()
     most = options.get("decode_memory") or DECODE_MEMORY
     if n * width * height * 3 > most:
-        raise error("QV_EINVAL", f"{name}: {n} frames of {width}x{height} take more than {most} bytes; send smaller ones")
+        raise error("QV_EINVAL", f"{name}: {n} frames of {width}x{height} need more than {most} bytes; send smaller frames")
     return shareable(frames.array(), name)[0]
 
 
@@ -202,8 +202,8 @@ def _array(frame: Any, name: str, options: Options, n: int) -> Any:
     dtype = str(getattr(frame, "dtype", "uint8")).removeprefix("torch.")
     if dtype != "uint8":
         convert = ".to(torch.uint8)" if is_torch(frame) else '.astype("uint8")'
-        scaled = f". Of values in [0, 1]: (frames * 255).round(){convert}" if "float" in dtype else ""
-        raise error("QV_EINVAL", f"{name}: {dtype}; must be bytes from 0 to 255 (uint8){scaled}")
+        scaled = f". For values in [0, 1]: (frames * 255).round(){convert}" if "float" in dtype else ""
+        raise error("QV_EINVAL", f"{name}: dtype is {dtype}; must be uint8, from 0 to 255{scaled}")
     return frame
 
 
@@ -236,9 +236,9 @@ def _read(file: Any, name: str) -> Any:
     try:
         data = file.read()
     except Exception as e:  # the caller's object may raise anything
-        raise error("QV_EIO", f"{name}: a file that cannot be read: {e}") from None
+        raise error("QV_EIO", f"{name}: cannot read the file: {e}") from None
     if not is_bytes(data):
-        raise error("QV_EINVAL", f'{name}: read() gives a {type(data).__name__}; open files with "rb"')
+        raise error("QV_EINVAL", f'{name}: read() returned {_check.kind_of(data)}; open the file with "rb"')
     return data
 
 
@@ -247,11 +247,11 @@ def _take_dict(source: Options, place: int) -> tuple[Any, str, Options]:
     own = {k: v for k, v in source.items() if k != "key"}
     kinds = [k for k in KINDS if k in own]
     if len(kinds) != 1:
-        raise error("QV_EINVAL", f"source {place}: a dict has one of {', '.join(KINDS)}")
+        raise error("QV_EINVAL", f"source {place}: a dict must have exactly one of {', '.join(KINDS)}")
     [kind] = kinds
     inner = own.pop(kind)
     if kind == "bytes" and not (is_bytes(inner) or is_file(inner)):
-        raise _check.wrong(f"source {place}: bytes", _check.kind_of(inner), "bytes, or a file that is open")
+        raise _check.wrong(f"source {place}: bytes", _check.kind_of(inner), "bytes or an open file")
     if kind == "path":
         inner = os.fsdecode(inner)
     return inner, kind, options_of(own)
@@ -272,13 +272,13 @@ def describe(
         source = bytes_of_data(source, f"source {place}")
     if isinstance(source, FrameFiles):
         if wants_image:
-            raise error("QV_EFORMAT", f"source {place}: frames of a clip are no image; give a clip the type video_url")
+            raise error("QV_EFORMAT", f"source {place}: a clip's frames are not an image; for a clip, use the type video_url")
         source, kind = list(source.files()), "frames"
     is_path = isinstance(source, (str, os.PathLike))
     common = {**(common or {}), **options}
     if is_path or is_bytes(source) or is_file(source) and not is_pil(source):
         if odd := [k for k in TIMES_OF_FRAMES if k in own or k in common]:
-            raise error("QV_EINVAL", f"source {place}: {odd[0]} belong to frames; a file has its own")
+            raise error("QV_EINVAL", f"source {place}: option {odd[0]} is for frames only; a file has its own times")
         _text_of(source, "path", place) if is_path else None
         data = local_path(source) if is_path else bytes(_read(source, f"source {place}") if is_file(source) else source)
         if wants_image:
@@ -288,13 +288,13 @@ def describe(
         return source, False, {}, None
     if _is_array(source) or is_pil(source) or isinstance(source, (list, tuple)):
         if "timestamps" not in common and kind == "image" and isinstance(source, (list, tuple)):
-            raise error("QV_EINVAL", f"source {place}: an image is one array or PIL image, no list")
+            raise error("QV_EINVAL", f"source {place}: an image must be one array or PIL image, not a list")
         of_files = OF_DECODING if _has_files(source) else ()
         if {*options, *own} - {*OF_FRAMES, *PASSED_OVER, *of_files}:
-            raise error("QV_EINVAL", f"frames take only the options {', '.join(OF_FRAMES[:-1])} and {OF_FRAMES[-1]}")
+            raise error("QV_EINVAL", f"frames accept only the options {', '.join(OF_FRAMES[:-1])} and {OF_FRAMES[-1]}")
         return _frames(models, source, kind == "image", own, common), False, {}, None
     raise error(
         "QV_EINVAL",
-        f"source {place}: {_check.kind_of(source)}; must be a path, bytes, a file that is open, frames (an array or "
-        "a list of them) or a PIL image",
+        f"source {place} is {_check.kind_of(source)}; must be a path, bytes, an open file, frames (an array or "
+        "a list of arrays) or a PIL image",
     )

@@ -167,7 +167,7 @@ class Tokens:
             tokens of a bf16 model are bf16 values, so that nothing is lost.
         """
         if metadata is not None and not isinstance(metadata, dict):
-            raise _check.wrong("metadata", metadata, "a dict of texts")
+            raise _check.wrong("metadata", metadata, "a dict of strings")
         pairs = [(_check.utf8(k), _check.utf8(v)) for k, v in (metadata or {}).items()]
         self._core.save(_check.path(path, "path"), pairs, "" if dtype is None else dtype_name(dtype))
 

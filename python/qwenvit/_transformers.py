@@ -22,7 +22,7 @@ def find_tower(model: Any) -> Any:
         if all(hasattr(m, part) for part in ("patch_embed", "blocks", "merger", "config"))
     ]
     if len(towers) != 1:
-        what = "no vision tower of Qwen-VL" if not towers else f"{len(towers)} vision towers"
+        what = "no Qwen-VL vision tower" if not towers else f"{len(towers)} vision towers"
         raise error("QV_EINVAL", f"{type(model).__name__} has {what} (patch_embed, blocks, merger)")
     if getattr(model, "is_quantized", False) or getattr(model, "hf_quantizer", None) is not None:
         raise error("QV_EUNSUPPORTED", "the model is quantised; load it in float32 or bfloat16")

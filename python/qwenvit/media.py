@@ -90,7 +90,7 @@ def media_of(source: Any) -> Any:
         parts = [part for m in source if isinstance(m.get("content"), (list, tuple)) for part in m["content"]]
         found = [part for part in parts if isinstance(part, dict) and _media(part)]
         if not found:
-            raise error("QV_EINVAL", "these messages have no image and no clip")
+            raise error("QV_EINVAL", "these messages contain no image or clip")
         return found
     return source
 
@@ -113,7 +113,7 @@ def options_of(options: Options) -> Options:
     unknown or of a wrong type."""
     for name in options:
         if name not in ClipOptions.__annotations__:
-            raise error("QV_EINVAL", f"there is no option {_check.utf8(name):.80}{_check.near(name, ClipOptions.__annotations__)}")
+            raise error("QV_EINVAL", f"unknown option {_check.utf8(name):.80}{_check.near(name, ClipOptions.__annotations__)}")
     options = {k: v for k, v in options.items() if v is not None}
     _core.check_options({k: v for k, v in options.items() if k not in TIMES_OF_FRAMES})
     return options
@@ -180,4 +180,4 @@ def bytes_of_data(url: str, name: str, most: int = 1 << 31) -> bytes:
     except ValueError as e:
         if isinstance(e, Error):
             raise
-        raise error("QV_EINVAL", f"{name}: a data: URL that is no base64: {e}") from None
+        raise error("QV_EINVAL", f"{name}: data: URL is not valid base64: {e}") from None

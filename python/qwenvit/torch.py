@@ -45,7 +45,7 @@ def collate(batch: Sequence[Tokens | Entry | dict[str, Any]], *, pad: bool = Fal
         raise error("QV_EINVAL", "collate: the batch is empty")
     keys, tokens, deepstacks, grids = zip(*map(_fields, batch))
     if len({(t.shape[1], t.dtype, len(deep)) for t, deep in zip(tokens, deepstacks)}) > 1:
-        raise error("QV_EINVAL", "collate: tokens of different models or dtypes")
+        raise error("QV_EINVAL", "collate: the batch mixes tokens of different models or dtypes")
     lengths = torch.tensor([0, *(len(t) for t in tokens)], dtype=torch.int32)
 
     def joined(tensors: Sequence[Any]) -> Any:

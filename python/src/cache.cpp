@@ -18,7 +18,7 @@ parse_status(const std::string &name)
     for (int i = QV_OK; i < QV_STATUS_MAX && *qv_status_name((qv_status)i); i++)
         if (name == qv_status_name((qv_status)i))
             return (qv_status)i;
-    fail(QV_EINVAL, "\"%.40s\" is no status", name.c_str());
+    fail(QV_EINVAL, "unknown status \"%.40s\"", name.c_str());
 }
 
 /* A row: a key, a file or data in memory, and options of its own. */
@@ -50,7 +50,7 @@ memory_of(nb::handle data, const std::string &key)
         m.n_bytes = bytes.size();
     }
     if (!m.n_bytes)
-        fail(QV_EINVAL, "%s: no bytes", key.c_str());
+        fail(QV_EINVAL, "%s: the bytes are empty", key.c_str());
     return m;
 }
 
@@ -63,12 +63,12 @@ make_row(nb::dict fields, nb::object data)
     std::string path, given;
     take_clip_options(fields, &made.own, &path, &given);
     if (!data.is_none() && given.empty())
-        fail(QV_EINVAL, "no key; what is in memory has no path to be found by");
+        fail(QV_EINVAL, "key is missing; a source in memory has no path to serve as key");
     made.path = data.is_none() ? path : given;
     char key[QV_CACHE_MAX_KEY + 1];
     checked(qvm_check_row, &made.own);
     if (made.path.empty())
-        fail(QV_EINVAL, "no \"path\"");
+        fail(QV_EINVAL, "path is missing");
     checked(qv_cache_key, (given.empty() ? path : given).c_str(), key);
     made.key = key;
     if (!data.is_none())
@@ -212,11 +212,11 @@ class CacheFill
     must_be_open() const
     {
         if (owner != getpid())
-            fail(QV_ESTATE, "this cache was opened for writing by another process than this one");
+            fail(QV_ESTATE, "this cache was opened for writing by another process");
         if (!fill)
             fail(QV_ESTATE, "this cache was closed");
         if (running)
-            fail(QV_ESTATE, "this cache is being added to; let that add() return first");
+            fail(QV_ESTATE, "another add() to this cache is under way; let it return first");
     }
 
     /* Runs without the interpreter. */

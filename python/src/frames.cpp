@@ -84,10 +84,10 @@ view_of(const Model &model, nb::handle object, const std::string &what)
         (n > 2 && !behind && !before) || !lies_here)
         fail(QV_EINVAL,
              "%s: must be bytes (uint8) [frames, height, width, 3], [frames, 3, height, width], or "
-             "one of these frames, of 3 channels, 4 (RGBA) or 1 (gray), in the memory of the host "
-             "or of the model's NVIDIA GPU; %s came%s",
+             "one such frame, with 3 channels, 4 (RGBA) or 1 (gray), in the memory of the host "
+             "or of the model's NVIDIA GPU; the array is %s%s",
              what.c_str(), shape_text(x).c_str(),
-             lies_here ? "" : ", of another device: give it .cpu()");
+             lies_here ? "" : " on another device: call .cpu()");
     static const int orders[][4] = { { View::H, View::W },
                                      { View::H, View::W, View::C },
                                      { View::C, View::H, View::W },
@@ -172,13 +172,14 @@ take_seconds(Frames &frames, const std::vector<double> &seconds, double fps,
              int temporal_patch_size)
 {
     if (!seconds.empty() && (int64_t)seconds.size() != frames.n_frames)
-        fail(QV_EINVAL, "timestamps: %zu of them; there are %lld frames", seconds.size(),
+        fail(QV_EINVAL, "timestamps: %zu values for %lld frames", seconds.size(),
              (long long)frames.n_frames);
     for (size_t i = 0; i < seconds.size(); i++)
         if (!std::isfinite(seconds[i]) || (i && seconds[i] < seconds[i - 1]))
-            fail(QV_EINVAL, "timestamps: %g at place %zu; seconds that never fall", seconds[i], i);
+            fail(QV_EINVAL, "timestamps: %g at index %zu; must be seconds that never decrease",
+                 seconds[i], i);
     if (!(fps >= 0 && fps <= 1e6))
-        fail(QV_EINVAL, "frames: fps is %g; must be frames per second, above 0", fps);
+        fail(QV_EINVAL, "frames: fps is %g; must be frames per second, greater than 0", fps);
     frames.timestamps = seconds;
     frames.sampled_fps = fps;
     const double span = seconds.empty() ? 0 : seconds.back() - seconds.front();
@@ -208,17 +209,18 @@ prepare(const Model &model, nb::list arrays, bool is_image, nb::dict options,
         const View v = view_of(model, arrays[i], name);
         const View &first = views.empty() ? v : views[0];
         if (v.size[View::H] != first.size[View::H] || v.size[View::W] != first.size[View::W])
-            fail(QV_EINVAL, "%s: is %lld high and %lld wide, the first one %lld and %lld",
+            fail(QV_EINVAL, "%s is %lld high and %lld wide, but the first is %lld and %lld",
                  name.c_str(), (long long)v.size[View::H], (long long)v.size[View::W],
                  (long long)first.size[View::H], (long long)first.size[View::W]);
         if (v.is_on_host() != first.is_on_host())
-            fail(QV_EINVAL, "%s: in the memory of %s, the first one of %s", name.c_str(),
-                 v.is_on_host() ? "the host" : "a GPU", v.is_on_host() ? "a GPU" : "the host");
+            fail(QV_EINVAL, "%s is in the memory of %s, but the first is in that of %s",
+                 name.c_str(), v.is_on_host() ? "the host" : "a GPU",
+                 v.is_on_host() ? "a GPU" : "the host");
         frames->n_frames += v.size[View::N];
         views.push_back(v);
     }
     if (views.empty())
-        fail(QV_EINVAL, "frames: there are none");
+        fail(QV_EINVAL, "frames: the list is empty");
     if (is_image && frames->n_frames != 1)
         fail(QV_EINVAL, "frames: an image is one frame, not %lld", (long long)frames->n_frames);
     qv_preprocess p = is_image ? model.facts.image : model.facts.video;

@@ -132,7 +132,7 @@ class Client
             nb::bytes bytes = nb::cast<nb::bytes>(source);
             kept->bytes.assign(bytes.c_str(), bytes.size());
             if (kept->bytes.empty())
-                fail(QV_EINVAL, "%s: no bytes", key.c_str());
+                fail(QV_EINVAL, "%s: the bytes are empty", key.c_str());
             s.kind = QV_SOURCE_BYTES;
             s.bytes = kept->bytes.data();
             s.n_bytes = kept->bytes.size();

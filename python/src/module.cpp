@@ -51,8 +51,9 @@ PyInit__core(void)
     static PyInterpreterState *const first = PyInterpreterState_Get();
     if (PyInterpreterState_Get() == first)
         return PyInit_core();
-    PyErr_SetString(PyExc_ImportError,
-                    "qwenvit was imported by another interpreter of this process; it works in one "
-                    "interpreter, so import it there or in a process of its own");
+    PyErr_SetString(
+        PyExc_ImportError,
+        "another interpreter of this process has imported qwenvit, which works in only one "
+        "interpreter: import it there or in a separate process");
     return nullptr;
 }

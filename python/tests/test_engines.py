@@ -75,7 +75,7 @@ def test_results_of_encode_and_forward_alike(torch, model, expected, clip, frame
     assert len(data["video"]["timestamps"][0]) == tokens.grid_thw[0, 0]
     assert list(image.to_vllm()) == ["image"] and list(image.to_sglang()) == ["image_data"]
     rows = model.forward(expected["pixel_values"], expected["grid_thw"])
-    refused(rows.to_vllm, "Say is_image=True")
+    refused(rows.to_vllm, "pass is_image=True")
     two = model.forward(expected["pixel_values"], [[1, 4, 6], [1, 6, 4]])
     data = plain(two.to_vllm(is_image=True))
     assert (data["image"]["image_embeds"] == two.packed()).all()
@@ -163,7 +163,7 @@ def test_without_deepstack_nothing_goes_out(torch, tmp_path):
 def test_versions(torch, tmp_path, monkeypatch, call):
     entry = cache_of(tmp_path)["a"]
     for version in ("0.4.1", "x", "", "1"):
-        words = f"its interface is not known; {NEWEST[call]} was tried"
+        words = f"unknown interface; {NEWEST[call]} was tested"
         refused(lambda: getattr(entry, call)(version=version), words, "QV_EUNSUPPORTED")
     assert getattr(entry, call)(version=NEWEST[call] + ".7")
     with pytest.warns(UserWarning, match="7.0 has not been tried"):
@@ -203,7 +203,7 @@ def test_a_tower_of_transformers_hands_tokens_on(monkeypatch, version, n_deepsta
     found = np.concatenate([tokens.array, *(d.array for d in deepstack)], axis=1)
     assert len(deepstack) == n_deepstack and (found == rows.array).all()
     for wrong in (rows.array[1:], rows.array[:, 1:]):
-        refused(lambda: tower(fake_torch.Tensor(wrong), grid_thw=grid), "this model accepts tokens")
+        refused(lambda: tower(fake_torch.Tensor(wrong), grid_thw=grid), "as to_transformers.. returns it")
     engines.reject_tokens(model)
     assert tower(rows, grid) == "its own"
 
@@ -236,4 +236,4 @@ def test_mm_token_type_ids_of_torch():
 def test_frames_with_a_rate_go_to_engines(torch, model, frames):
     timed, bare = model.encode(frames, fps=2), model.encode(frames)
     assert engines.to_vllm(timed)["video"]["timestamps"] == [[0.25, 1.25]]
-    refused(lambda: engines.to_vllm(bare), "a clip without timestamps")
+    refused(lambda: engines.to_vllm(bare), "the clip has no timestamps")

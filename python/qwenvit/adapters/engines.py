@@ -128,7 +128,7 @@ def accept_tokens(model: Any) -> Any:
     """
     tower = find_tower(model)
     if "forward" in tower.__dict__:
-        raise error("QV_ESTATE", "this model's tower is patched, or accepts tokens already")
+        raise error("QV_ESTATE", "this model's tower is patched or already accepts tokens")
     tower.forward = _Stored(tower).forward
     return model
 
@@ -170,7 +170,7 @@ def _placeholders(of: Any) -> Any:
         folder = os.fsdecode(_check.path(of, "of"))
         file = os.path.join(folder, "config.json")
         if not os.path.exists(file) and (os.path.isfile(folder) or glob.glob(os.path.join(glob.escape(folder), "*.gguf"))):
-            raise error("QV_EINVAL", f"{folder}: a GGUF file of a vision tower has no ids of placeholders: give the "
+            raise error("QV_EINVAL", f"{folder}: the GGUF file of a vision tower contains no placeholder ids: pass the "
                                      "model, config, processor or tokenizer, or a folder with config.json")
         try:
             with open(file, encoding="utf-8") as f:
@@ -186,8 +186,8 @@ def _placeholders(of: Any) -> Any:
     for pair in pairs:
         if all(isinstance(number, int) for number in pair):
             return pair
-    raise _check.wrong("of", of, "what knows the ids of <|image_pad|> and <|video_pad|>: a model, config, processor, "
-                                 "tokenizer or checkpoint's folder")
+    raise _check.wrong("of", of, "a model, config, processor, tokenizer or checkpoint folder that has the ids of "
+                                 "<|image_pad|> and <|video_pad|>")
 
 
 class _Stored:
@@ -205,8 +205,8 @@ class _Stored:
         if tuple(hidden_states.shape) != wanted:
             raise error(
                 "QV_EINVAL",
-                f"pixel_values: {list(hidden_states.shape)}; this model accepts tokens {list(wanted)} "
-                f"({self.n_deepstack} DeepStack outputs), as to_transformers() gives",
+                f"pixel_values has shape {list(hidden_states.shape)}; must be {list(wanted)}, as to_transformers() "
+                f"returns it (tokens with {self.n_deepstack} DeepStack outputs)",
             )
         tokens, *deepstack = hidden_states.split(self.width, dim=1)
         return output_of(self.tower, tokens, deepstack)
@@ -240,19 +240,19 @@ def check_version(engine: str, oldest: tuple[int, int], newest: tuple[int, int],
     if numbers is None or numbers < oldest:
         raise error(
             "QV_EUNSUPPORTED",
-            f"{engine} {version}: its interface is not known; {tried} was tried, and version={tried!r} "
-            "makes what that version takes",
+            f"{engine} {version}: unknown interface; {tried} was tested, and version={tried!r} "
+            "returns what that version accepts",
         )
     if numbers > newest:
-        warnings.warn(f"{engine} {version} has not been tried; {tried} has", stacklevel=3)
+        warnings.warn(f"{engine} {version} has not been tested; {tried} has", stacklevel=3)
 
 
 def _check_deepstack(result: Any) -> None:
     if result.model_type in HAVE_DEEPSTACK and not result.deepstack:
         raise wrong(
             result,
-            f"tokens of {result.model_type} without DeepStack's outputs, which the engine's model adds to "
-            "its first layers: make the cache without --no-deepstack",
+            f"these tokens of {result.model_type} lack DeepStack's outputs, which the engine's model adds to "
+            "its first layers: fill the cache without --no-deepstack",
             "QV_EUNSUPPORTED",
         )
 
@@ -266,7 +266,7 @@ def _by_kind(results: Any, is_image: bool | None, timestamps: Any) -> dict[str, 
         _check_deepstack(result)
         this = (result.model_type, 1 + len(result.deepstack), result.tokens.shape[1], result.dtype)
         if made_by is not None and this != made_by:
-            raise wrong(result, f"its model, matrices, width and dtype are {this}, those of other results {made_by}")
+            raise wrong(result, f"its model, matrices, width and dtype are {this}, but earlier results have {made_by}")
         made_by = this
         for item in items_of(result, is_image, timestamps):
             kinds.setdefault(item.kind, []).append(item)
@@ -303,8 +303,8 @@ def _fields(kind: str, items: list[Item], second_per_grid_ts: Any) -> dict[str, 
         if not value:
             raise wrong(
                 item.result,
-                "Qwen2.5-VL needs the seconds of a frame pair, which frames and older caches do not say: "
-                "give second_per_grid_ts=, 2 divided by the sampled frames per second",
+                "Qwen2.5-VL needs the seconds per frame pair, which frames and older caches do not record: "
+                "pass second_per_grid_ts=, 2 divided by the sampled frames per second",
             )
     return {**grid, "second_per_grid_ts": torch.tensor(seconds)}
 

@@ -16,7 +16,7 @@ FAMILIES = {
     "qwen2_vl": False, "qwen2_5_vl": False, "qwen3_vl": True, "qwen3_vl_moe": True,
     "qwen3_5": True, "qwen3_5_moe": True, "qwen4_exp": True,
 }
-NO_SECONDS = "a clip without timestamps, which its prompt needs: give timestamps=, the seconds of each frame"
+NO_SECONDS = "the clip has no timestamps, which its prompt needs: pass timestamps=, the seconds of each frame"
 
 
 class Item(NamedTuple):
@@ -38,9 +38,9 @@ def as_list(results: Any, *of_one: Any) -> list[Any]:
     results = [results] if hasattr(results, "grid_thw") else _check.items(results, "results")
     for result in results:
         if not all(hasattr(result, name) for name in ("grid_thw", "key", "model_type", "timestamps", "is_image", "__len__")):
-            raise _check.wrong("a result", result, "Tokens, or an Entry of a Cache")
+            raise _check.wrong("a result", result, "Tokens or an Entry of a Cache")
     if len(results) != 1 and any(about is not None for about in of_one):
-        raise error("QV_EINVAL", f"is_image and timestamps describe one result, and there are {len(results)}")
+        raise error("QV_EINVAL", f"is_image and timestamps describe one result, but there are {len(results)}")
     return results
 
 
@@ -51,9 +51,9 @@ def items_of(result: Any, is_image: bool | None = None, timestamps: Any = None) 
     patches, n = sum(math.prod(grid) for grid in grids), len(result)
     per_token = patches // n if n else 0
     if not per_token or per_token * n != patches or math.isqrt(per_token) ** 2 != per_token:
-        raise wrong(result, f"grid_thw has {patches} patches, for {n} tokens")
+        raise wrong(result, f"grid_thw has {patches} patches, which do not match {n} tokens")
     if len(grids) > 1 and timestamps is not None:
-        raise wrong(result, f"timestamps belong to one clip; this result has {len(grids)} items")
+        raise wrong(result, f"timestamps describe one clip; this result has {len(grids)} items")
     seconds = result.timestamps if timestamps is None else timestamps
     is_image = result.is_image if is_image is None else is_image
     items, first = [], 0
@@ -68,9 +68,9 @@ def items_of(result: Any, is_image: bool | None = None, timestamps: Any = None) 
 
 def _kind(is_image: bool | None, grid: list[int], result: Any) -> str:
     if is_image is None and grid[0] == 1:
-        raise wrong(result, "an image, or a clip of one frame pair? Say is_image=True or is_image=False")
+        raise wrong(result, "this is either an image or a clip of one frame pair: pass is_image=True or is_image=False")
     if is_image and grid[0] > 1:
-        raise wrong(result, f"an image of {grid[0]} frame pairs")
+        raise wrong(result, f"an image cannot have {grid[0]} frame pairs")
     return "image" if is_image else "video"
 
 
@@ -80,7 +80,7 @@ def pair_seconds(seconds: Any, n_pairs: int, result: Any) -> list[float]:
     seconds = _check.reals(seconds, "timestamps")
     seconds += seconds[-1:] * (len(seconds) % 2)
     if len(seconds) != 2 * n_pairs:
-        raise wrong(result, f"timestamps are of {len(seconds) // 2} frame pairs, grid_thw has {n_pairs}")
+        raise wrong(result, f"timestamps cover {len(seconds) // 2} frame pairs, but grid_thw has {n_pairs}")
     return [(first + second) / 2 for first, second in zip(seconds[::2], seconds[1::2])]
 
 

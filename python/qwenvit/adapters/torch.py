@@ -138,7 +138,7 @@ def _sample(cache: Cache, key: str) -> Sample:
 def _replica(rank: int | None, num_replicas: int | None) -> tuple[int, int]:
     """Returns (rank, num_replicas): those given, else torch.distributed's."""
     if (rank is None) != (num_replicas is None):
-        raise error("QV_EINVAL", "one of rank and num_replicas was given; give both, or none")
+        raise error("QV_EINVAL", "rank and num_replicas must be passed together or not at all")
     if rank is None:
         group: Any = getattr(torch, "distributed", None)
         known = group and group.is_available() and group.is_initialized()

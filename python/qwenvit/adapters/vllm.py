@@ -34,7 +34,7 @@ def _processor_of(model: str) -> tuple[Any, Any]:
     name = type(processor).__name__
     loader = VIDEO_LOADER_REGISTRY.get_backend_for_video_processor(name)
     if loader not in LOADERS:
-        raise error("QV_EUNSUPPORTED", f"model {model!r}: its video processor is {name}; known are those of Qwen2-VL to Qwen3.5")
+        raise error("QV_EUNSUPPORTED", f"model {model!r}: unknown video processor {name}; must be one of Qwen2-VL to Qwen3.5")
     return processor, VIDEO_LOADER_REGISTRY.load(loader)
 
 
@@ -53,7 +53,7 @@ class Loader:
         from vllm.multimodal.video_decoders import VideoSourceMetadata, VideoTargetMetadata, check_frame_pixel_limit
 
         if not isinstance(model, str):
-            raise error("QV_EINVAL", 'the video loader "qwenvit" needs "model" next to "video_backend": the checkpoint')
+            raise error("QV_EINVAL", 'the video loader "qwenvit" needs the checkpoint as "model", next to "video_backend"')
         processor, loader = _processor_of(model)
         options = {"fps": fps, "threads": threads, **{k: v for k, v in sampling.items() if k in ("min_frames", "max_frames")}}
         size = processor.size
@@ -77,7 +77,7 @@ class Loader:
             else:
                 break
         if wanted != found:
-            raise error("QV_EUNSUPPORTED", f"vLLM samples the frames {wanted} of {total}, and qwenvit {found}")
+            raise error("QV_EUNSUPPORTED", f"vLLM samples the frames {wanted} of {total}, but qwenvit samples {found}")
         about = loader.create_hf_metadata(source=source, video_backend="qwenvit", valid_frame_indices=found)
         return to_numpy(frames.array()), {**about, "do_sample_frames": False}
 
@@ -88,5 +88,5 @@ def _read(data: bytes, processor: Any, sizes: dict[str, Any], options: dict[str,
         _decoder.start(), data, _transformers.counts_all(processor), patch, processor.temporal_patch_size, merge, {**sizes, **options}
     )
     if frames.is_image:
-        raise error("QV_EINVAL", "an image, where a clip is expected")
+        raise error("QV_EINVAL", "this is an image; must be a clip")
     return frames

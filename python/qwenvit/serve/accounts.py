@@ -36,10 +36,10 @@ class Bound:
     def check(self, client: str, size: int) -> None:
         """Refuses what does not fit."""
         if size > self.share:
-            raise Refused(413, "QV_EFULL", f"{size} {self.what}; a client may have {self.share}")
+            raise Refused(413, "QV_EFULL", f"{size} {self.what}; at most {self.share} per client")
         if not self.has_room(client, size):
             words = f"{self.total()} of {self.most} {self.what} are in use, {self.held[client]} of them by this client"
-            raise Refused(429, "QV_EFULL", f"{words}, which may have {self.share}", Retry_After=str(self.after()))
+            raise Refused(429, "QV_EFULL", f"{words}, whose limit is {self.share}", Retry_After=str(self.after()))
 
 
 def _count(of: Counter[str], client: str, by: int) -> None:

@@ -93,10 +93,10 @@ async def encode(service: Service, request: Request) -> Reply:
     except ValueError:
         until = math.nan
     if not until > time.monotonic():
-        raise Refused(422, "QV_EINVAL", f"timeout is {shown(seconds)}; must be a number of seconds above 0")
+        raise Refused(422, "QV_EINVAL", f"timeout is {shown(seconds)}; must be a number of seconds greater than 0")
     is_json = request.kind.partition(";")[0].strip() == "application/json"
     if is_json and query:
-        raise Refused(422, "QV_EINVAL", f"unknown option {shown(next(iter(query)))}; options of JSON are in the body")
+        raise Refused(422, "QV_EINVAL", f"unknown option {shown(next(iter(query)))}; with JSON, options belong in the body")
     body = await service.body_of(request)
     began = time.perf_counter()
     items: list[Item | Refused] = [] if is_json else [make_item(body, query, limits)]

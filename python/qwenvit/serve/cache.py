@@ -78,7 +78,7 @@ class TokenCache:
             self._lock = _taken(folder)
             found = self._files_in(folder)
         except BlockingIOError:
-            raise InputError(f"{self.option} {folder}: another server has it; each server needs its own") from None
+            raise InputError(f"{self.option} {folder}: another server is using it; each server needs its own") from None
         except OSError as e:
             raise FileError(f"{self.option} {folder}: {e.strerror}") from None
         self.files.update((name, size) for _, name, size in sorted(found))
@@ -156,13 +156,13 @@ class TokenCache:
             size = os.path.getsize(path) if data is None else len(data)
             is_kept = bool(self.folder) and size <= self.most
         except (Error, OSError) as e:
-            raise Refused(507, "QV_EIO", f"the tokens cannot be written: {e}") from None
+            raise Refused(507, "QV_EIO", f"cannot write the tokens: {e}") from None
         finally:
             if not is_kept:
                 with contextlib.suppress(OSError):
                     os.unlink(path)
         if self.folder and not is_kept:
-            raise Refused(507, "QV_EIO", f"tokens of {size} bytes; --cache-bytes is {self.most}")
+            raise Refused(507, "QV_EIO", f"the tokens need {size} bytes; --cache-bytes is {self.most}")
         return Kept(name, size, data)
 
     def _add(self, kept: Kept) -> None:

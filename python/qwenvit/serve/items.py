@@ -81,7 +81,7 @@ def _value(name: str, given: Any) -> Any:
             return kind(given)
     except (KeyError, ValueError, OverflowError):
         pass
-    wanted = {float: "a number", int: "a whole number", bool: "true or false", str: "a text", tuple: "a list of numbers"}[kind]
+    wanted = {float: "a number", int: "a whole number", bool: "true or false", str: "a string", tuple: "a list of numbers"}[kind]
     raise Refused(422, "QV_EINVAL", f"{name} is {shown(given)}; must be {wanted}")
 
 
@@ -110,7 +110,7 @@ def take_options(given: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
 def make_item(data: bytes, options: Mapping[str, Any], limits: Limits) -> Item:
     taken = take_options(options, limits)
     if not data:
-        raise Refused(422, "QV_EFORMAT", "an empty file; send the bytes of a clip or an image")
+        raise Refused(422, "QV_EFORMAT", "the file is empty; send the bytes of a clip or an image")
     kind = image_kind(data)
     return Item(data, taken, kind is not None and (not kind[1] or "first_frame" in taken))
 
@@ -122,7 +122,7 @@ def bytes_of(url: Any, name: str, is_image: bool, limits: Limits) -> bytes:
             raise Refused(422, "QV_EINVAL", f"{len(url)} frames; at most {limits.frames} on this server")
         return FrameFiles.of(bytes_of(one, f"{name} {i}", True, limits) for i, one in enumerate(url))
     if not is_data(url):
-        raise Refused(422, "QV_EINVAL", f"{name} is {shown(url)}; must be a data: URL (no other URL is fetched, no path is opened)")
+        raise Refused(422, "QV_EINVAL", f"{name} is {shown(url)}; must be a data: URL (other URLs are not fetched, and paths are not opened)")
     try:
         data = bytes_of_data(url, name, limits.frames)
     except Error as e:
@@ -145,7 +145,7 @@ def parsed(body: bytes, most: int, room: Room) -> Any:
     """Returns what JSON of at most so many values says. room takes room for what is made of it."""
     values = sum(map(body.count, (b"{", b"[", b",")))
     if values > most:  # parsed, they would take many times the bytes of the body
-        raise Refused(413, "QV_EINVAL", f"JSON of {values} values; at most {most}")
+        raise Refused(413, "QV_EINVAL", f"the JSON has {values} values; at most {most}")
     room((JSON_TIMES if body.isascii() else WIDE_TIMES) * len(body))
     try:
         return json.loads(body, parse_constant=_no_constant)

@@ -98,7 +98,7 @@ class Protocol(HttpToolsProtocol):
         self.no_body += len(data)
         super().data_received(data)
         if self.no_body > HEADERS and not self.refused:
-            self.send_400_response(f"headers of more than {HEADERS} bytes")
+            self.send_400_response(f"the headers have more than {HEADERS} bytes")
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) == PIPELINED:

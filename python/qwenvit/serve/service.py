@@ -23,7 +23,7 @@ from .sglang import Peers
 from .vllm import EcFolder
 
 AHEAD = 1 << 30  # bytes of sources and results that the encoder may have
-DRAINING = "this server is going to end; ask another one"
+DRAINING = "the server is shutting down; retry elsewhere"
 
 
 class Left(Exception):
@@ -120,18 +120,18 @@ class Service:
 
     def must_live(self) -> None:
         if self.broken:
-            raise Refused(503, "QV_ESTATE", f"this server must be started again: {self.broken}", Connection="close")
+            raise Refused(503, "QV_ESTATE", f"the server must be restarted: {self.broken}", Connection="close")
 
     def must_be_ready(self) -> None:
         self.must_live()
         if self.draining:
             raise Refused(503, "QV_ESTATE", DRAINING, Connection="close")
         if not self.ready:
-            raise Refused(503, "QV_ESTATE", "the model is being loaded", Retry_After="5")
+            raise Refused(503, "QV_ESTATE", "the model is still loading", Retry_After="5")
 
     def _check_size(self, request: Request, size: int) -> None:
         if size > self.settings.limits.body:
-            raise Refused(413, "QV_EINVAL", f"a body of {size} bytes; at most {self.settings.limits.body}")
+            raise Refused(413, "QV_EINVAL", f"the body has {size} bytes; at most {self.settings.limits.body}")
         self.bodies.check(request.client, size - request.hold.taken[self.bodies])
 
     async def body_of(self, request: Request) -> bytes:
@@ -246,7 +246,7 @@ def as_refused(e: Exception, retry_after: int) -> Refused:
     if isinstance(e, Refused):
         return e
     if isinstance(e, asyncio.TimeoutError):
-        return Refused(504, "QV_ETIME", "not done within the time of this request")
+        return Refused(504, "QV_ETIME", "the request timed out")
     assert isinstance(e, Error)
     message = str(e).removeprefix(f"{e.key}: ")
     if isinstance(e, OutOfMemoryError):

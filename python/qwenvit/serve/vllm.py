@@ -24,10 +24,10 @@ from .items import Item, Limits, Refused, Room, media_item, object_of, shown
 from .loop import Writers
 
 KINDS = {"image_url": "image", "video_url": "video"}
-REKEYED = "which makes the decode side look for other keys than it sent; the decode side must set neither for images and clips"
+REKEYED = "with it, the decode side looks up different keys than it sent; it must not be set for images or clips"
 NOT_SERVED = {
-    "mm_processor_kwargs": REKEYED, "media_io_kwargs": REKEYED, "stream": "and an encoder's answer is one object",
-    "ec_transfer_params": "and tokens are handed over as files, which ECExampleConnector reads"}
+    "mm_processor_kwargs": REKEYED, "media_io_kwargs": REKEYED, "stream": "an encoder's answer is one object",
+    "ec_transfer_params": "tokens are handed over as files, which ECExampleConnector reads"}
 HEADER = 512  # bytes of a file's header besides what we say of it, at most
 MARKERS = 4096  # of a JPEG in front of its size, at most
 MOST_HEADER = 16 << 20  # bytes of one that is read
@@ -96,7 +96,7 @@ def image_key(data: bytes, model_id: str) -> str:
         plain = None
     if plain is None:
         raise Refused(400, "QV_EUNSUPPORTED", "an image without a uuid must be a whole JPEG, PNG, WebP or GIF, whose "
-                                              "key vLLM makes of the bytes alone: send a uuid")
+                                              "key vLLM computes from the bytes alone: send a uuid")
     how = {"image_mode": "RGB", "rgba_background_color": (255, 255, 255)}
     image = data if plain else {"io_config": how, "data": data}
     name = (5).to_bytes(8, "little") + b"image"
@@ -107,11 +107,11 @@ def image_key(data: bytes, model_id: str) -> str:
 def _key_of(part: dict[str, Any], kind: str, data: bytes, model_id: str) -> str:
     key = part.get("uuid")
     if key is None and kind == "video":
-        raise Refused(400, "QV_EUNSUPPORTED", "a clip without a uuid: its key in vLLM is what only vLLM's loader knows; send a uuid")
+        raise Refused(400, "QV_EUNSUPPORTED", "a clip needs a uuid, because only vLLM's loader can compute its key")
     if key is None:
         return image_key(data, model_id)
     if not isinstance(key, str) or not key.isprintable() or not 0 < len(key.encode()) <= 200 or "/" in key or key.startswith("."):
-        raise Refused(400, "QV_EINVAL", f"uuid is {shown(key)}; must name a folder: at most 200 bytes, without / and no . in front")
+        raise Refused(400, "QV_EINVAL", f"uuid is {shown(key)}; must be a folder's name of at most 200 bytes, without / or a leading dot")
     return key
 
 
@@ -128,7 +128,7 @@ def _parts(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
             if isinstance(kind, str) and kind in KINDS:
                 yield part
             elif kind != "text":
-                raise Refused(400, "QV_EUNSUPPORTED", f"a part of type {shown(kind)}; types are text, {', '.join(KINDS)}")
+                raise Refused(400, "QV_EUNSUPPORTED", f"unknown part type {shown(kind)}; types are text, {', '.join(KINDS)}")
 
 
 def asked_of(body: bytes, limits: Limits, model_id: str, room: Room) -> list[Asked]:
@@ -136,10 +136,10 @@ def asked_of(body: bytes, limits: Limits, model_id: str, room: Room) -> list[Ask
     asked = object_of(body, '{"messages": [..]}', room)
     for name, why in NOT_SERVED.items():
         if asked.get(name):
-            raise Refused(400, "QV_EUNSUPPORTED", f"{name} is set, {why}")
+            raise Refused(400, "QV_EUNSUPPORTED", f"{name} is not supported: {why}")
     parts = list(_parts(asked))
     if not parts:
-        raise Refused(400, "QV_EINVAL", "no image_url and no video_url: this is an encoder, without a language model")
+        raise Refused(400, "QV_EINVAL", "the messages contain no image_url or video_url; this server is an encoder, without a language model")
     if len(parts) > limits.items:
         raise Refused(413, "QV_EINVAL", f"{len(parts)} images and clips; at most {limits.items} per request")
     found = []
@@ -245,14 +245,14 @@ class EcFolder(TokenCache):
         about = json.dumps(known)
         size = sum(m.nbytes for m in (result.tokens, *result.deepstack)) + 2 * len(about) + HEADER
         if size > self.most:
-            raise Refused(507, "QV_EIO", f"tokens of {size} bytes; --ec-bytes is {self.most}")
+            raise Refused(507, "QV_EIO", f"the tokens need {size} bytes; --ec-bytes is {self.most}")
         self._drop_files(size)
         self.file_bytes += size  # from now on, so that several that are written have room together
         try:
             path = await asyncio.to_thread(save_ec, result, str(self.folder), name, {"qwenvit": about})
             written = os.path.getsize(path)
         except (Error, OSError) as e:
-            raise Refused(507, "QV_EIO", f"the tokens cannot be written: {e}") from None
+            raise Refused(507, "QV_EIO", f"cannot write the tokens: {e}") from None
         finally:
             self.file_bytes -= size
         self._forget(name)
@@ -264,7 +264,7 @@ class EcFolder(TokenCache):
     def _must_be_of(self, key: str, content: str) -> None:
         known = self.published.get(key)
         if known and known.content != content:
-            raise Refused(409, "QV_EINVAL", f"uuid {shown(key)} stands for another file: a uuid must belong to the bytes")
+            raise Refused(409, "QV_EINVAL", f"uuid {shown(key)} already names a different file; each file needs its own uuid")
 
     async def publish(self, asked: Asked, compute: Callable[[Item, str], Awaitable[Tokens]]) -> tuple[Kept, str]:
         """Puts the tokens of what is asked into the folder, if they are not there."""
@@ -275,7 +275,7 @@ class EcFolder(TokenCache):
             tokens = await compute(asked.item, content)
             [one] = items_of(tokens)
             if (one.kind == "image") != bool(asked.item.options.get("first_frame")):
-                raise Refused(422, "QV_EINVAL", "video_url has an image")
+                raise Refused(422, "QV_EINVAL", "video_url contains an image; send it as image_url")
             metadata = {f"{one.kind}_grid_thw": list(one.grid)}
             if one.kind == "video" and FAMILIES[str(tokens.model_type)]:
                 metadata["timestamps"] = one.seconds  # type: ignore[assignment]
@@ -290,7 +290,7 @@ class EcFolder(TokenCache):
         items: dict[str, Any] = {}
         for index, (key, _) in enumerate(asked):
             if key not in self.files:
-                raise Refused(503, "QV_EIO", "someone else removed a file in --ec-path; ask again", Retry_After="1")
+                raise Refused(503, "QV_EIO", "another process removed a file in --ec-path; retry", Retry_After="1")
             self._stays(key)
             known = self.published[key]
             row = items.setdefault(key, {"modality": known.modality, "item_indices": [], "metadata": known.metadata})
