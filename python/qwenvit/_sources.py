@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What can be encoded: paths, bytes, open files, arrays and images, turned into what the binding
-takes."""
+"""Turns everything that can be encoded (paths, bytes, open files, arrays and images) into the binding's
+arguments."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class File(Protocol):
     def read(self) -> bytes: ...
 
 
-One = _check.Path | bytearray | memoryview | dict[str, Any] | Array | Image | File  # what encode() takes as a source
+One = _check.Path | bytearray | memoryview | dict[str, Any] | Array | Image | File  # what encode() accepts as a source
 Clip = Array | list[Any] | tuple[Any, ...]
 # options that frames may have
 OF_FRAMES = ("fps", "max_pixels", "min_pixels", "frames_indices", "total_num_frames", "timestamps")
 # options that decoding a frame's file obeys
 OF_DECODING = ("decode_memory", "decode_seconds", "max_source_pixels", "usual_codecs")
 NOT_RESIZED = {"first_frame": True, "min_pixels": 1, "max_pixels": 1 << 30}
-OPTIONS_OF_FILES = {"fps": 1.0}  # of frames in files, unless said otherwise; as vLLM and Qwen have it
-DECODE_MEMORY = 4 << 30  # bytes of a clip, unless decode_memory says otherwise
-PASSED_OVER = ("num_frames", "min_frames", "max_frames")  # options that do nothing for frames, which were sampled already
+OPTIONS_OF_FILES = {"fps": 1.0}  # defaults for frames in files, the same as vLLM's and Qwen's
+DECODE_MEMORY = 4 << 30  # bytes per clip, the default of decode_memory
+PASSED_OVER = ("num_frames", "min_frames", "max_frames")  # options that are ignored for frames, which are already sampled
 
 
 def _is_array(x: object) -> bool:
@@ -56,7 +56,7 @@ def is_one(source: object) -> bool:
 
 
 def _must_be_image(data: bytes, is_path: bool, offset: int, place: int) -> None:
-    """Raises Error for a file that is not an image. One that cannot be read is left to the decoder."""
+    """Raises Error for a file that is not an image. The decoder reports a file that cannot be read."""
     if is_path:
         try:
             if not stat.S_ISREG(os.stat(data).st_mode):
@@ -76,8 +76,8 @@ def _must_be_image(data: bytes, is_path: bool, offset: int, place: int) -> None:
 
 
 def _sampled(said: Options) -> tuple[float, list[float]]:
-    """Returns (fps, timestamps) of frames with these places in a clip of so many frames, as transformers
-    computes both from its metadata."""
+    """Returns (fps, timestamps) of frames from their frames_indices in a clip of total_num_frames, as
+    transformers computes both from a clip's metadata."""
     places, fps = _check.reals(said.get("frames_indices", ()), "frames_indices"), said.get("fps")
     if not fps or not places or "timestamps" in said:
         raise error("QV_EINVAL", "frames: frames_indices and total_num_frames need the clip's fps, and exclude timestamps")
@@ -88,7 +88,7 @@ def _sampled(said: Options) -> tuple[float, list[float]]:
 
 
 def _seconds_of(own: Options, common: Options) -> tuple[float, list[float]]:
-    """Returns (fps, timestamps) of frames: from their own dict, else those given for all."""
+    """Returns (fps, timestamps) of frames: from their own dict, otherwise from the common options."""
     for said in (own, common):
         if "frames_indices" in said or "total_num_frames" in said:
             return _sampled({"fps": common.get("fps"), **said})
@@ -103,8 +103,7 @@ def _seconds_of(own: Options, common: Options) -> tuple[float, list[float]]:
 
 
 def _text_of(given: Any, what: str, place: int) -> str:
-    """Returns a key, or a path as a key, in which bytes that are not UTF-8 are escaped by
-    backslashes."""
+    """Returns a key, or a path as a key; bytes that are not UTF-8 are escaped with backslashes."""
     try:
         text = os.fsencode(given).decode("utf-8", "backslashreplace")
     except (TypeError, UnicodeEncodeError):
@@ -146,8 +145,8 @@ def local_path(path: _check.Path) -> bytes:
 
 
 def _array_of_pil(image: Any) -> memoryview:
-    """Returns an image's upright RGB pixels, as transformers' load_image() makes them, so that it
-    gives the same tokens as its file. Transparency is dropped."""
+    """Returns an image's upright RGB pixels, as transformers' load_image() does, so that its tokens
+    equal those of its file. Transparency is dropped."""
     try:
         from PIL import ImageOps
 
@@ -167,8 +166,8 @@ def _has_files(frames: Any) -> bool:
 
 
 def array_of_file(frame: Any, name: str, options: Options, n: int) -> Any:
-    """Returns the pixels of one of n images in files, as encode() decodes an image. A clip's decoded frames
-    may take as much memory as a clip's decoder."""
+    """Returns the pixels of one of n images in files, as encode() decodes an image. The decoded frames of a
+    clip may use as much memory as a clip's decoder."""
     if is_data(frame):
         frame = bytes_of_data(frame, name)
     elif isinstance(frame, (str, os.PathLike)):
@@ -193,7 +192,7 @@ def array_of_file(frame: Any, name: str, options: Options, n: int) -> Any:
 
 
 def _array(frame: Any, name: str, options: Options, n: int) -> Any:
-    """Returns an array of bytes as the binding takes it."""
+    """Returns an array of bytes as the binding accepts it."""
     if _is_encoded(frame):
         return array_of_file(frame, name, options, n)
     if is_pil(frame):
@@ -208,8 +207,8 @@ def _array(frame: Any, name: str, options: Options, n: int) -> Any:
 
 
 def _frames(models: Sequence[_core.Model], frames: Any, is_image: bool, own: Options, common: Options) -> _core.Frames:
-    """Returns Frames from an array or a PIL image, or from a list of these, which is a clip. What lies on the
-    GPU of one of the models is resized there."""
+    """Returns Frames from an array or a PIL image, or from a list of these, which is a clip. Arrays on the GPU
+    of one of the models are resized there."""
     options = {**common, **own}
     if isinstance(frames, (list, tuple)):
         arrays = [_array(frame, f"frames: frame {i}", options, len(frames)) for i, frame in enumerate(frames)]
@@ -243,7 +242,7 @@ def _read(file: Any, name: str) -> Any:
 
 
 def _take_dict(source: Options, place: int) -> tuple[Any, str, Options]:
-    """Returns what a dict describes, its kind, and its own options."""
+    """Returns the source in a dict, its kind, and the dict's options."""
     own = {k: v for k, v in source.items() if k != "key"}
     kinds = [k for k in KINDS if k in own]
     if len(kinds) != 1:
@@ -260,9 +259,9 @@ def _take_dict(source: Options, place: int) -> tuple[Any, str, Options]:
 def describe(
     models: Sequence[_core.Model], source: Any, place: int, options: Options, common: Options | None = None
 ) -> tuple[Any, bool, Options, _core.Decoder | None]:
-    """Returns what the binding takes of a source (a path's bytes, a file's bytes, or Frames), whether it is a
-    path, its options, and the decoder of a file. common: options of all sources; frames ignore those that only
-    files have."""
+    """Returns a source as the binding accepts it (a path's bytes, a file's bytes, or Frames), whether it is a
+    path, its options, and the decoder for a file. common: options of all sources; frames ignore those that only
+    apply to files."""
     kind: str | None = None
     own: Options = {}
     wants_image, source = is_image_part(source), plain(source)

@@ -43,7 +43,7 @@ take_array(nb::handle object, const char *what)
 {
     nb::ndarray<nb::ro> seen;
     if (!nb::ndarray_check(object))
-        fail(QV_EINVAL, "%s: a %s is not an array; pass one with DLPack or a buffer (numpy, torch)",
+        fail(QV_EINVAL, "%s is of type %s; must be an array with DLPack or a buffer (numpy, torch)",
              what, nb::type_name(object.type()).c_str());
     /* read-only arrays are accepted too: nothing here writes to its input */
     if (!nb::try_cast(object, seen))

@@ -469,7 +469,7 @@ def test_a_key_is_its_bytes_in_utf_8(start, golden):
     server = start("--api-key", "schl\u00fcssel", key="schl\u00fcssel".encode().decode("latin-1"))  # as http.client sends it
     assert server.ask("", method="GET", path="/v1/models")[0] == 200
     assert server.ask("", method="GET", path="/v1/models", Authorization="Bearer schl\u00fcssel")[0] == 401
-    assert "an empty key" in command("serve", "--model", golden, "--port", 0, code=2, QWENVIT_API_KEY="").stderr
+    assert "a key must not be empty" in command("serve", "--model", golden, "--port", 0, code=2, QWENVIT_API_KEY="").stderr
 
 
 def test_keys(start):
@@ -815,7 +815,7 @@ def test_wrong_starts(golden, tmp_path):
     wrong = (
         (["--model", golden, "--workers", "4"], {2}, "unknown option --workers"),
         (["--model", golden, "--ssl-keyfile", "key"], {2}, "unknown option --ssl-keyfile"),
-        (["--model", golden, "--api-key", "a", "--api-key", ""], {2}, "an empty key"),
+        (["--model", golden, "--api-key", "a", "--api-key", ""], {2}, "a key must not be empty"),
         ([], {2}, "--model is required"),
         (["--cach-memory", "1"], {2}, "unknown option --cach-memory; did you mean --cache-memory?"),
         (["--model", golden, "--port", "70000"], {2}, "invalid port value"),

@@ -141,7 +141,7 @@ def test_what_is_there_is_not_computed_again(served):
 
 
 REFUSED = [  # what is in the body, status, words
-    ({"req_id": ""}, 400, "req_id is ''; must be a text"),
+    ({"req_id": ""}, 400, "req_id is ''; must be a string"),
     ({"req_id": 3}, 400, "req_id is 3"),
     ({"req_id": "\ud800"}, 400, "req_id is"),
     ({"req_id": "a" * 1001}, 400, "1 to 1000"),

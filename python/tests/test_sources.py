@@ -198,7 +198,7 @@ def test_the_first_frame_of_an_animation(model, tmp_path):
         (np.zeros((2, 64, 64, 3), np.float32), r'float32; must be.*\(frames \* 255\).round\(\).astype\("uint8"\)'),
         (np.zeros((2, 64, 64, 3), np.int16), "int16; must be uint8, from 0 to 255"),
         ([np.zeros((64, 64, 3), np.uint8), np.zeros((64, 60, 3), np.uint8)], "frame 1: is 64 high and 60 wide"),
-        ([np.zeros((64, 64, 3), np.uint8), 3], "frame 1: a int is no array"),
+        ([np.zeros((64, 64, 3), np.uint8), 3], "frame 1 is of type int; must be an array"),
         ([], "the list is empty"),
         (np.zeros((2, 64, 64, 5), np.uint8), r"\[2, 64, 64, 5\] came"),
         (3, "an? int"),
