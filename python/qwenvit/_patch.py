@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Runs our tower inside a loaded transformers model."""
+"""Runs qwenvit's tower inside a loaded transformers model."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ M = TypeVar("M")
 def patch(
     model: M, *, backend: Literal["auto", "cuda", "metal", "cpu", "ref"] | None = None, threads: int = 0, folder: Path | None = None
 ) -> M:
-    """Runs the vision tower of a loaded transformers model (4.57, 5.x) by qwenvit, until
+    """Lets qwenvit run the vision tower of a loaded transformers model (4.57, 5.x), until
     unpatch(model).
 
     model: the whole model, or its tower.
-    backend: None for the backend of the device that the tower is on.
+    backend: None for the backend of the tower's device.
     threads: CPU threads; 0 for every core.
-    folder: where a file of the tower's size may be written; None for the system's folder of
+    folder: where a file of the tower's size may be written; None for the system's folder for
         temporary files.
 
     The file holds the weights until unpatch(), so that they are not in memory twice: torch's copy
-    is released, and the tower's parameters are empty and want no gradient. state_dict(), and what
-    uses it (save_pretrained, torch.save of a state_dict), reads the weights from the file. Copies
-    of the model itself (copy.deepcopy, pickle, torch.save) raise Error.
+    is released, and the tower's parameters are empty and require no gradient. state_dict() and its
+    users (save_pretrained, torch.save of a state_dict) read the weights from the file. Copying the
+    model itself (copy.deepcopy, pickle, torch.save) raises Error.
 
-    A bf16 tower computes in float32 on a CPU that does not multiply bf16, with a warning.
-    Outputs have the tower's dtype and transformers' own classes, with last_hidden_state too, except
-    GLM's.
+    On a CPU that cannot multiply bf16, a bf16 tower computes in float32, with a warning.
+    Outputs have the tower's dtype and transformers' own classes, and include last_hidden_state,
+    except GLM's.
 
-    Raises Error, before anything is changed, if weights are quantised, offloaded, sharded, of
-    another dtype than float32 and bfloat16, or have adapters or hooks, and if the model is in
-    training. Later calls that ask for hidden states, attentions or gradients raise Error too.
+    Raises Error, before anything is changed, if weights are quantised, offloaded, sharded, neither
+    float32 nor bfloat16, or have adapters or hooks, and if the model is in training mode. Later
+    calls that request hidden states, attentions or gradients raise Error too.
     """
     tower = find_tower(model)
     if hasattr(tower, "_qwenvit"):
@@ -58,7 +58,7 @@ def patch(
         raise
     tower._qwenvit = state
     tower.forward = state.forward
-    tower.extra_repr = state.describe  # repr() of the tower, and of a model around it, shows it
+    tower.extra_repr = state.describe  # shown in repr() of the tower and of a model around it
     state.watch()
     return model
 
@@ -69,12 +69,12 @@ def is_patched(model: Any) -> bool:
 
 
 def unpatch(model: M) -> M:
-    """Gives the tower its own weights and code back, with the same bits."""
+    """Restores the tower's own code and weights, bit for bit."""
     tower = find_tower(model)
     if not hasattr(tower, "_qwenvit"):
         raise error("QV_ESTATE", "this model is not patched")
     state = tower._qwenvit
-    state.model.close()  # an interrupt here, or memory that is missing below, leaves the tower patched
+    state.model.close()  # an interrupt here, or a lack of memory below, leaves the tower patched
     state.restore()
     state.unwatch()
     del tower.forward, tower.extra_repr, tower._qwenvit
@@ -123,7 +123,7 @@ class _Patch:
     # ---- weights: torch's memory -> a checkpoint's folder -> ours ------------------------------------
 
     def save(self) -> None:
-        """Writes a checkpoint of the tower, tensor by tensor, and releases each after it was
+        """Writes a checkpoint of the tower, tensor by tensor, and releases each tensor once it is
         written."""
         import torch
 
@@ -164,7 +164,7 @@ class _Patch:
         self.model = load(
             self.folder.name,
             place,
-            None if place == "cpu" and asked == "bf16" else asked,  # f32 where a CPU has no bf16
+            None if place == "cpu" and asked == "bf16" else asked,  # f32 on a CPU without bf16
             self.device.index or 0 if cuda else 0,
             threads=threads,
             stream=torch.cuda.current_stream(self.device) if cuda else None,
@@ -184,7 +184,7 @@ class _Patch:
         self.folder.cleanup()  # the open file stays, without a name
 
     def _read(self, name: str) -> Any:
-        """Returns a parameter's weights on its device. The file's own position is not moved, as
+        """Returns a parameter's weights on its device. The file position does not move, because
         threads and forked processes share it."""
         import torch
 
@@ -211,10 +211,10 @@ class _Patch:
         if hasattr(self.folder, "cleanup"):
             self.folder.cleanup()
 
-    # ---- who asks for weights meanwhile --------------------------------------------------------------
+    # ---- reading weights while patched --------------------------------------------------------------
 
     def watch(self) -> None:
-        """Lets state_dict() of the tower, its parts and what contains it return the weights."""
+        """Makes state_dict() of the tower, its parts and its parents return the weights."""
         self.names = {id(p): name for name, p in self.parameters.items()}
         self.hooks = [m._register_state_dict_hook(self.fill) for _, m in self.tower.named_modules()]
 
@@ -223,7 +223,7 @@ class _Patch:
             hook.remove()
 
     def fill(self, module: Any, state: Any, prefix: str, metadata: Any) -> None:
-        """A hook of torch: fills in a module's own parameters, which are empty in `state`."""
+        """A torch hook that fills in a module's own parameters, which are empty in `state`."""
         for name, p in module._parameters.items():
             if id(p) in self.names and not p.numel() and prefix + name in state:
                 state[prefix + name] = self._read(self.names[id(p)])

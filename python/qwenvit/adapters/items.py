@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The clips and images of a result, which is Tokens or an Entry of a Cache: what all adapters read."""
+"""The clips and images of a result (Tokens or an Entry of a Cache), as all adapters read them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .._arrays import integers
 from .._error import Error, error
 
 PADS = {"image": "<|image_pad|>", "video": "<|video_pad|>"}
-# whether a clip has the seconds of each frame pair in front of it, and markers around each
+# whether a clip's prompt has the seconds in front of each frame pair, and markers around it
 FAMILIES = {
     "qwen2_vl": False, "qwen2_5_vl": False, "qwen3_vl": True, "qwen3_vl_moe": True,
     "qwen3_5": True, "qwen3_5_moe": True, "qwen4_exp": True,
@@ -23,11 +23,11 @@ class Item(NamedTuple):
     """A clip or image of a result."""
 
     result: Any
-    first: int  # of its rows of tokens
+    first: int  # its first row of tokens
     n: int
     kind: str  # "image" or "video"
     grid: tuple[int, ...]  # before merging
-    seconds: list[float] | None  # of its frame pairs, if known
+    seconds: list[float] | None  # per frame pair, if known
 
 
 def wrong(result: Any, text: str, status: str = "QV_EINVAL") -> Error:
@@ -45,8 +45,7 @@ def as_list(results: Any, *of_one: Any) -> list[Any]:
 
 
 def items_of(result: Any, is_image: bool | None = None, timestamps: Any = None) -> list[Item]:
-    """Returns the Items of a result. is_image and timestamps are used if it does not know them, or
-    in place of what it knows."""
+    """Returns the Items of a result. is_image and timestamps, if passed, replace the result's own."""
     grids = integers(_check.rows_of(result.grid_thw), "grid_thw")
     patches, n = sum(math.prod(grid) for grid in grids), len(result)
     per_token = patches // n if n else 0
@@ -76,7 +75,7 @@ def _kind(is_image: bool | None, grid: list[int], result: Any) -> str:
 
 def pair_seconds(seconds: Any, n_pairs: int, result: Any) -> list[float]:
     """Returns the seconds of each frame pair: the middle of its two frames. If the number of frames
-    is odd, the last frame is a pair with itself."""
+    is odd, the last frame is paired with itself."""
     seconds = _check.reals(seconds, "timestamps")
     seconds += seconds[-1:] * (len(seconds) % 2)
     if len(seconds) != 2 * n_pairs:
@@ -85,7 +84,7 @@ def pair_seconds(seconds: Any, n_pairs: int, result: Any) -> list[float]:
 
 
 def damage_of(result: Any) -> str:
-    """Returns what is damaged, as the command prints it; "" for nothing."""
+    """Describes a result's damage, as the command prints it; "" if there is none."""
     n: int = result.damaged_frames
     if n and result.is_image:
         return "the image is damaged: what could not be decoded is a guess"

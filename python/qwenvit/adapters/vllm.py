@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""For those who run vLLM: its plugin, which registers the video loader "qwenvit" (docs/engines.md). A clip is decoded
-in the locked process, no frame but those that are sampled, which come at the size that vLLM's processor would give them.
+"""A plugin for vLLM that registers the video loader "qwenvit" (docs/engines.md). Clips are decoded in the locked
+process; only the sampled frames are returned, already at the size that vLLM's processor would give them.
 
 vLLM loads this module in all of its processes; neither vLLM nor transformers is imported before the loader is used."""
 
@@ -14,7 +14,7 @@ from .._arrays import to_numpy
 from .._error import error
 from .engines import VLLM, check_version
 
-LOADERS = ("qwen3_vl", "qwen2_vl")  # vLLM's own, whose samplings ours are
+LOADERS = ("qwen3_vl", "qwen2_vl")  # vLLM's own, whose sampling this loader reproduces
 NOT_RESIZED = {"min_pixels": 1, "max_pixels": 1 << 40}  # with patches of one pixel
 
 
@@ -39,9 +39,9 @@ def _processor_of(model: str) -> tuple[Any, Any]:
 
 
 class Loader:
-    """What vLLM calls for a clip. model: the checkpoint, as it was given to vLLM. resize: False gives whole frames, which
-    a size option of --mm-processor-kwargs or of a request needs. threads: for decoding; 0: every core. What else is
-    given, fps, min_frames and max_frames among it, is for the function by which vLLM samples."""
+    """The loader that vLLM calls for a clip. model: the checkpoint, as vLLM knows it. resize: False returns frames in
+    full size, which a size option of --mm-processor-kwargs or of a request needs. threads: for decoding; 0: every
+    core. All other arguments, such as fps, min_frames and max_frames, are passed to vLLM's sampling function."""
 
     def __init__(self) -> None:
         check_version(*VLLM, None)
@@ -61,11 +61,11 @@ class Loader:
         if getattr(processor, "cap_pixels_per_frame", None):
             sizes["cap_pixels"] = True
         sizes = sizes if resize else NOT_RESIZED
-        for _ in range(3):  # at most: a second time for another number of frames, and a third for another size
+        for _ in range(3):  # at most: again for a different number of frames, and again for a different size
             frames = _read(data, processor, sizes, options)
             total, rate, header, width, height = frames.source()
             check_frame_pixel_limit(width, height)
-            header = header or rate  # which vLLM samples by
+            header = header or rate  # vLLM samples by this rate
             source = loader._prepare_source(VideoSourceMetadata(total, header, total / header))
             target = VideoTargetMetadata(num_frames, fps, max_duration)
             wanted = loader.compute_frames_index_to_sample(source, target, **sampling)

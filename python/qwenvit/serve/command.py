@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The options of `python -m qwenvit serve`, loading, and the end of the server."""
+"""`python -m qwenvit serve`: its options, loading the model, and shutting down."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from .service import AHEAD, Service, Settings
 from .sglang import Peers
 from .vllm import EcFolder
 
-WARM = base64.b64decode(  # a grey JPEG of 64x64: every build of the decoder reads JPEG, and none needs to read anything else
+WARM = base64.b64decode(  # a grey JPEG of 64x64, because every build of the decoder reads JPEG
     "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAP" + "/" * 86 + "wAALCABAAEABAREA/8QAFAABAAAAAAAAAAAAAAAAAAAAAP/EABQQAQAA"
     "AAAAAAAAAAAAAAAAAAD/2gAIAQEAAD8AAAAAAAAAAAAAAAAAAAAAAP/Z")
 
 def _bytes(text: str) -> int:
-    """Reads a number with an ending K, M, G or T if wanted."""
+    """Parses a number that may end in K, M, G or T."""
     power = " KMGT".find(text[-1:].upper())
     return int(text[:-1]) << 10 * power if power > 0 else int(text)
 
@@ -45,7 +45,7 @@ def _number(kind: str, convert: Callable[[str], Any], least: float, below: float
             raise ValueError
         return value
 
-    read.__name__ = kind  # in argparse's messages
+    read.__name__ = kind  # appears in argparse's messages
     return read
 
 
@@ -98,12 +98,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 class Server(uvicorn.Server):
-    """Ends once nothing is under way, or the time to drain is over. Until then it answers 503."""
+    """After SIGTERM, answers 503 and ends once nothing is under way or the time to drain has passed."""
 
     def __init__(self, config: uvicorn.Config, service: Service, a: argparse.Namespace) -> None:
         super().__init__(config)
         self.service, self.a, self.until = service, a, math.inf
-        self.failure: Error | None = None  # of loading
+        self.failure: Error | None = None  # raised while loading
 
     async def _load(self) -> None:
         try:
@@ -134,17 +134,17 @@ class Server(uvicorn.Server):
 
 
 def load(service: Service, a: argparse.Namespace, loop: asyncio.AbstractEventLoop) -> None:
-    """Makes the encoder and the cache, and encodes an image, so that the first request finds all ready."""
+    """Makes the encoder and the cache, and encodes an image, so that the first request need not wait."""
     devices = a.device if a.device in (None, "all") else [int(d) if d.isdigit() else d for d in a.device.split(",")]
-    # what is kept is decoded by the CPU
+    # cached tokens must not depend on who decoded, so the CPU always does
     service.writers.start(loop)
     service.encoder = encoder = AsyncEncoder(
         a.model, devices=devices, dtype=None, queue=IMAGES_UNDER_WAY + 2 * a.decoders, queue_bytes=AHEAD, decoders=a.decoders, decode="cpu",
         decode_memory=a.decode_memory, max_seconds=a.max_seconds, max_source_pixels=a.max_pixels, usual_codecs=not a.all_codecs)
     info = encoder.info
-    service.metrics.gauge("chunk_rows", "Patches that were computed", lambda: encoder.progress()["rows"])
-    service.metrics.gauge("chunk_capacity_rows", "Patches that their chunks had room for", lambda: encoder.progress()["capacity_rows"])
-    # all that tokens depend on but the item
+    service.metrics.gauge("chunk_rows", "Computed patches", lambda: encoder.progress()["rows"])
+    service.metrics.gauge("chunk_capacity_rows", "Room for patches in their chunks", lambda: encoder.progress()["capacity_rows"])
+    # everything that tokens depend on, except the item
     about = {name: info[name] for name in ("identity", "dtype", "backend", "device")}
     about.update(version=__version__, ffmpeg=media.ffmpeg())
     service.cache = TokenCache(about, a.cache_memory, a.cache, a.cache_bytes, service.writers)
@@ -153,10 +153,10 @@ def load(service: Service, a: argparse.Namespace, loop: asyncio.AbstractEventLoo
             raise InputError(f"--ec-path: vLLM accepts no precomputed tokens of {info['model_type']}")
         service.ec = EcFolder(about, a.ec_path, a.ec_bytes, a.ec_seconds, service.writers)
     service.peers = Peers(a.sglang_peers, info["model_type"]) if a.sglang_peers else None
-    for warm in [encoder.submit({"bytes": WARM}) for _ in range(a.decoders)]:  # each decoder starts
+    for warm in [encoder.submit({"bytes": WARM}) for _ in range(a.decoders)]:  # starts every decoder
         warm.result()
     gc.collect()
-    gc.freeze()  # what is here by now stays, and need not be looked at again
+    gc.freeze()  # objects made so far stay, so later collections can skip them
     gc.set_threshold(10_000)
     service.ready = True
 
@@ -186,7 +186,7 @@ def serve(a: argparse.Namespace) -> int:
     server = Server(config, service, a)
     try:
         server.run()
-    except SystemExit:  # uvicorn has logged why it cannot listen
+    except SystemExit:  # uvicorn has logged the reason
         return 4
     log.write()
     if e := server.failure:

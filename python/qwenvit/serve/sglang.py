@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""SGLang's decode side: it asks for tokens by POST /encode, and receives them at a ZMQ socket that the request names, as a pickled
-EmbeddingData and rows (docs/engines.md). Nothing of SGLang is imported, and nothing that comes in is unpickled."""
+"""Serves SGLang's decode side, which requests tokens with POST /encode and receives them, as a pickled EmbeddingData and rows, on a
+ZMQ socket named in the request (docs/engines.md). SGLang is not imported, and incoming data is never unpickled."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from ..adapters.items import FAMILIES, pair_seconds
 from .accounts import Line
 from .items import Item, Limits, Refused, media_item, shown
 
-VERSION = "0.5.23"  # of SGLang, where this protocol was read and tried
-CONNECTIONS = 64  # to decode sides at once
+VERSION = "0.5.23"  # the version of SGLang with which this protocol was tested
+CONNECTIONS = 64  # most simultaneous connections to decode sides
 SECONDS = 30.0  # for one connection, including the wait for its turn
 MODALITIES = {"IMAGE": 1, "VIDEO": 2}  # the values of SGLang's enum
 DTYPES = {"BF16": ("bfloat16", 2), "F16": ("float16", 2), "F32": ("float32", 4)}  # torch's names, and bytes
-OPTIONS = {"url", "detail", "content_hash"}  # of an item; SGLang's processors of Qwen ignore detail
+OPTIONS = {"url", "detail", "content_hash"}  # an item's fields; SGLang's Qwen processors ignore detail
 
 
 class Asked(NamedTuple):
-    """The items of a request, and where their tokens go."""
+    """The items of a request, and the destination of their tokens."""
 
     req_id: str
     num_parts: int
@@ -56,7 +56,7 @@ FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def asked_of(asked: dict[str, Any], limits: Limits, peers: frozenset[str]) -> Asked:
-    """Returns what the JSON of a request asks for."""
+    """Parses the JSON of a request."""
     for name, (is_right, what) in FIELDS.items():
         if not is_right(asked.get(name)):
             raise Refused(400, "QV_EINVAL", f"{name} is {shown(asked.get(name))}; must be {what}")
@@ -77,11 +77,11 @@ def asked_of(asked: dict[str, Any], limits: Limits, peers: frozenset[str]) -> As
     return Asked(req_id, num_parts, part_idx, modality.upper(), items, host, port)
 
 
-# ---- what is sent --------------------------------------------------------------------------------
+# ---- the message ---------------------------------------------------------------------------------
 
 
 def _plain(value: Any) -> bytes:
-    """Returns the pickle opcodes of a value of Python's own types."""
+    """Returns the pickle opcodes of a value of built-in types."""
     return pickle.dumps(value, 2)[2:-1]  # without the protocol's version and STOP
 
 
@@ -107,14 +107,14 @@ def _tensors(file: bytes) -> tuple[dict[str, Any], str, dict[str, Any]]:
 
 
 def frames_of(asked: Asked, files: list[bytes]) -> list[Any]:
-    """Returns the two frames that SGLang's receiver reads, from the files that `encode` writes: a pickled EmbeddingData, and rows
-    at full width. The pickle is assembled from opcodes, since its classes cannot be imported."""
+    """Turns the files that `encode` writes into the two frames that SGLang's receiver reads: a pickled EmbeddingData, and rows
+    at full width. The pickle is assembled from opcodes, because its classes cannot be imported."""
     import numpy as np
 
     rows, grids, timestamps, seconds = list[Any](), list[Any](), list[Any](), list[Any]()
     for i, file in enumerate(files):
         about, dtype, found = _tensors(file)
-        made = json.loads(about.get("preprocessing", '{"kind": "clip", "second_per_grid_ts": 2}'))  # a client's frames, 1 per second
+        made = json.loads(about.get("preprocessing", '{"kind": "clip", "second_per_grid_ts": 2}'))  # frames from a client, at 1 per second
         if (made["kind"] == "picture") != (asked.modality == "IMAGE"):
             raise Refused(422, "QV_EINVAL", f"modality is {asked.modality}, but item {i} of mm_items is not")
         rows.append(np.concatenate([found.pop(name) for name in list(found) if name.startswith(("tokens", "deepstack."))], axis=1))
@@ -147,7 +147,7 @@ PULL = b"\x0bSocket-Type\0\0\0\x04PULL"
 
 
 class Peers:
-    """The decode sides that the server may connect to."""
+    """The decode sides to which the server may connect."""
 
     def __init__(self, hosts: str, model_type: str) -> None:
         self.hosts, self.line = frozenset(host.strip() for host in hosts.split(",")), Line(lambda: CONNECTIONS, alone=False)
@@ -183,7 +183,7 @@ class Peers:
                     writer.write(bytes([2 + more]) + len(frame).to_bytes(8, "big"))
                     writer.write(frame)
                 writer.write_eof()
-                if await reader.read(1):  # at its end the peer has read everything, and closes
+                if await reader.read(1):  # the peer closes once it has read everything
                     raise ValueError("not a PULL socket")
             finally:
                 writer.transport.abort()
