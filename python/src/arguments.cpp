@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What goes between Python and C: arrays, by DLPack and buffers; options of clips, whose rules are
- * those of clips/options.inc; and the decoder program, which obeys them. */
+/* Passes arguments from Python to C: arrays, through DLPack and buffers; options of clips, by the
+ * rules of clips/options.inc; and the decoder program. */
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -68,8 +68,8 @@ must_be_contiguous(const nb::ndarray<> &array, const char *what)
 
 /* ---- options of clips ------------------------------------------------------------------------ */
 
-/* Returns a value for the rules of options; `text` keeps its text. Texts and paths are bytes of a
- * file's name. */
+/* Converts a value for the rules of options; `text` owns its string. Strings and paths are encoded
+ * as file names. */
 static qv_value
 value_of(nb::handle value, std::string *text)
 {
@@ -130,7 +130,7 @@ take_clip_options(nb::dict options, qv_clip_options *o, std::string *path, std::
 
 /* ---- the decoder program --------------------------------------------------------------------- */
 
-/* One decoder serves a process, whose jobs may outlive this object. */
+/* A process has one decoder, and its jobs may outlive this object. */
 class Decoder
 {
   public:
@@ -150,7 +150,7 @@ class Decoder
             fail(QV_ESTATE, "the decoder was started by another process");
         return decoder;
     }
-    /* Returns the version of FFmpeg; "": it is unknown. */
+    /* Returns the version of FFmpeg; "" if it is unknown. */
     std::string
     ffmpeg() const
     {
@@ -175,7 +175,7 @@ decoder_of(nb::handle decoder)
 void
 bind_options(nb::module_ &m)
 {
-    nb::dict names; /* of a row's fields, as options of encode() */
+    nb::dict names; /* a row's fields, and the options of encode() that they set */
     QVM_EACH_OPTION (p)
         if (p->row)
             names[p->row] = p->name;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Fills a cache. The binding is thin: job/fill.c does the run, and clips/options.inc
- * has the rules of rows. */
+/* Fills a cache. The binding is thin: job/fill.c runs the fill, and clips/options.inc has the rules
+ * of rows. */
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -21,7 +21,7 @@ parse_status(const std::string &name)
     fail(QV_EINVAL, "unknown status \"%.40s\"", name.c_str());
 }
 
-/* A row: a key, a file or data in memory, and options of its own. */
+/* A row: a key, a file or data in memory, and its options. */
 struct CacheRow {
     std::string path, key; /* key as caches spell it */
     qv_clip_options own;
@@ -29,14 +29,14 @@ struct CacheRow {
     qv_cache_fill_memory memory;
 };
 
-/* Returns data in memory, as a fill takes it. */
+/* Returns data in memory as a fill accepts it. */
 static qv_cache_fill_memory
 memory_of(nb::handle data, const std::string &key)
 {
     qv_cache_fill_memory m = {};
     if (nb::isinstance<Frames>(data)) {
         Frames &frames = nb::cast<Frames &>(data);
-        frames.to_host(); /* their bytes are hashed */
+        frames.to_host(); /* for hashing */
         m.kind = QV_SOURCE_FRAMES;
         m.data = frames.data.data();
         m.n_bytes = frames.data.size();
@@ -54,8 +54,8 @@ memory_of(nb::handle data, const std::string &key)
     return m;
 }
 
-/* Makes a row, or throws an error that names the field. data is bytes or Frames, or None for a
- * file. */
+/* Makes a row, or throws an error that names the field. data is bytes or Frames; None for a file.
+ * */
 static CacheRow
 make_row(nb::dict fields, nb::object data)
 {
@@ -79,7 +79,7 @@ make_row(nb::dict fields, nb::object data)
 
 /* ---- the fill -------------------------------------------------------------------------------- */
 
-/* A folder to which add() may be called again and again, with rows for one model. */
+/* A cache's folder. add() may be called repeatedly, with rows for one model. */
 class CacheFill
 {
   public:
@@ -124,7 +124,7 @@ class CacheFill
         fill.reset();
     }
 
-    /* Returns ({name: count}, {key: (code, words)} of the clips that failed). */
+    /* Returns ({name: count}, {key: (code, message)} of the clips that failed). */
     nb::tuple
     add(nb::list rows, nb::object progress_)
     {
@@ -175,10 +175,10 @@ class CacheFill
             return;
         must_be_open();
         const Released released;
-        fill.reset(); /* all that was done is sealed already, and add() has reported failures */
+        fill.reset(); /* finished rows are already sealed, and add() has reported failures */
     }
 
-    /* Returns a text for each part that cannot be used. */
+    /* Returns a message for each part that cannot be used. */
     std::vector<nb::str>
     damaged() const
     {
@@ -205,7 +205,7 @@ class CacheFill
     pid_t owner;
     std::mutex lock;           /* guards the members below */
     std::vector<Told> told;    /* clips that failed; without a key, a warning */
-    std::exception_ptr raised; /* the exception of a signal's handler, or of `progress` */
+    std::exception_ptr raised; /* raised by a signal handler or by `progress` */
     Clock::time_point shown;
 
     void
@@ -223,7 +223,7 @@ class CacheFill
     qv_status
     run(const std::vector<CacheRow *> &rows, qv_model *one, qv_error *err)
     {
-        static constexpr size_t AT_ONCE = 256; /* signals are checked once per so many files */
+        static constexpr size_t AT_ONCE = 256; /* files between two checks for signals */
         qv_status s = QV_OK;
         for (size_t i = 0; i < rows.size() && !s && !raised; i++) {
             const CacheRow &r = *rows[i];
@@ -240,7 +240,7 @@ class CacheFill
         return s;
     }
 
-    /* Checks signals, and shows a job's progress. Returns false to end the run. */
+    /* Checks signals and shows a job's progress. Returns false to end the run. */
     bool
     hear(qv_job *job)
     {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A model on a device: loads it, and turns patches into tokens. */
+/* Loads a model onto a device, and turns patches into tokens. */
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -94,8 +94,9 @@ must_be_ours(pid_t owner)
              (int)owner);
 }
 
-static thread_local bool computing; /* this thread is in a forward() */
-static thread_local std::vector<std::shared_ptr<const void>> left; /* what was let go meanwhile */
+static thread_local bool computing; /* whether this thread is in a forward() */
+static thread_local std::vector<std::shared_ptr<const void>>
+    left; /* references dropped meanwhile */
 
 void
 must_not_compute()
@@ -188,7 +189,7 @@ Model::info()
 
 /* ---- patches to tokens ----------------------------------------------------------------------- */
 
-/* Returns the kind of input that rows of pixel_values are. The tower takes them in place. */
+/* Returns the kind of input of these pixel_values. The tower reads them in place. */
 static qv_input
 input_of(const nb::ndarray<> &x, bool u16_is_bf16)
 {
@@ -235,7 +236,7 @@ items_of(const qv_model_info &m, const std::vector<int64_t> &grid_thw, qv_input 
     return items;
 }
 
-/* Rows of pixel_values and their items, checked. `rows` keeps alive what the items point to. */
+/* Checked rows of pixel_values and their items. `rows` owns the memory that the items point to. */
 struct Patches {
     nb::ndarray<> rows;
     qv_input input;
@@ -266,8 +267,8 @@ take_patches(const qv_model_info &m, const char *backend, nb::handle rows, bool 
                       (int64_t)x.shape(0)) };
 }
 
-/* Within a call of forward(): runs signal handlers, which may raise, between two chunks. It takes
- * the interpreter only now and then, because other threads may hold it for long. */
+/* Within forward(): runs signal handlers, which may raise, between two chunks. It acquires the
+ * interpreter only now and then, because other threads may hold it for long. */
 struct Listener {
     using Clock = std::chrono::steady_clock;
     Clock::time_point heard = Clock::now();
@@ -285,8 +286,8 @@ struct Listener {
     }
 };
 
-/* Encodes patches. allocate(n, output) returns memory for the outputs, and is called while the
- * device is at work if possible. */
+/* Encodes patches. allocate(n, output) returns memory for the outputs; if possible, it is called
+ * while the device is computing. */
 void
 Model::encode(const Patches &x, const std::string &dtype, bool hidden,
               const std::function<Places(int64_t, qv_dtype)> &allocate) const

@@ -26,7 +26,7 @@ NB_MODULE(core, m)
 {
     using namespace qvpy;
     wait_at_end();
-    nb::set_leak_warnings(false); /* a model in a global lives until the process ends */
+    nb::set_leak_warnings(false); /* a model in a global variable lives until the process ends */
     nb::register_exception_translator(translate);
     m.attr("version") = qv_version();
 #ifdef QV_CUDA_MAJOR
@@ -43,8 +43,8 @@ NB_MODULE(core, m)
     bind_cache_reader(m);
 }
 
-/* Types and exceptions are kept in variables of the library, so they can belong to one interpreter
- * alone: a second import would replace them under the first one's feet. */
+/* Types and exceptions are in static variables of the library, so they can belong to only one
+ * interpreter: a second import would replace them while the first is using them. */
 extern "C" NB_EXPORT PyObject *
 PyInit__core(void)
 {
