@@ -208,7 +208,7 @@ def test_keys_are_texts_and_none_is_lost(model, clip, frames, kind):
 @pytest.mark.parametrize(
     "source, options, words",
     [
-        (np.zeros((9, 64, 64), np.uint8), {}, r"\[9, 64, 64\] came"),
+        (np.zeros((9, 64, 64), np.uint8), {}, r"the array is \[9, 64, 64\]"),
         (np.zeros((0, 64, 64, 3), np.uint8), {}, "uint8"),
         (np.zeros((1, 2, 4000, 3), np.uint8), {}, "200"),
         (np.zeros((64, 64, 3), np.uint8), {"min_pixels": 1 << 31, "max_pixels": 1 << 40}, "would be resized to 46368x46368"),

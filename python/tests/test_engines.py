@@ -154,7 +154,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing(model, clip, tmp_path):
 def test_without_deepstack_nothing_goes_out(torch, tmp_path):
     cache = cache_of(tmp_path / "cache", matrices=1)
     for call in (engines.to_vllm, engines.to_sglang, engines.to_transformers, lambda e: e.save_ec(tmp_path, "h")):
-        refused(lambda: call(cache["a"]), "a: tokens of qwen3_vl without DeepStack.*--no-deepstack")
+        refused(lambda: call(cache["a"]), "a: these tokens of qwen3_vl lack DeepStack.*--no-deepstack")
     assert not (tmp_path / "h").exists()
     assert cache_of(tmp_path / "other", "qwen3_5", 1)["a"].to_vllm()
 
@@ -166,7 +166,7 @@ def test_versions(torch, tmp_path, monkeypatch, call):
         words = f"unknown interface; {NEWEST[call]} was tested"
         refused(lambda: getattr(entry, call)(version=version), words, "QV_EUNSUPPORTED")
     assert getattr(entry, call)(version=NEWEST[call] + ".7")
-    with pytest.warns(UserWarning, match="7.0 has not been tried"):
+    with pytest.warns(UserWarning, match="7.0 has not been tested"):
         getattr(entry, call)(version="7.0")
     monkeypatch.setattr(engines, "installed", lambda engine: "0.1.2")
     refused(lambda: getattr(entry, call)(), "0.1.2")

@@ -170,7 +170,7 @@ def test_calls_that_cannot_be_done_are_refused(version):
     refused(lambda: tower(pixels, grid), "requires a gradient")
     pixels.requires_grad = False
     tower.training = True
-    refused(lambda: tower(pixels, grid), "training")
+    refused(lambda: tower(pixels, grid), "train")
     tower.training = False
     next(iter(tower.parameters.values())).array = np.zeros(3, np.float32)
     refused(lambda: tower(pixels, grid), "changed or moved")

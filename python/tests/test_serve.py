@@ -209,7 +209,7 @@ def test_paths_for_machines(served, tight, golden):
 
 JSON = {"content_type": "application/json"}
 BAD = [  # body, query, headers, status, words
-    (b"", "", {}, 422, "an empty file"),
+    (b"", "", {}, 422, "the file is empty"),
     (b"nonsense" * 50, "", {}, 422, "not a clip or image of a known format"),
     (image(1)[:-100], "", {}, 422, ""),
     (image(1), "?fps=-1", {}, 422, "fps"),

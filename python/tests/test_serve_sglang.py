@@ -158,7 +158,7 @@ REFUSED = [  # what is in the body, status, words
     ({"embedding_port": 65536}, 400, "embedding_port is 65536"),
     ({"mm_items": [url(image(1))] * 65}, 413, "65 images and clips; at most 64"),
     ({"mm_items": [{"url": url(image(1)), "max_long_side_pixel": 99}]}, 400, "unknown field 'max_long_side_pixel' of an item"),
-    ({"mm_items": ["http://127.0.0.1:9/a.png"]}, 422, "no other URL is fetched"),
+    ({"mm_items": ["http://127.0.0.1:9/a.png"]}, 422, "other URLs are not fetched"),
     ({"mm_items": ["/etc/passwd"]}, 422, "paths are not opened"),
     ({"mm_items": [None]}, 422, "mm_items: url is None"),
     ({"mm_items": [url(b"nonsense" * 50)]}, 422, "mm_items: url is not an image of a known format"),

@@ -149,7 +149,7 @@ def test_what_the_loader_refuses(loader, data, monkeypatch):
     with pytest.raises(ValueError, match="unknown video processor Glm4vVideoProcessor"):
         loader.load(data)
     monkeypatch.setattr("qwenvit.adapters.engines.installed", lambda engine: "0.34.0")
-    with pytest.warns(UserWarning, match="vllm 0.34.0 has not been tried"):
+    with pytest.warns(UserWarning, match="vllm 0.34.0 has not been tested"):
         loader.names["qwenvit"]()
 
 

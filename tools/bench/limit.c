@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Bounds of a tower: its limit and its floor, from its GEMMs and its attention alone, and the bytes
- * between. */
+/* Bounds of a tower: its limit and its floor, from its GEMMs and attention alone, and the bytes
+ * moved between them. */
 #include <stdlib.h>
 
 #include "bench.h"
@@ -43,7 +43,7 @@ open_bare(qv_context *ctx, const qv_plan *plan, enum qv_op_kind kind, size_t tim
     return status;
 }
 
-/* Gives the attention of every layer of a chunk that chunk's list of segments, or of windows. */
+/* Sets the chunk's list of segments, or of windows, in the attention of each of its layers. */
 static void
 hand_out_lists(const qv_plan *plan, size_t chunk, size_t layers, const struct qv_buffer lists[2],
                struct bench_limit *l)
