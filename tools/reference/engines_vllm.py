@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Runs vLLM's own code on what qwenvit gives it, without a GPU: its parser and processor for Qwen3-VL (prompt
+"""Runs vLLM's own code on qwenvit's output, without a GPU: its parser and processor for Qwen3-VL (prompt
 ids, placeholders), and the model's splitting of tokens and DeepStack. vllm_proxy.py tests the EC connector.
 
     engines_vllm.py CLIP CLIP [--golden tests/golden/qwen3_vl]
 
-vllm, transformers in a version that it takes, and the wheel must be installed; vllm's compiled parts are
+vllm, a version of transformers that it supports, and the wheel must be installed; vllm's compiled parts are
 not needed. Exit 1: something differs.
 """
 import sys
@@ -60,7 +60,7 @@ def check_parser(entries):
     except ValueError as e:
         assert "timestamps" in str(e), e
     else:
-        raise AssertionError("a clip without timestamps was taken")
+        raise AssertionError("a clip without timestamps was accepted")
     bare = engines.to_vllm(entries, embeddings=False)
     items = Qwen3VLMultiModalDataParser(2, allow_missing_mm_embeddings=True).parse_mm_data(bare)
     counts = {kind: len(items[kind]) for kind in items}

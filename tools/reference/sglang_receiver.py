@@ -69,7 +69,7 @@ class Side:
         aiohttp.ClientSession.post, receiver.safe_pickle_loads = posted, loaded
 
     def __call__(self, text, images, clips):
-        """Returns the receiver's result for a request; keeps what it asked for and what it was sent."""
+        """Returns the receiver's result for a request; records its request and the message that it received."""
         self.asked.clear()
         self.sent.clear()
         request = GenerateReqInput(text=text, image_data=images, video_data=clips)
