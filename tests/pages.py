@@ -121,5 +121,5 @@ with tempfile.TemporaryDirectory() as work:
     text, _, _ = pages(work, record("encode", 2.0), [PEERS[1], {**PEERS[2], "day": "2026-02-02"}])
     assert f"{ROW} 2 | 10 | not timed | **5.00** | not timed |" in text, text  # a peer of another day
     text, _, said = pages(work, record("encode", 2.0), [])
-    assert ROW not in text and "nothing was timed beside it" in said, said
+    assert ROW not in text and "no peer was timed" in said, said
 print(f"the pages are what the records give; {len(stale) + 1} stale records are refused")

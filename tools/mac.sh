@@ -35,7 +35,7 @@ if [ -z "$small" ] && [ "$system" = Darwin ]; then
     xcrun --find clang > /dev/null 2>&1 || refuse "no compiler; run: xcode-select --install"
 elif [ -z "$small" ]; then
     backend=cuda build=build/cuda
-    command -v nvidia-smi > /dev/null || refuse 'no Apple GPU and no NVIDIA GPU (there is no nvidia-smi)'
+    command -v nvidia-smi > /dev/null || refuse 'neither an Apple GPU nor an NVIDIA GPU (nvidia-smi is missing)'
     capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1)
     [ "${capability%%.*}" -ge 8 ] || refuse "this GPU has compute capability $capability; qwenvit needs 8.0 (Ampere) or newer"
     PATH=$PATH:/usr/local/cuda/bin

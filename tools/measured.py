@@ -327,7 +327,7 @@ def why_not(ours, ways, version):
     if ours is None:
         return "it was not measured"
     days = sorted({p.get("day") or "no day" for p in ways.values() if is_peer(p)})
-    return why_stale(ours, version) or ("" if any(peers(ways, ours)) else "nothing was timed beside it" if not days
+    return why_stale(ours, version) or ("" if any(peers(ways, ours)) else "no peer was timed" if not days
                                         else f"it is of {ours['day']}, its peers of {', '.join(days)}")
 
 

@@ -147,8 +147,8 @@ REFUSED = [  # what is in the body, status, words
     ({"req_id": "a" * 1001}, 400, "1 to 1000"),
     ({"modality": "AUDIO"}, 400, "modality is 'AUDIO'; must be IMAGE or VIDEO"),
     ({"modality": ["IMAGE"]}, 400, "modality is a list"),
-    ({"mm_items": []}, 400, "mm_items is a list; must be a list of URLs"),
-    ({"mm_items": "data:,x"}, 400, "must be a list of URLs"),
+    ({"mm_items": []}, 400, "mm_items is a list; must be a non-empty list of URLs"),
+    ({"mm_items": "data:,x"}, 400, "must be a non-empty list of URLs"),
     ({"num_parts": 0}, 400, "num_parts is 0"),
     ({"num_parts": True}, 400, "num_parts is True"),
     ({"part_idx": -1}, 400, "part_idx is -1"),
@@ -162,7 +162,7 @@ REFUSED = [  # what is in the body, status, words
     ({"mm_items": ["/etc/passwd"]}, 422, "paths are not opened"),
     ({"mm_items": [None]}, 422, "mm_items: url is None"),
     ({"mm_items": [url(b"nonsense" * 50)]}, 422, "mm_items: url is not an image of a known format"),
-    ({"mm_items": [url(image(1))], "modality": "VIDEO"}, 422, "modality is VIDEO, and item 0 of mm_items is not"),
+    ({"mm_items": [url(image(1))], "modality": "VIDEO"}, 422, "modality is VIDEO, but item 0 of mm_items is not"),
 ]
 
 

@@ -145,7 +145,7 @@ REFUSED = [  # parts, what else is in the body, status, words
     ([part(image(1), "a" * 201)], {}, 400, "must be a folder's name"),
     ([part(image(1), "a\0b")], {}, 400, "must be a folder's name"),
     ([part(image(1), 3)], {}, 400, "uuid is 3"),
-    ([{"type": "image_url", "image_url": {"url": "http://127.0.0.1:9/a.png"}, "uuid": "a"}], {}, 422, "no other URL is fetched"),
+    ([{"type": "image_url", "image_url": {"url": "http://127.0.0.1:9/a.png"}, "uuid": "a"}], {}, 422, "other URLs are not fetched"),
     ([{"type": "image_url", "uuid": "a"}], {}, 422, "image_url's url is None"),
     ([{"type": "image_embeds", "image_embeds": {}, "uuid": "a"}], {}, 400, "unknown part type 'image_embeds'"),
     ([{"type": ["image_url"]}], {}, 400, "unknown part type a list"),

@@ -452,7 +452,7 @@ def test_frames_in_files_that_are_refused(model, tmp_path):
     refused(lambda: model.encode({"frames": [tmp_path / "none.jpg"]}), "frame 0: ", "QV_EIO")
     refused(lambda: model.encode(data_url(files) + ","), "frame 6: not an image", "QV_EFORMAT")
     refused(lambda: model.encode(data_url(files) + ",#"), "not valid base64")
-    refused(lambda: model.encode({"type": "image_url", "image_url": {"url": data_url(files)}}), "are no image", "QV_EFORMAT")
+    refused(lambda: model.encode({"type": "image_url", "image_url": {"url": data_url(files)}}), "are not an image", "QV_EFORMAT")
     refused(lambda: model.encode({"path": data_url(files), "max_frames": 4, "start": 1}), "frames accept only the options")
     refused(lambda: model.encode(data_url(files), decode_memory=6 * 96 * 128 * 3 - 1), "need more than 221183 bytes")
 
@@ -469,7 +469,7 @@ def test_places_in_the_clip_that_frames_are_of(model):
                          ({"frames_indices": [0, 1], "timestamps": [0, 1]}, "exclude timestamps"),
                          ({"frames_indices": [0]}, "1 values for 2 frames"), ({"frames_indices": [5, 1]}, "never decrease")):
         refused(lambda: model.encode({"frames": jpegs(2), **about, **wrong}), words)
-    refused(lambda: model.encode({"bytes": plain_clip(), "frames_indices": [0]}), "frames_indices belong to frames")
+    refused(lambda: model.encode({"bytes": plain_clip(), "frames_indices": [0]}), "frames_indices is for frames only")
 
 
 def test_base64_may_be_in_lines(model):

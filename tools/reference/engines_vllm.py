@@ -45,7 +45,7 @@ def check_processor(folder, tokenizer, entries):
     counts = {k: [p.get_num_embeds() for p in places] for k, places in out["mm_placeholders"].items()}
     rows = {k: [len(e) for e in entries if ("image" if e.is_image else "video") == k] for k in counts}
     assert counts == rows, (counts, rows)
-    print(f"processor: {len(wanted)} ids as qwenvit.prompt says, placeholders {counts}")
+    print(f"processor: {len(wanted)} ids as from qwenvit.prompt, placeholders {counts}")
     return out
 
 
@@ -68,7 +68,7 @@ def check_parser(entries):
 
 
 def check_model(out, entries):
-    """Tests the model's methods, on an object that has only what they read."""
+    """Tests the model's methods, on an object with only the attributes that they read."""
     from vllm.model_executor.models.qwen3_vl import Qwen3VLForConditionalGeneration as Model
 
     width, n_deepstack = entries[0].tokens.shape[1], len(entries[0].deepstack)

@@ -155,7 +155,7 @@ def check(golden, clip, folder):
         until = time.monotonic() + 20
         while healthy and time.monotonic() < until:
             time.sleep(0.1)
-        assert not healthy, "an encoder that has ended is still healthy"
+        assert not healthy, "the encoder has ended but is still reported healthy"
     finally:
         watch.close()
         server.kill()

@@ -35,7 +35,7 @@ struct definition {
     void *weight;         /* [o, k] in dtype */
     float *bias;          /* [o], or NULL */
     float *positions;     /* [n_positions, o], rounded to dtype; NULL: the family has none, or adds
-                           * them behind a norm */
+                           * them after a norm */
     int64_t window_cells; /* side of a window in cells; 0: there are no windows */
     enum qv_interpolation interpolation;
     int32_t *tap_index; /* [pair_rows, taps] */

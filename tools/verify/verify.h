@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * qwenvit verify: checks whether the lowered model is the same model. The checks fill rows and
- * print nothing, so that a test can give them a context of its own.
+ * print nothing, so that a test can use its own context.
  *
  * The distance of a row is |x - truth| / |truth|, in double. The worst row decides, never a mean
  * alone.

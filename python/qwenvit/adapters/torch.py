@@ -113,7 +113,7 @@ def _take(cache: Cache | _check.Path, keys: Iterable[str] | None) -> tuple[Cache
     keys = _check.items(keys, "keys")
     for key in keys:
         if key not in cache:
-            raise _check.wrong("keys: one", key, f"in the cache {cache.folder}")
+            raise _check.wrong("keys: an element", key, f"in the cache {cache.folder}")
     return cache, keys
 
 

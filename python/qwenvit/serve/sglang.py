@@ -48,7 +48,7 @@ def _whole(value: Any, first: int, last: int) -> bool:
 FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "req_id": (lambda v: isinstance(v, str) and v.isprintable() and 0 < len(v) <= 1000, "a string of 1 to 1000 printable characters"),
     "modality": (lambda v: isinstance(v, str) and v.upper() in MODALITIES, "IMAGE or VIDEO"),
-    "mm_items": (lambda v: isinstance(v, list) and bool(v), "a list of URLs"),
+    "mm_items": (lambda v: isinstance(v, list) and bool(v), "a non-empty list of URLs"),
     "num_parts": (lambda v: _whole(v, 1, 1 << 30), f"a number from 1 to {1 << 30}"),
     "part_idx": (lambda v: _whole(v, 0, 1 << 30), "a number from 0 to num_parts - 1"),
     "embedding_port": (lambda v: _whole(v, 1, 65535), "a port, as --encoder-transfer-backend zmq_to_tokenizer sends it"),
