@@ -21,13 +21,13 @@ as_root=
 [ "$(id -u)" = 0 ] || as_root=sudo
 install() {
     if ! command -v dpkg-query >/dev/null; then
-        say "missing packages, by their names on Debian: $*"
-        say "this is no Debian-like system: see CONTRIBUTING.md for the list of libraries"
+        say "missing packages, with Debian's names: $*"
+        say "this system has no dpkg: see CONTRIBUTING.md for the list of libraries"
         exit 4
     fi
     if [ -n "$as_root" ] && ! command -v sudo >/dev/null; then
         say "missing packages: $*"
-        say "install them as root (apt-get install $*), or name a prefix that has them in CMAKE_PREFIX_PATH; then run this again"
+        say "install them as root (apt-get install $*), or add a prefix that contains them to CMAKE_PREFIX_PATH; then run this again"
         exit 4
     fi
     say "installing: $*"

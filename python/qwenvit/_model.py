@@ -72,13 +72,13 @@ def load(
         for the user's cache folder, which the command uses too; "" for none.
     image_mean, image_std: three numbers each, for images and clips, to replace the checkpoint's.
 
-    The model's info["note"] says what a GGUF file leaves open, and where that was taken from. A
-    GGUF file with means that its family does not have gives a UserWarning, unless image_mean and
-    image_std are given. So does a folder that lacks preprocessor files: images and clips then have
-    the sizes and means that info["model_warning"] names, and transformers refuses the folder.
+    The model's info["note"] lists what a GGUF file leaves open, and the source of each value. A GGUF
+    file whose means differ from its family's causes a UserWarning, unless image_mean and image_std
+    are set. So does a folder without preprocessor files: images and clips then use the sizes and
+    means in info["model_warning"], and transformers refuses the folder.
 
     Raises Error if the folder or the device does not exist, or the family is unknown; also for
-    several CPU threads in a process that was forked from one which had several.
+    several CPU threads in a process forked from one that had several.
     """
     folder = _check.path(path, "path")
     place, index = _place(_check.text(backend, "backend"), device)
