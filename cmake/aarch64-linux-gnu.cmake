@@ -6,7 +6,7 @@ set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
 set(root ${CMAKE_CURRENT_LIST_DIR}/../build/deps/root-arm64)
 get_filename_component(CMAKE_SYSROOT ${root} ABSOLUTE)
-# The compiler would find its own, older C library first. FFmpeg comes without the libraries that it needs.
+# The compiler would find its own, older C library first. FFmpeg lacks the libraries that it needs here.
 set(libraries ${CMAKE_SYSROOT}/usr/lib/aarch64-linux-gnu)
 set(headers ${CMAKE_SYSROOT}/usr/include)
 set(CMAKE_C_FLAGS_INIT "-isystem ${headers}/aarch64-linux-gnu -isystem ${headers}")

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: MIT
-# Says what `cmake --install` installs where, and makes the packages for find_package, pkg-config
-# and Debian.
+# Defines what `cmake --install` installs and where, and makes the packages for find_package,
+# pkg-config and Debian.
 # The components are runtime (the command, its benches, shared libraries), cuda (the backend that
-# these open) and dev.
+# they open) and dev.
 if(QV_SANITIZE OR (QV_METAL AND NOT APPLE))
-    return() # builds for tests link things that are installed nowhere
+    return() # builds for tests link libraries that are not installed
 endif()
 include(CMakePackageConfigHelpers)
 set(PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/qwenvit)
-set(PRIVATE_DIR ${CMAKE_INSTALL_LIBDIR}/qwenvit) # libraries that only ours find
-set(LIBEXEC_DIR ${CMAKE_INSTALL_LIBEXECDIR}/qwenvit) # programs that only ours start
+set(PRIVATE_DIR ${CMAKE_INSTALL_LIBDIR}/qwenvit) # libraries for qwenvit's own use
+set(LIBEXEC_DIR ${CMAKE_INSTALL_LIBEXECDIR}/qwenvit) # programs that only qwenvit starts
 
-# A oneDNN that is not the system's is installed along, so that the installed tree runs by itself.
+# A oneDNN that is not the system's is installed too, so that the installed tree is self-contained.
 if(QV_CPU AND DNNL_LIBRARY MATCHES "\\.so$")
     get_filename_component(dnnl_dir ${DNNL_LIBRARY} DIRECTORY)
     if(NOT dnnl_dir IN_LIST CMAKE_C_IMPLICIT_LINK_DIRECTORIES)
@@ -25,8 +25,8 @@ if(QV_CPU AND DNNL_LIBRARY MATCHES "\\.so$")
 endif()
 
 # ---- libraries and headers -----------------------------------------------------------------------
-# Each library finds the others beside it. So a program that links one need not name those that this
-# one needs, and the path by which the program finds its own libraries does not matter.
+# Each library finds the others next to it. So a program that links one need not name its dependencies,
+# and the program's own library path does not matter.
 set(origin $ORIGIN)
 if(APPLE)
     set(origin @loader_path)
@@ -35,7 +35,7 @@ set(library_rpath ${origin})
 if(PRIVATE_DNNL)
     list(APPEND library_rpath ${origin}/qwenvit)
 endif()
-add_custom_target(installed) # builds what is installed, and no test
+add_custom_target(installed) # builds everything that is installed, without tests
 # install_library(NAME NAME_IN_PACKAGE OBJECTS...) installs the static library, the shared one and its
 # headers; the static one links what its objects need
 function(install_library name exported)
@@ -74,7 +74,7 @@ if(TARGET qwenvit_command)
     install_program(qwenvit_command ${CMAKE_INSTALL_BINDIR})
     install_program(qwenvit_bench ${CMAKE_INSTALL_BINDIR})
 endif()
-# bash's completion, which the programs print themselves, of the options that they have.
+# bash's completion, which the programs print for their options.
 if(TARGET qwenvit_command AND NOT CMAKE_CROSSCOMPILING)
     foreach(program qwenvit_command qwenvit_bench)
         set(name $<TARGET_FILE_NAME:${program}>)
@@ -110,9 +110,9 @@ install(FILES ${CMAKE_BINARY_DIR}/qwenvit-config.cmake
         DESTINATION ${PACKAGE_DIR} COMPONENT dev)
 
 # ---- pkg-config ----------------------------------------------------------------------------------
-# Private libraries are in Libs.private and not in Requires.private. For the latter, pkg-config
-# wants the .pc files even from those who link the shared library, and with --static it adds the
-# static libraries of everything in FFmpeg.
+# Private libraries are in Libs.private instead of Requires.private. For the latter, pkg-config
+# requires the .pc files even from users of the shared library, and with --static it adds the static
+# libraries of everything in FFmpeg.
 set(core_private ${JANSSON_LDFLAGS} -lm -ldl -pthread)
 if(PRIVATE_DNNL)
     list(APPEND core_private "\${libdir}/qwenvit/${PRIVATE_DNNL}" "-Wl,-rpath,\${libdir}/qwenvit")
@@ -172,7 +172,7 @@ set(CPACK_DEBIAN_CUDA_PACKAGE_SHLIBDEPS ON)
 set(CPACK_COMPONENT_CUDA_DEPENDS runtime)
 set(CPACK_COMPONENT_CUDA_DESCRIPTION
     "The CUDA backend of qwenvit\nThe command and libqwenvit open it on NVIDIA GPUs (Ampere and newer).")
-# these are packages of NVIDIA's, and users may have the libraries by other means
+# these are NVIDIA's packages, and users may have the libraries from elsewhere
 set(cuda_major ${CUDAToolkit_VERSION_MAJOR})
 set(CPACK_DEBIAN_CUDA_PACKAGE_RECOMMENDS
     "libcublas-${cuda_major}-${CUDAToolkit_VERSION_MINOR}, libcudnn9-cuda-${cuda_major} (>= 9.15)")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-# Looks for all that the build needs, so that it fails once, with everything that is missing. What is there is looked for
-# again where it is used.
+# Looks for everything that the build needs, so that it fails once, with a list of what is missing. Each dependency is
+# found again where it is used.
 set(missing)
 # qv_need(WHAT FOUND): notes what is missing
 macro(qv_need what)
@@ -31,7 +31,7 @@ if(QV_CPU)
     if(QV_BLAS)
         qv_need_module("OpenBLAS (openblas), or -DQV_BLAS=OFF, with which GEMMs are slow" openblas)
     endif()
-    if(NOT QV_PYTHON) # a wheel's build takes the one that pip brings
+    if(NOT QV_PYTHON) # a wheel's build uses the one that pip installs
         find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.h HINTS ${QV_DEPS_DIR}/onednn/include)
         qv_need("oneDNN 3.1 or newer (oneapi/dnnl/dnnl.h)" DNNL_INCLUDE_DIR)
     endif()
@@ -50,6 +50,6 @@ if(QV_CLIPS)
 endif()
 if(missing)
     list(JOIN missing "\n  " missing)
-    message(FATAL_ERROR "The build needs what is not here:\n  ${missing}\nOn Debian, Ubuntu and their kin "
+    message(FATAL_ERROR "The build needs missing packages:\n  ${missing}\nOn Debian, Ubuntu and similar systems "
                         "`sh tools/deps.sh` installs it; CONTRIBUTING.md lists it for other systems.")
 endif()

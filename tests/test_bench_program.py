@@ -123,11 +123,11 @@ def test_usage():
             "conv3d --fps 2")),
          *((line, "--model DIR is required") for line in ("bench tower", "bench patch-embed", "profile")),
          (f"bench gemm --model {MODEL} --device 0,1", "it runs on one device"),
-         (f"profile --model {MODEL} a.mp4 b.mp4", "one clip at most"),
+         (f"profile --model {MODEL} a.mp4 b.mp4", "accepts at most one clip"),
          (f"bench patch-embed --model {MODEL} --rows 10", "--rows is 10; must be a multiple of 4"),
          ("bench gemm --weights q5", "must be bf16, q4g64 or q8g64"),
-         (f"bench gemm --shape 40,65 --weights q4g64 --dtype f32 {QUICK}", "which groups of 64 do not divide"),
-         ("bench conv3d --lowering sideways", '--lowering is "sideways", no such lowering'))
+         (f"bench gemm --shape 40,65 --weights q4g64 --dtype f32 {QUICK}", "not a multiple of the group size 64"),
+         ("bench conv3d --lowering sideways", 'unknown --lowering "sideways"'))
 
 
 def test_files_that_are_wrong():
@@ -135,7 +135,7 @@ def test_files_that_are_wrong():
     for line, text, words in (
         (pack, "1,4", 'wrong.txt:1: "1,4" is not of the form t,h,w'),
         (pack, "# odd\n1,3,4", "wrong.txt:2: an item: grid_thw is 1,3,4"),
-        (f"{pack} --chunk-rows 64", "1,16,16", "wrong.txt:1: 256 patches of a frame pair; a chunk takes 64"),
+        (f"{pack} --chunk-rows 64", "1,16,16", "wrong.txt:1: 256 patches per frame pair; a chunk has room for 64"),
         (shapes, "# none\nbad: d=2 h=2 w=2 kernal=1,1,1",
          'wrong.txt:2: conv3d: unknown field "kernal"'),
         (shapes, "d=2 h=2", 'wrong.txt:1: "d=2 h=2" is not of the form'),

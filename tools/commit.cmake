@@ -5,7 +5,7 @@ cmake_minimum_required(VERSION 3.22)
 if(NOT COMMIT AND EXISTS ${SOURCE}/.git)
     execute_process(COMMAND git rev-parse --short=12 HEAD WORKING_DIRECTORY ${SOURCE}
                     OUTPUT_VARIABLE COMMIT OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-    # this takes no lock in git, as a build must not disturb whoever works in the tree
+    # without git's locks, because a build must not disturb work in the tree
     execute_process(COMMAND git --no-optional-locks status --porcelain --untracked-files=no
                     WORKING_DIRECTORY ${SOURCE} OUTPUT_VARIABLE CHANGES ERROR_QUIET)
     if(COMMIT AND CHANGES)

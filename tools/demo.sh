@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 # From nothing to vision tokens on the CPU: installs what is missing, builds, makes a checkpoint
-# with the vision sizes of Qwen3.5-0.8B (or takes QWENVIT_MODEL, a checkpoint folder), makes a short
-# clip with motion (or takes QWENVIT_CLIP), encodes it, and writes tokens and an image.
-# A second run finds everything made and starts in seconds.
+# with the vision sizes of Qwen3.5-0.8B (or uses QWENVIT_MODEL, a checkpoint folder), makes a short
+# clip with motion (or uses QWENVIT_CLIP), encodes it, and writes tokens and an image.
+# A second run reuses these files and starts in seconds.
 set -eu
 cd "$(dirname "$0")/.."
 sh tools/deps.sh
@@ -40,7 +40,7 @@ printf '%s: frames above their tokens (first three principal components as colou
 [ -z "${QWENVIT_MODEL:-}" ] || exit 0
 
 say 'With real weights'
-echo 'The weights are random, so these tokens mean nothing, but real ones take as long. This clip takes about'
+echo 'The weights are random, so these tokens mean nothing, but real weights need the same time. This clip takes about'
 seconds=$(sed -nE 's/.* tokens of [0-9]+ in ([0-9.]+) s .*/\1/p' "$out/encoded.txt")
 # times the "work" that `qwenvit info` prints for the demo's clip
 awk -v seconds="${seconds:?}" '{ printf "  %5.1f s with the tower of %s\n", seconds * $1, substr($0, 5) }' << 'END'

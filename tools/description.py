@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Gives the wheel its description and addresses: scikit-build-core calls this as it builds.
+"""Sets the wheel's description and addresses: scikit-build-core calls this during the build.
 
 The description is python/README.md. On a package index its relative links would lead nowhere, so they
 become absolute links to the repository, at the tag of this version. The repository's address is `repository`
@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def absolute(text, base):
-    """Returns a page of python/ with its relative links made absolute below base, or made text without one."""
+    """Returns a page of python/ in which relative links are absolute, below base, or plain text without a base."""
     def link(found):
         words, target = found.groups()
         if re.match(r"[a-z]+:|#", target):

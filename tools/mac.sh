@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# For the owner of a Mac, or of an NVIDIA GPU that qwenvit has never run on: builds, tests and times what
-# docs/devices.md predicts, within 20 minutes, and writes a JSON file and a text file to send back.
+# For owners of a Mac, or of an NVIDIA GPU that qwenvit has never run on: builds, tests and times the
+# predictions of docs/devices.md within 20 minutes, and writes a JSON file and a text file to send back.
 # Usage: mac.sh            on macOS 14 or newer (M1 or newer) with Metal, on Linux with an NVIDIA GPU
 #        mac.sh --small BUILD OUT   a few small cases with that build, as its test does in the emulator
 # Exit code: 0 all steps passed; 1 a step failed (the files say which); 4 this machine has no such GPU.
@@ -12,7 +12,7 @@ refuse() { echo "mac.sh: $*" >&2; exit 4; }
 case ${1:-} in
 --small) small=1 backend=metal build=${2:?} out=${3:?} ;;
 '') ;;
-*) echo "mac.sh: unknown option $1; it takes none" >&2; exit 2 ;;
+*) echo "mac.sh: unknown option $1; the only option is --small BUILD OUT" >&2; exit 2 ;;
 esac
 
 # ---- does this machine have such a GPU? ----
@@ -35,7 +35,7 @@ if [ -z "$small" ] && [ "$system" = Darwin ]; then
     xcrun --find clang > /dev/null 2>&1 || refuse "no compiler; run: xcode-select --install"
 elif [ -z "$small" ]; then
     backend=cuda build=build/cuda
-    command -v nvidia-smi > /dev/null || refuse 'no Apple GPU and no NVIDIA GPU (there is no nvidia-smi)'
+    command -v nvidia-smi > /dev/null || refuse 'neither an Apple GPU nor an NVIDIA GPU (nvidia-smi is missing)'
     capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1)
     [ "${capability%%.*}" -ge 8 ] || refuse "this GPU has compute capability $capability; qwenvit needs 8.0 (Ampere) or newer"
     PATH=$PATH:/usr/local/cuda/bin
@@ -48,7 +48,7 @@ text=$out/qwenvit-$backend.txt json=$out/qwenvit-$backend.json records=$out/reco
 steps=$out/steps.jsonl log=$out/step.log
 rm -f "$text" "$json" "$records" "$steps"
 touch "$records" "$steps"
-# ends a command and all that it started after SECONDS (macOS has no timeout)
+# ends a command and all its children after SECONDS (macOS has no timeout command)
 limited='$s = shift; $p = fork // exit 4; if (!$p) { setpgrp; exec @ARGV; exit 127 }
     $SIG{ALRM} = $SIG{INT} = $SIG{TERM} = sub { kill TERM => -$p }; alarm $s; waitpid $p, 0;
     exit($? & 127 ? 128 + ($? & 127) : $? >> 8)'
@@ -62,7 +62,7 @@ step() {
     began=$(date +%s) status=0
     if [ "$limit" -le 0 ]; then
         status=skipped
-        echo 'no time was left' > "$log"
+        echo 'the time had run out' > "$log"
     else
         perl -e "$limited" "$limit" "$@" > "$log" 2>&1 < /dev/null || status=$?
     fi
@@ -106,7 +106,7 @@ bench() { # NAME SECONDS bench's arguments
 }
 
 tests=$build/tests
-echo "Within $((left / 60)) minutes; what is under way is printed:"
+echo "This takes at most $((left / 60)) minutes. Steps:"
 case $backend$small in
 metal)
     step build 600 sh -c 'cmake --preset metal -DQV_WERROR=OFF && cmake --build --preset metal' || finish

@@ -3,13 +3,13 @@
 """Makes the tables and pictures of README.md and docs/measured.md from the records in docs/measurements, and draws yours.
 
     measured.py                        writes the tables and the pictures
-    measured.py --check                writes nothing, and ends with 1 if a page is not what the records give
+    measured.py --check                writes nothing; exit code 1 if a page does not match the records
     measured.py plot FILE.. -o OUT     draws your records as OUT.svg, and writes their numbers as OUT.csv
 
-A record is one line of JSON, as `qwenvit bench .. --json=FILE` and tools/peers/peers.py append it. Of several records
-of the same work the latest day counts, and within a day the last line. README shows only records of this version, with
-a day and a commit of this history. Any other table or picture shows the last version that measured it, and names that
-version. Only records of the same day are compared. What README leaves out is printed, with the reason.
+A record is one line of JSON, as `qwenvit bench .. --json=FILE` and tools/peers/peers.py append it. If several records
+are of the same work, the latest day counts, and within a day the last line. README shows only records of this version,
+with a day and a commit of this history. All other tables and pictures show, and name, the last version that was
+measured. Only records of the same day are compared. Records left out of README are printed, with the reason.
 A table stands between <!-- measured: NAME --> and <!-- /measured -->.
 """
 import argparse
@@ -34,24 +34,24 @@ GPUS = {"NVIDIA H200": "one H200", "NVIDIA H100 80GB HBM3": "one H100"}
 CPU16 = "Intel(R) Xeon(R) Processor, 16 threads"
 AVX2 = "AMD EPYC, AVX2, 2 threads"
 SHORT = {**GPUS, CPU16: "16 cores with AMX", AVX2: "2 cores with AVX2, f32"}
-LEAST_RUNS = 3  # behind a median in README, as behind peers' (tools/peers/times.py)
+LEAST_RUNS = 3  # runs per median in README, as for peers (tools/peers/times.py)
 WANTED = "records are wanted, as `qwenvit bench tower --model DIR --json=FILE.jsonl` appends them"
 
 
 # ---- records -----------------------------------------------------------------------------------
 
 def read_text(path, wanted=WANTED):
-    """Returns a file's text. If it cannot be read, the program ends and says what it needs."""
+    """Returns a file's text. If it cannot be read, the program ends with a message that says what it needs."""
     try:
         with open(path, encoding="utf-8") as f:
             return f.read()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "no text"
+        why = error.strerror if isinstance(error, OSError) else "not text"
         raise SystemExit(f"{path}: {why}; {wanted}") from None
 
 
 def read_records(paths):
-    """Returns the last record of each work. If a line is not a record, the program ends with its number."""
+    """Returns the last record of each work. If a line is not a record, the program ends with a message that names the line."""
     kept = {}
     for path in paths:
         for i, line in enumerate(read_text(path).splitlines(), 1):
@@ -64,18 +64,18 @@ def read_records(paths):
             missing = [k for k in ("bench", "case", "way", "dtype", "median_ms", "machine")
                        if not isinstance(r, dict) or k not in r]
             if missing:
-                raise SystemExit(f"{path}:{i}: no {', '.join(missing)}; {WANTED}")
+                raise SystemExit(f"{path}:{i}: missing {', '.join(missing)}; {WANTED}")
             work = (r["bench"], case(r), r["way"], r["dtype"], place(r),
                     *map(r.get, ("model", "capacity", "step")))
             if "failed" not in r and r.get("day", "") >= kept.get(work, r).get("day", ""):
-                kept[work] = r  # a failed one has a message and no time
+                kept[work] = r  # a failed record has a message instead of a time
     if not kept:
         raise SystemExit(f"{', '.join(paths)}: no records; {WANTED}")
     return list(kept.values())
 
 
 def place(r):
-    """Returns the machine's name, the same for our records and for peers'. A CPU with AVX2 alone says so."""
+    """Returns the machine's name, the same for our records and for peers'. For a CPU with only AVX2 it includes that."""
     m = r["machine"]
     name = " ".join(m["device"].split(",")[0].split())
     gpu = m["backend"] in ("cuda", "metal") or name.startswith("NVIDIA")
@@ -87,12 +87,12 @@ def is_peer(r):
 
 
 def tower(r):
-    """Returns the model whose vision tower a record is of: the case begins with its folder's name."""
+    """Returns the model whose vision tower was measured: the case begins with its folder's name."""
     return re.split(r"[, ]", case(r))[0]
 
 
 def case(r):
-    """Returns the case of a record, with the model's name in place of a folder's short one."""
+    """Returns the case of a record, with the model's name in place of the folder's short name."""
     name = re.split(r"[, ]", r["case"])[0]
     return TOWERS.get(name, name) + r["case"][len(name):]
 
@@ -106,7 +106,7 @@ def groups(records, *keys):
 
 
 def peers(ways, ours):
-    """Returns transformers' fastest way and compiled torch, each None unless timed on the day of ours."""
+    """Returns transformers' fastest way and compiled torch; each is None unless timed on the same day as ours."""
     ways = {w: r for w, r in ways.items() if is_peer(r) and r.get("day", "") == (ours or {}).get("day", "")}
     own = [r for w, r in ways.items() if w.split()[0] == "transformers"]
     return min(own, key=lambda r: r["median_ms"], default=None), ways.get("compiled torch")
@@ -121,13 +121,13 @@ def number(r):
 
 
 def gpus(records):
-    """Returns the kinds of GPU, first the one on which the newest version's towers were timed last."""
+    """Returns the kinds of GPU, beginning with the one on which the newest version's towers were timed last."""
     timed = [(number(r), r.get("day", ""), place(r)) for r in records if r["bench"] == "tower" and not is_peer(r)]
     return sorted(GPUS, key=lambda gpu: max((t for t in timed if t[2] == gpu), default=([], "", "")), reverse=True)
 
 
 def latest(records, kind=lambda r: ""):
-    """Returns the records of the newest version that has any of their kind, and those of peers."""
+    """Returns the records of the newest version that has records of each kind, and peers' records."""
     newest = {}
     for r in records:
         if not is_peer(r):
@@ -293,7 +293,7 @@ def machine_tables(name, records):
 
 
 def gguf_table(records):
-    """Returns a table with a row per tower: the worst of its types, in f32 and in bf16 over transformers' own."""
+    """Returns a table with a row per tower: the worst of its value types, in f32 and in bf16 relative to transformers' bf16."""
     rows = []
     for name in sorted({r["tower"] for r in records if r["what"] == "tokens"}):
         mine = [r for r in records if r["what"] == "tokens" and r["tower"] == name]
@@ -306,7 +306,7 @@ def gguf_table(records):
 
 # ---- README ------------------------------------------------------------------------------------
 
-# a tower, its patches or "list" for its longest list that peers took too, and a machine; "" is the GPU timed last
+# a tower, its patches or "list" for its longest list that peers ran too, and a machine; "" is the GPU timed last
 README_ROWS = [("Qwen3-VL-4B", 760, ""), ("Qwen3-VL-4B", 6080, ""), ("Qwen3-VL-4B", "list", ""),
                ("Qwen3-VL-8B", 6080, ""), ("Qwen2.5-VL-7B", 6080, ""), ("Qwen3-VL-4B", 760, CPU16),
                ("Qwen3.5-0.8B", 760, AVX2), ("Qwen3-VL-2B", 760, AVX2)]
@@ -323,11 +323,11 @@ def readme_ways(records, name, size, where):
 
 
 def why_not(ours, ways, version):
-    """Returns why README may not show a record beside its peers, or ""."""
+    """Returns why README may not show a record next to its peers, or ""."""
     if ours is None:
         return "it was not measured"
     days = sorted({p.get("day") or "no day" for p in ways.values() if is_peer(p)})
-    return why_stale(ours, version) or ("" if any(peers(ways, ours)) else "nothing was timed beside it" if not days
+    return why_stale(ours, version) or ("" if any(peers(ways, ours)) else "no peer was timed" if not days
                                         else f"it is of {ours['day']}, its peers of {', '.join(days)}")
 
 
@@ -399,7 +399,7 @@ def embed_bars(records):
 
 
 def fill_bars(records):
-    """Returns the bars of how full the device's rows are, for chunks as packed and for other ways to batch the same list."""
+    """Returns bars that show how full the device's rows are, for packed chunks and for other ways to batch the same list."""
     found = {}
     for r in (r for r in records if r["way"] == "packed" and "list" in r):
         try:
@@ -491,7 +491,7 @@ def roofline(under, records):
     body.append(f'<text x="{corners[1][0]:.0f}" y="{corners[1][1] - 8:.0f}">{digits(peak)} TFLOP/s, {digits(gb)} GB/s measured</text>')
     for i, ((_, way, intensity, tflops), colour) in enumerate(zip(dots, ("#0072b2", "#009e73", "#d55e00", "#cc79a7"))):
         x, y = xy(intensity, max(tflops, 1))
-        left, named = 20 + 400 * (i % 2), 384 + 20 * (i // 2)  # below: dots may lie too close to each other for names beside them
+        left, named = 20 + 400 * (i % 2), 384 + 20 * (i // 2)  # below, because dots may be too close together for names next to them
         body += [f'<circle cx="{cx:.1f}" cy="{cy:.1f}" r="4" fill="{colour}" fill-opacity="0.8"/>' for cx, cy in ((x, y), (left, named - 4))]
         body.append(f'<text x="{left + 10}" y="{named}">{html.escape(way)}, {digits(tflops)} TFLOP/s</text>')
     body.append('<text x="390" y="356" text-anchor="middle">FLOPs per byte moved</text><text x="10" y="56">TFLOP/s</text>')
@@ -511,7 +511,7 @@ def picture(what, records):
 
 def plot(args):
     if not args.o.endswith(".svg"):
-        raise SystemExit(f"{args.o}: a picture is SVG; name a file that ends in .svg")
+        raise SystemExit(f"{args.o}: must end in .svg")
     found = {}
     for r in read_records(args.files):
         if args.dtype in ("", r["dtype"]) and args.machine.lower() in place(r).lower():
@@ -520,7 +520,7 @@ def plot(args):
     if not drawn:
         raise SystemExit(f"{', '.join(args.files)}: no records to draw")
     if len(drawn) > 1:
-        raise SystemExit("\n  ".join(["the files hold several; choose by --machine or --dtype:", *map(", ".join, sorted(drawn))]))
+        raise SystemExit("\n  ".join(["the files contain several machines or dtypes; choose one with --machine or --dtype:", *map(", ".join, sorted(drawn))]))
     (text, bars), = drawn.values()
     numbers = io.StringIO()
     csv.writer(numbers, lineterminator="\n").writerows(
@@ -533,7 +533,7 @@ def plot(args):
 # ---- pages -------------------------------------------------------------------------------------
 
 def filled(path, blocks):
-    """Returns a page's text with the blocks that blocks(name) gives between its marks."""
+    """Returns a page's text with blocks(name) inserted between its marks."""
     def fill(mark):
         made = blocks(mark[1]) or ["Not measured yet."]
         return "\n\n".join([f"<!-- measured: {mark[1]} -->", *made, "<!-- /measured -->"])
@@ -553,7 +553,7 @@ def all_pages(root, left_out):
         if name == "GGUF":
             return gguf_table(of_files)
         if name not in MACHINE_TABLES:
-            raise SystemExit(f"measured: {name}: no such table; there are README, GGUF, {', '.join(MACHINE_TABLES)}")
+            raise SystemExit(f"measured: unknown table {name}; tables are README, GGUF, {', '.join(MACHINE_TABLES)}")
         return machine_tables(name, records)
     shown = {page: filled(os.path.join(root, page), blocks) for page in PAGES}
 
@@ -576,19 +576,19 @@ def fill(args):
     for line in left_out:
         print(f"left out of {line}", file=sys.stderr)
     if args.check and other:
-        raise SystemExit(f"{', '.join(other)}: not what docs/measurements gives; run tools/measured.py")
+        raise SystemExit(f"{', '.join(other)}: does not match docs/measurements; run tools/measured.py")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", default=ROOT, metavar="DIR", help="where README.md and docs are (default: here)")
-    parser.add_argument("--check", action="store_true", help="write nothing; is each page what the records give?")
+    parser.add_argument("--root", default=ROOT, metavar="DIR", help="folder of README.md and docs (default: this repository)")
+    parser.add_argument("--check", action="store_true", help="write nothing; check that each page matches the records")
     parser.set_defaults(does=fill)
-    draw = parser.add_subparsers(metavar="plot").add_parser("plot", help="draw records as SVG, with a CSV file beside it")
+    draw = parser.add_subparsers(metavar="plot").add_parser("plot", help="draw records as SVG, with a CSV file of the numbers")
     draw.add_argument("files", nargs="+", metavar="FILE", help="records, one JSON object per line")
-    draw.add_argument("-o", required=True, metavar="OUT", help="OUT.svg and OUT.csv are written")
-    draw.add_argument("--what", choices=(*BARS, "roofline"), default="all", help="towers or patch embeddings beside other libraries")
-    draw.add_argument("--machine", default="", metavar="TEXT", help="part of its name, if the files hold several")
+    draw.add_argument("-o", required=True, metavar="OUT", help="write OUT.svg and OUT.csv")
+    draw.add_argument("--what", choices=(*BARS, "roofline"), default="all", help="what to draw: a comparison with other libraries, or the roofline")
+    draw.add_argument("--machine", default="", metavar="TEXT", help="part of the machine's name, if the files contain several")
     draw.add_argument("--dtype", choices=("f32", "bf16"), default="")
     draw.set_defaults(does=plot)
     args = parser.parse_args()

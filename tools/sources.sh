@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Builds from source what a system lacks or has too old a version of: for wheels, and for deps.sh.
+# Builds from source the libraries that a system lacks or has in too old a version, for wheels and for deps.sh.
 # Usage: sources.sh onednn|nvcodec|ffmpeg-5|ffmpeg-6|ffmpeg-7|ffmpeg-8|ffmpeg-9 PREFIX
 # Each source is pinned: a commit of its repository, or the SHA-256 of its archive. Only oneDNN, where its repository
 # cannot be reached, is whatever version Debian's unstable has, verified by Debian's signature.
@@ -18,7 +18,7 @@ commit() {
 # which give the library another soname. apt's own lists stay as they are.
 sid() {
     mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Label: Debian' | sed q)
-    [ -n "$mirror" ] || { echo "sources.sh: apt has no mirror of Debian for $1" >&2; return 1; }
+    [ -n "$mirror" ] || { echo "sources.sh: apt knows no Debian mirror for $1" >&2; return 1; }
     mkdir -p "$work/lists/partial" "$work/unpacked"
     echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror sid main" > "$work/sid.list"
     cat > "$work/apt.conf" << END
@@ -32,8 +32,8 @@ END
     dpkg --compare-versions "$version" ge "$2" ||
         { echo "sources.sh: unstable has $1 $version; $2 or newer is needed" >&2; return 1; }
 }
-# LGPL: no option that changes FFmpeg's license, and no library that configure finds by itself. The source stays
-# next to what was built from it.
+# LGPL: no option that changes FFmpeg's license, and no automatically detected library. The source stays next to
+# the result.
 ffmpeg() { # VERSION SHA-256 [configure's options]
     curl -sSfL -o "$work/ffmpeg.tar.xz" "https://ffmpeg.org/releases/ffmpeg-$1.tar.xz"
     echo "$2  $work/ffmpeg.tar.xz" | sha256sum -c - > /dev/null
@@ -54,13 +54,13 @@ onednn) # 3.12.4; only the primitives that cpu/ calls
         -DONEDNN_ENABLE_WORKLOAD=INFERENCE "-DONEDNN_ENABLE_PRIMITIVE=CONVOLUTION;MATMUL;REORDER"
     cmake --build "$work/build" -j"$(nproc)" --target install
     rm -rf "$prefix/share/doc/onednn"
-    mv "$prefix/share/doc/dnnl" "$prefix/share/doc/onednn" # where installing and the wheel look for its license
+    mv "$prefix/share/doc/dnnl" "$prefix/share/doc/onednn" # installing and the wheel look for the license there
     ;;
-nvcodec) # n13.0.19.0: headers alone
+nvcodec) # n13.0.19.0: headers only
     commit https://github.com/FFmpeg/nv-codec-headers e844e5b26f46bb77479f063029595293aa8f812d
     make -C "$work/source" PREFIX="$prefix" install
     ;;
-# no release of 5 and 6 mends MagicYUV's decoder (CVE-2026-8461), so they are built without it
+# no release of 5 and 6 fixes MagicYUV's decoder (CVE-2026-8461), so they are built without it
 ffmpeg-5) ffmpeg 5.1.9 d9b593bb2ba93d4b50f74177e0cdcd41747e708596367deed0c30348a71dd176 --disable-decoder=magicyuv ;;
 ffmpeg-6) ffmpeg 6.1.4 a231e3d5742c44b1cdaebfb98ad7b6200d12763e0b6db9e1e2c5891f2c083a18 --disable-decoder=magicyuv ;;
 ffmpeg-7) ffmpeg 7.1.5 de668509caf9e35e3cd162473441fdb29538c6d96ed080292b3cf9e6fc5d558f ;;

@@ -4,7 +4,7 @@
 # sanitizers; in release; with clang; threaded tests under the thread sanitizer; the smallest build; the
 # Metal backend in an emulator (sanitized); if there is a CUDA toolkit, the CUDA backend as far as it runs
 # without a GPU; a build for 64-bit Arm under qemu; the sources with the headers of other FFmpegs, and
-# tools/demo.sh in a root of Debian 13 (as root). Then it prints the findings of clang-format, clang-tidy,
+# tools/demo.sh in a root of Debian 13 (as root). Finally it prints the findings of clang-format, clang-tidy,
 # cppcheck and codespell.
 #   STAGE...: only these stages, in the order of `all` below.
 #   --gpu: only the tests of the CUDA backend, and compute-sanitizer on checkop and the decoder process, on
@@ -86,12 +86,12 @@ finish() {
 
 PATH=$PATH:/usr/local/cuda/bin
 if [ -n "$gpu" ]; then
-    command -v nvidia-smi > /dev/null || { echo 'test.sh --gpu: no nvidia-smi, no GPU' >&2; exit 4; }
+    command -v nvidia-smi > /dev/null || { echo 'test.sh --gpu: nvidia-smi is missing, so there is no GPU' >&2; exit 4; }
     export QV_TEST_GPU=1
     capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
     jpeg=ON
     pkg-config --exists libjpeg || jpeg=OFF # a GPU machine may lack it; no test below reads an image
-    # only for the GPU of this machine
+    # only for this machine's GPU
     check cmake --preset cuda -DQV_CUDA_ARCHITECTURES="$capability" -DQV_JPEG=$jpeg
     check build cuda
     model=build/cuda/tower-m # a tower of real size with random weights: 0.8 GB
@@ -101,16 +101,15 @@ if [ -n "$gpu" ]; then
     run cuda -R 'cuda|^golden$|^api$|^threads$|^verify$' -LE absent
     for tool in memcheck racecheck initcheck synccheck; do
         say "compute-sanitizer, $tool"
-        # cuDNN orders shared memory by means that racecheck does not see: it reports cuDNN's
-        # attention
+        # racecheck does not see how cuDNN orders shared memory, and reports its attention
         except=
         [ $tool != racecheck ] || except='--kernel-name-exclude kernel_substring=cudnn_generated'
-        # by its own count, cuDNN's attention has more barriers per block than compute-sanitizer has room for
+        # by compute-sanitizer's count, cuDNN's attention has more barriers per block than it has room for
         [ $tool != synccheck ] || except='--num-cuda-barriers 1024'
-        # cuDNN keeps its kernels, which initcheck calls unused memory; test_cuda looks for leaks
+        # cuDNN keeps its kernels, which initcheck reports as unused memory; test_cuda looks for leaks
         check compute-sanitizer --tool $tool $except --error-exitcode 1 --print-limit 20 \
             build/cuda/tests/checkop --backend cuda --count 12 --seed 7
-        # it runs no kernel with shared memory, and racecheck loses launches of several threads
+        # it runs no kernel with shared memory, and racecheck misses launches from several threads
         [ $tool = racecheck ] ||
             check compute-sanitizer --tool $tool --error-exitcode 1 --print-limit 20 build/cuda/tests/test_cuda_frames
     done
@@ -129,7 +128,7 @@ if [ -n "$gpu" ]; then
     finish
 fi
 
-# tests the wheel as users have it: installed elsewhere, without numpy and with numpy
+# tests the wheel as users get it: installed elsewhere, without numpy and with numpy
 wheel() (
     PATH=$PWD/build/deps/python/bin:$PATH here=$PWD bare=build/python/bare
     python -m mypy --version || return # without mypy a test is skipped
@@ -137,7 +136,7 @@ wheel() (
     rm -rf build/python && mkdir -p build/python/tmp &&
         TMPDIR=$PWD/build/python/tmp \
             pip wheel -q --no-deps --no-build-isolation -w build/python/dist . &&
-        sh tests/shipped.sh build/python/dist/*.whl "$PWD" "\$ORIGIN/../.." && # it looks into itself alone
+        sh tests/shipped.sh build/python/dist/*.whl "$PWD" "\$ORIGIN/../.." && # it must search only itself
         sh tests/symbols.sh build/python/dist/*.whl &&
         [ "$(cat build/python/dist/*.whl | wc -c)" -lt 60000000 ] &&
         python -m venv $bare &&
@@ -152,7 +151,7 @@ wheel() (
 # README's first lines, then every page's snippets; the wheel's build folder exists already
 snippets() { python3 tests/snippets.py build/python/snippets; }
 # Python itself is not built with the sanitizer, so the sanitizer is loaded first, with the library
-# whose exceptions it watches. Python never gives all of its own memory back.
+# whose exceptions it watches. Python never frees all of its memory.
 wheel_asan() (
     PATH=$PWD/build/deps/python/bin:$PATH work=build/python-asan
     rm -rf $work && mkdir -p $work &&
@@ -172,7 +171,7 @@ fi
 
 if wanted dev; then
     check build dev
-    # left out: minutes of GEMMs, and of processes that are killed, whose code other tests run too
+    # left out: minutes of GEMMs and of killed processes, whose code other tests run too
     run dev -E '^(buckets|cache_crash)$'
 fi
 if wanted release; then
@@ -214,21 +213,21 @@ elif command -v nvcc > /dev/null; then
     # what is installed, what is run here, and what --gpu runs; the other tests were compiled above
     check build cuda --target installed cuda_plans checkop checkconv \
         $(printf 'test_%s ' cuda cuda_open cuda_contexts api golden threads verify)
-    run cuda -L absent -E '^cuda_plans_1$' # what a machine without a GPU can test; --gpu ran on 1
+    run cuda -L absent -E '^cuda_plans_1$' # tests for a machine without a GPU; --gpu ran on 1
 else
     say 'CUDA: no nvcc here, skipped'
 fi
 
-# has TOOL VERSION: only Debian 12's versions count, as what they find differs between versions; and
-# git is needed, as it knows which files are ours
+# has TOOL VERSION: only Debian 12's versions count, because findings differ between versions; git is
+# needed to list our files
 has() {
     say "$1"
     git ls-files --error-unmatch tools/test.sh > /dev/null || {
-        echo "no git checkout here: skipped"
+        echo "not a git checkout: skipped"
         return 1
     }
     "$1" --version 2> /dev/null | grep -qF "$2" || {
-        echo "$1 $2 is not here: skipped"
+        echo "$1 $2 is not installed: skipped"
         return 1
     }
 }
@@ -273,7 +272,7 @@ elif [ -e build/deps/python/done ]; then
     wanted release || check build release --target faulty_decoder
     say 'The wheel'
     check wheel
-    grep '^SKIPPED' build/check.log || true # what is missing here and was not tested
+    grep '^SKIPPED' build/check.log || true # tests that were skipped because something is missing
     say "The pages' snippets"
     check snippets
     sed -n '/, [0-9]*: not run: /p; $p' build/check.log

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 # The steps of .github/workflows/wheels.yml besides cibuildwheel.
-#   wheels.sh before-all: in manylinux's image, installs what the wheel is built on. ffmpeg/ has the FFmpegs.
-#   wheels.sh repair WHEEL FOLDER: gives the wheel its tag; what is the system's or NVIDIA's stays outside.
+#   wheels.sh before-all: installs the wheel's dependencies in manylinux's image. ffmpeg/ has the FFmpegs.
+#   wheels.sh repair WHEEL FOLDER: tags the wheel; the system's and NVIDIA's libraries stay outside.
 #   wheels.sh try FOLDER [FFMPEG...]: installs FOLDER's wheel for this Python, and encodes a clip with each of
 #     these FFmpegs; without one the command must say what is missing.
 set -eu

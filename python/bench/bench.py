@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Times the installed wheel: a patched model and Model.forward, beside transformers' own tower.
+"""Times the installed wheel: a patched model and Model.forward, compared with transformers' own tower.
 
 python python/bench/bench.py --model DIR [options]
 
-It prints a JSON object per way, and appends it to --json FILE. Each way's seconds are medians over --rounds, in which the ways
-take turns.
+It prints one JSON object per way, and appends it to --json FILE. Seconds are medians over --rounds, in which the ways take
+turns.
 """
 import argparse
 import contextlib

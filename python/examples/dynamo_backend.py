@@ -18,7 +18,7 @@ from qwenvit import media
 
 
 def image_of(raw):
-    """Decodes what a client sent. The client sees errors, which concern only its own image."""
+    """Decodes a client's image. The client gets the error if its own image fails."""
     if media.is_data(raw):
         raw = media.bytes_of_data(raw, "an image")
     if not isinstance(raw, bytes):
@@ -30,7 +30,7 @@ def image_of(raw):
 
 
 class QwenvitBackend(VisionEncoderBackend):
-    max_batch_cost = 16  # images of one call; qwenvit packs them into chunks itself
+    max_batch_cost = 16  # images per call; qwenvit packs them into chunks
     preprocess_concurrency = 4
 
     def build(self, model_id):
@@ -44,8 +44,7 @@ class QwenvitBackend(VisionEncoderBackend):
         return Preprocessed(item=image_of(raw) if found is None else found)
 
     def forward_batch(self, items, target_bucket=None):
-        """Returns one Qwen3VLImageEncoding for each item, which is an image or an Entry of the
-        cache."""
+        """Returns one Qwen3VLImageEncoding per item, which is an image or an Entry of the cache."""
         done = dict(enumerate(items))
         new = {i: item for i, item in done.items() if isinstance(item, Image.Image)}
         done.update(zip(new, self.model.encode(list(new.values()), dtype="bf16") if new else ()))
@@ -56,7 +55,7 @@ class QwenvitBackend(VisionEncoderBackend):
 
 
 def encoding_of(result):
-    """Returns the matrix that vLLM takes, and its grid."""
+    """Returns the matrix that vLLM expects, and its grid."""
     fields = result.to_vllm(is_image=True)["image"]
     (grid,) = fields["image_grid_thw"].tolist()
     return Qwen3VLImageEncoding(embeddings=fields["image_embeds"].to(torch.bfloat16), grid_thw=tuple(grid))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Adds the clips and images of a Ray dataset to a cache of vision tokens, and gives a cache's tokens as rows.
+"""Adds the clips and images of a Ray dataset to a cache of vision tokens, and reads a cache's tokens as rows.
 
     python ray_cache.py clips.jsonl --model Qwen3-VL-4B-Instruct -o /shared/tokens --actors 8 --num-gpus 1
 
@@ -17,7 +17,7 @@ FIELDS = ("path", "key", "start", "end", "fps", "max_frames", "max_pixels", "fir
 
 
 class Writer:
-    """An actor. model and out are folders that all nodes see; load: of qwenvit.load; options: of qwenvit.CacheWriter."""
+    """An actor. model and out are folders that all nodes share; load: arguments of qwenvit.load; options: of qwenvit.CacheWriter."""
 
     def __init__(self, model, out, load, options):
         cores = int(ray.get_runtime_context().get_assigned_resources().get("CPU", 0))  # this actor's share; 0: all
@@ -29,7 +29,7 @@ class Writer:
 
 
 def write_cache(rows, model, out, *, actors=1, num_gpus=None, num_cpus=None, batch_size=256, load=None, **options):
-    """Returns counts of what was done. Each actor has num_gpus GPUs or num_cpus cores; columns that no list has are ignored."""
+    """Returns the counts of CacheWriter.add. Each actor has num_gpus GPUs or num_cpus cores; unknown columns are ignored."""
     done = rows.map_batches(
         Writer, fn_constructor_args=(model, out, load or {}, options), batch_format="pyarrow", batch_size=batch_size,
         num_gpus=num_gpus, num_cpus=num_cpus, concurrency=actors)
@@ -45,12 +45,12 @@ class Reader:
 
     def __call__(self, row):
         entry = self.cache[row["key"]]
-        tokens = entry.packed()  # [n, width], with DeepStack's columns behind the tokens'; bytes, as Arrow has no bf16
+        tokens = entry.packed()  # [n, width], with DeepStack's columns after the tokens'; as bytes, because Arrow has no bf16
         return {**row, "dtype": entry.dtype, "shape": tokens.shape, "tokens": tokens.tobytes(), "grid_thw": entry.grid_thw[0]}
 
 
 def read_cache(folder, readers=1):
-    """Returns a dataset of the keys that are ok, part by part."""
+    """Returns a dataset of the keys whose tokens are ok, part by part."""
     cache = qwenvit.Cache(folder)
     keys = ray.data.from_items([{"key": key} for key in sorted(cache, key=cache.part_of)])
     return keys.map(Reader, fn_constructor_args=(folder,), concurrency=readers)

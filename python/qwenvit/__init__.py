@@ -31,7 +31,7 @@ __all__ = [
     "AsyncEncoder", "Cache", "CacheWriter", "Entry", "Error", "FileError", "InputError", "Model", "OutOfMemoryError", "Pixels",
     "Tokens", "devices", "is_patched", "load", "patch", "prompt", "unpatch", "__version__",
 ]
-# names whose modules are imported when they are first used; torch is a module itself
+# names whose modules are imported on first use; torch is itself a module
 _LATER = {
     "AsyncEncoder": "_async", "Cache": "_cache", "CacheWriter": "_cache_writer", "Entry": "_cache", "is_patched": "_patch",
     "patch": "_patch", "prompt": "_prompt", "torch": "torch", "unpatch": "_patch",
@@ -42,7 +42,7 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-if not TYPE_CHECKING:  # which would take any name for one of this module
+if not TYPE_CHECKING:  # type checkers would otherwise accept any attribute of this module
 
     def __getattr__(name: str) -> Any:
         if name in _LATER:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`python -m qwenvit` runs the command; `serve` answers over HTTP."""
+"""`python -m qwenvit` runs the command; `serve` runs the HTTP server."""
 
 import os
 import sys

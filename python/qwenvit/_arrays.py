@@ -9,7 +9,7 @@ from typing import Any
 
 from ._error import error
 
-MOST = 1 << 62  # the largest number that the core takes
+MOST = 1 << 62  # the largest number that the core accepts
 
 
 def numpy() -> Any:
@@ -29,8 +29,8 @@ def needed_numpy(what: str) -> Any:
 
 
 def to_numpy(raw: Any, bf16: bool = False) -> Any:
-    """Returns an array of ours as numpy's, without a copy (bf16 as uint16). Without numpy it is
-    returned as it is."""
+    """Returns the binding's array as a numpy array, without a copy (bf16 as uint16). Without numpy it is
+    returned unchanged."""
     np = numpy()
     if np is None:
         return raw
@@ -39,8 +39,8 @@ def to_numpy(raw: Any, bf16: bool = False) -> Any:
 
 
 def as_bf16(array: Any) -> Any:
-    """Views uint16 bits as ml_dtypes.bfloat16 if that package is installed; else returns them as
-    they are."""
+    """Views uint16 bits as ml_dtypes.bfloat16 if that package is installed; otherwise returns them
+    unchanged."""
     try:
         import ml_dtypes
     except ImportError:
@@ -54,13 +54,13 @@ def is_torch(x: object) -> bool:
 
 
 def no_gradient(x: object, what: str) -> None:
-    """Refuses a tensor of torch that wants a gradient, as the tower computes none."""
+    """Refuses a torch tensor that requires a gradient, because the tower computes none."""
     if getattr(x, "requires_grad", False) is True:
-        raise error("QV_EINVAL", f"{what}: it requires a gradient, and this tower computes none; give it .detach()")
+        raise error("QV_EINVAL", f"{what} requires a gradient, but this tower computes none; call .detach() first")
 
 
 def shareable(x: Any, what: str) -> tuple[Any, bool]:
-    """Returns x as the binding takes it: (array, whether its uint16 are bf16)."""
+    """Returns x as the binding accepts it: (array, whether its uint16 values are bf16)."""
     no_gradient(x, what)
     dtype = getattr(x, "dtype", None)
     if type(x).__module__ == "numpy" and str(dtype) in ("bfloat16", "uint16"):
@@ -68,36 +68,35 @@ def shareable(x: Any, what: str) -> tuple[Any, bool]:
     return x, False
 
 
-CUDA = 2  # DLPack's number of this kind of device
+CUDA = 2  # DLPack's number for CUDA devices
 
 
 def cuda_device(x: Any) -> int:
-    """Returns the number of the CUDA device on which an array lies, or -1."""
+    """Returns the number of the CUDA device that holds an array, or -1."""
     kind, device = x.__dlpack_device__() if hasattr(x, "__dlpack_device__") else (0, 0)
     return device if kind == CUDA else -1
 
 
 def in_order(x: Any, stream: int) -> Any:
-    """Returns an array on a CUDA device as a capsule of DLPack, once the work that makes it has been put
-    in front of a stream of that device."""
+    """Returns an array on a CUDA device as a DLPack capsule, after ordering a stream of that device behind
+    the work that makes the array."""
     if not is_torch(x):
         return x.__dlpack__(stream=stream)
-    with sys.modules["torch"].cuda.device(cuda_device(x)):  # torch takes the stream for its current device's
+    with sys.modules["torch"].cuda.device(cuda_device(x)):  # torch assumes that the stream is the current device's
         return x.__dlpack__(stream=stream)
 
 
 def current_stream(torch: Any, device: int) -> int:
-    """Returns a CUDA device's current stream as a number. It takes torch's short way, meant for
-    torch's own kernels, if there is one: torch.cuda.current_stream makes an object and takes ten
-    times as long."""
+    """Returns a CUDA device's current stream as a number. It prefers the function that torch's own
+    kernels use, because torch.cuda.current_stream creates an object and takes ten times as long."""
     short = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     return short(device) if short else torch.cuda.current_stream(device).cuda_stream
 
 
 def number_of(stream: Any) -> Any:
-    """Returns the number of a CUDA stream, torch's or a number itself; 0 for None. torch's default
-    stream has no number that work could be given to, so another of torch's takes its place, to be
-    ordered with it by events; torch keeps its streams until the process ends."""
+    """Returns the number of a CUDA stream, which is a torch stream or already a number; 0 for None.
+    torch's default stream has no usable number, so another torch stream replaces it, and events order
+    the two; torch keeps its streams until the process ends."""
     if not hasattr(stream, "cuda_stream"):
         return 0 if stream is None else stream
     return stream.cuda_stream or sys.modules["torch"].cuda.Stream(stream.device).cuda_stream

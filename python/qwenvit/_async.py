@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""AsyncEncoder: the requests of many threads and tasks, as a client of the models' open job."""
+"""AsyncEncoder: encodes the requests of many threads and tasks, as a client of the models' open job."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 class _Collector(threading.Thread):
-    """Answers requests until their client is closed, or no device is left. It does not hold the
-    encoder, so that one that is dropped is closed."""
+    """Answers requests until their client is closed or all devices are lost. It holds no reference to
+    the encoder, so that a dropped encoder is closed."""
 
     def __init__(self, client: _core.Client, model_type: str) -> None:
         super().__init__(name="qwenvit encoder", daemon=True)
         self.client, self.model_type = client, model_type
         self.requests: dict[int, Future[Tokens]] = {}
-        self.over: tuple[str, str] | None = None  # why nothing is encoded any more: status and text
+        self.over: tuple[str, str] | None = None  # why encoding has ended: status and message
 
     def run(self) -> None:
         try:
@@ -43,9 +43,9 @@ class _Collector(threading.Thread):
                 self.answer(core.index, result_of(core, self.model_type))
             self.over = "QV_ESTATE", "this encoder was closed"
         except Error as e:
-            self.over = e.status, f"no device is left, so this encoder cannot go on: {e}"
+            self.over = e.status, f"all devices were lost, so this encoder cannot continue: {e}"
         self.client.close()
-        for place in list(self.requests):  # nothing answers them any more
+        for place in list(self.requests):  # no result will come for these
             self.answer(place, error(*self.over))
 
     def answer(self, place: int, result: Tokens | Error) -> None:
@@ -53,19 +53,19 @@ class _Collector(threading.Thread):
         try:
             if request and request.set_running_or_notify_cancel():
                 request.set_exception(result) if isinstance(result, Error) else request.set_result(result)
-        except BaseException:  # SystemExit of a callback, or someone else has answered it: all others wait for this thread
+        except BaseException:  # a callback's SystemExit, or the future is already set: the other requests need this thread
             logging.getLogger("concurrent.futures").exception("answering %r", request)
 
     def drop(self, place: int, request: Future[Tokens]) -> None:
-        """Drops the source of a request that was cancelled."""
+        """Drops the source of a cancelled request."""
         if request.cancelled():
             with contextlib.suppress(Error):  # the encoder may be closed
                 self.client.drop(place)
 
 
 def _load(path: _check.Path, devices: Any) -> list[Model]:
-    """Loads a model onto each device: those of a list, one, or all of the first backend that is
-    available."""
+    """Loads a model onto each device: one, a list of them, or all devices of the first available
+    backend."""
     if isinstance(devices, str) and devices == "all":
         there = [d for d in _model.devices() if "index" in d]
         return [_model.load(path, d["backend"], device=d["index"]) for d in there if d["backend"] == there[0]["backend"]]
@@ -73,35 +73,34 @@ def _load(path: _check.Path, devices: Any) -> list[Model]:
 
 
 def _drop(added: asyncio.Future[Future[Tokens]]) -> None:
-    """Drops a request that was added for a task that waits no longer."""
+    """Drops a request whose task has stopped waiting."""
     if not added.cancelled() and not added.exception():
         added.result().cancel()
 
 
 class AsyncEncoder:
-    """Encodes requests of any number of tasks and threads on one or several devices.
+    """Encodes the requests of any number of tasks and threads on one or several devices.
 
         async with qwenvit.AsyncEncoder("Qwen3-VL-4B-Instruct", devices="all") as encoder:
             tokens = await encoder.encode("clip.mp4", timeout=30, fps=2)
 
         future = encoder.submit(jpeg_bytes)   # from a thread: a concurrent.futures.Future of Tokens
 
-    Requests that are under way at once are decoded side by side and packed into full chunks. A
-    request that comes by itself does not wait. Each one's tokens have the bits that encode() of a
-    list gives.
+    Simultaneous requests are decoded in parallel and packed into full chunks. A single request does
+    not wait for others. All tokens equal those of encode() of a list, bit for bit.
 
     model: a Model, a list of Models of one tower on different devices, or a path, whose models are
-        loaded here and closed with the encoder. A Model that is given may be called meanwhile.
-    devices: for a path: what load() takes as device, a list of these, or "all".
-    dtype: of the tokens, "f32" or "bf16"; None: what the model computes in.
-    queue: how many requests may wait to be taken up.
-    queue_bytes: the most bytes of sources in memory and of results that were not delivered.
-    decoders: how many clips are decoded at once; 0: one for each core.
+        loaded here and closed with the encoder. A Model passed here may still be called directly.
+    devices: for a path: a device as load() accepts it, a list of devices, or "all".
+    dtype: the tokens' dtype, "f32" or "bf16"; None for the dtype that the model computes in.
+    queue: how many requests may wait.
+    queue_bytes: the most bytes of sources in memory and undelivered results.
+    decoders: how many clips are decoded at once; 0: one per core.
     hidden_states: whether Tokens have the last block's rows too.
-    options: of all requests, as in Model.encode.
+    options: for all requests, as in Model.encode.
 
-    When a device is lost, its requests fail with a message, and the others go on. When none is left
-    all requests fail, and further ones are refused.
+    When a device is lost, its requests fail with a message, and the other devices continue. When all
+    devices are lost, all requests fail, and new ones are refused.
     """
 
     def __init__(
@@ -117,11 +116,11 @@ class AsyncEncoder:
         self._options = options_of(options)
         is_path = isinstance(model, (str, bytes, os.PathLike))
         if not is_path and devices is not None:
-            raise error("QV_EINVAL", "devices is for a path; a model has its device")
+            raise error("QV_EINVAL", "devices= needs a path; a Model already has its device")
         models: Any = _load(model, devices) if is_path else model  # type: ignore[arg-type]
         given = list(models) if isinstance(models, (list, tuple)) else [models]
         if not given or not all(isinstance(m, Model) for m in given):
-            raise _check.wrong("model", model, "a path, or what qwenvit.load() gives, or a list of these")
+            raise _check.wrong("model", model, "a path, a Model from qwenvit.load(), or a list of Models")
         self.models: list[Model] = given
         self.info: dict[str, Any] = given[0].info
         self._owns = is_path
@@ -135,9 +134,9 @@ class AsyncEncoder:
         self._collector.start()
 
     def submit(self, source: One, **options: Any) -> Future[Tokens]:
-        """Adds a source, as Model.encode takes one, and returns the Future of its Tokens, or of its
-        Error. Any thread may call it. It does not wait: it raises Error, with status QV_EFULL, if too
-        many requests or bytes wait. cancel() of the Future drops the source."""
+        """Adds a source, as in Model.encode, and returns the Future of its Tokens or Error. Any thread
+        may call it. It never waits: if too many requests or bytes are waiting, it raises Error with
+        status QV_EFULL. Cancelling the Future drops the source."""
         place = next(self._places)
         key = key_of(source, place)
         described = describe(self._cores, source, place, options_of(options), self._options)
@@ -154,8 +153,8 @@ class AsyncEncoder:
         return request
 
     async def prepared(self, source: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Returns a dict with "bytes" and its options as submit() takes them. Of media.FrameFiles other threads decode
-        the files: one after the other, so that a task that is cancelled decodes no more."""
+        """Returns a dict with "bytes" and its options as submit() accepts them. The files in media.FrameFiles are
+        decoded in other threads, one after the other, so that decoding stops when the task is cancelled."""
         if not isinstance(source.get("bytes"), FrameFiles):
             return source, options
         files, arrays = list(source["bytes"].files()), list[Any]()
@@ -167,8 +166,8 @@ class AsyncEncoder:
         return {"frames": frames, "key": source.get("key")}, {}
 
     async def encode(self, source: One, *, timeout: float | None = None, **options: Any) -> Tokens:
-        """Returns the Tokens of a source, or raises its Error; asyncio.TimeoutError after so many
-        seconds. A task that is cancelled, or out of time, drops its source."""
+        """Returns the Tokens of a source or raises its Error; after `timeout` seconds it raises
+        asyncio.TimeoutError. Cancellation and timeouts drop the source."""
         return await asyncio.wait_for(self._ask(source, options), timeout)
 
     async def _ask(self, source: One, options: dict[str, Any]) -> Tokens:
@@ -184,16 +183,16 @@ class AsyncEncoder:
         return await asyncio.wrap_future(request)
 
     def progress(self) -> dict[str, Any]:
-        """Returns counts since the encoder was made: as in Model.encode's progress, and `rows`, the
-        patches that were computed, of `capacity_rows` that these chunks had room for."""
-        with contextlib.suppress(Error):  # it is over: the last counts stay
+        """Returns counts since the encoder was created: those of Model.encode's progress, and `rows`, the
+        computed patches, with `capacity_rows`, the room in their chunks."""
+        with contextlib.suppress(Error):  # after the end, the last counts stay
             self._counts = self._client.progress()
         return self._counts
 
     def close(self) -> None:
-        """Waits until all requests are answered. Later ones are refused."""
+        """Waits until all requests are answered. Later requests are refused."""
         if self._close.alive:
-            with contextlib.suppress(Error):  # the requests have got it
+            with contextlib.suppress(Error):  # the requests have already failed with it
                 self._client.end()
             self._collector.join()
             self._close()

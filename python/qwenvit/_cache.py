@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Reads a cache that `qwenvit cache` makes (docs/cache.md): the reader in C as a mapping, its
+"""Reads a cache made by `qwenvit cache` (docs/cache.md): presents the C reader as a mapping and its
 tensors as arrays."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .adapters.items import damage_of
 
 
 class Item(NamedTuple):
-    """What the index has of a key."""
+    """A key's entry in the index."""
 
     part: int
     rows: int
@@ -35,18 +35,18 @@ KEYS_AT_ONCE = 4096
 
 
 def _record(reader: CacheReader, index: int) -> dict[str, Any]:
-    """Returns a record as a dict. Numbers with more digits than Python accepts stay texts."""
+    """Returns a record as a dict. Numbers with more digits than Python accepts stay strings."""
     return json.loads(reader.record(index), parse_int=lambda d: int(d) if len(d) < 20 else d)
 
 
 def count_of(record: dict[str, Any], name: str) -> int:
-    """Returns a number of frames from a record; 0 if it has none."""
+    """Returns a number of frames from a record; 0 if it is missing."""
     n = record.get(name)
     return n if type(n) is int and n > 0 else 0
 
 
 def _failure(reader: CacheReader, index: int) -> tuple[str, tuple[str, str]]:
-    """Returns (key, (code, text)) of a clip that failed. The index has the code, but the text stands
+    """Returns (key, (code, message)) of a clip that failed. The code is in the index, but the message is
     in the record, which may have been altered."""
     *_, key, code = reader.item(index)
     try:
@@ -55,7 +55,7 @@ def _failure(reader: CacheReader, index: int) -> tuple[str, tuple[str, str]]:
     except Error as e:
         if e.status not in ("QV_EFORMAT", "QV_EIO"):
             raise
-        return key, (code, f"its record cannot be read: {e}")
+        return key, (code, f"cannot read its record: {e}")
 
 
 class Entry:
@@ -67,15 +67,15 @@ class Entry:
     timestamps: float64 [frames], in seconds.
     is_image, sampled_fps, second_per_grid_ts: as in Tokens.
     damaged_frames: how many frames could not be decoded and were replaced by the frame before.
-    record: all that the cache knows of the key (docs/cache.md): path, bytes, mtime, frames and so
-        on.
+    record: everything the cache knows about the key (docs/cache.md): path, bytes, mtime, frames and
+        so on.
 
     Arrays are numpy's, read-only and mapped from the file. bf16 is ml_dtypes.bfloat16 if that
     package is installed, otherwise uint16 with the same bits.
 
-    An entry belongs to the part that its cache had when the entry was taken, whatever refresh()
-    finds later. A part is mapped while an array or tensor of it exists, and for some time after.
-    Raises Error if the part was removed before it was mapped.
+    An entry stays with the part in which its cache found it, whatever refresh() finds later. A part
+    is mapped while an array or tensor of it exists, and for some time afterwards. Raises Error if
+    the part was removed before it was mapped.
     """
 
     def __init__(self, cache: Cache, reader: CacheReader, index: int, key: str) -> None:
@@ -85,14 +85,14 @@ class Entry:
         self._known: dict[str, Any] | None = None  # the record of the key
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Opens the entry again where it was pickled to. Its part may be gone by then."""
+        """Opens the entry again in the process that unpickles it. Its part may be gone by then."""
         self.__dict__.update(state)
         found = self._reader.find(self.key)
         if found is None:
             self._reader = CacheReader(os.fsencode(self._cache.folder))
             found = self._reader.find(self.key)
         if found is None or not found[1]:
-            raise error("QV_EIO", f"{self._cache.folder}: {self.key!r} is no longer in it", self.key)
+            raise error("QV_EIO", f"{self._cache.folder}: the cache no longer contains {self.key!r}", self.key)
         self._index = found[0]
 
     def _view(self, i: int, writable: bool = False) -> Any:
@@ -155,7 +155,7 @@ class Entry:
 
     @property
     def remark(self) -> str:
-        """What is special about an image's pixels, as Tokens.remark has it."""
+        """A remark about an image's pixels, as in Tokens.remark."""
         text = self.record.get("remark")
         return text if isinstance(text, str) else ""
 
@@ -181,12 +181,12 @@ class Entry:
         self._reader.verify(self._index)
 
     def packed(self) -> Any:
-        """Returns a copy of all as [n, width * (1 + deepstack)], as vLLM and SGLang expect it."""
+        """Returns a copy as one matrix [n, width * (1 + deepstack)], as vLLM and SGLang expect it."""
         return self._shown(numpy().concatenate(self._matrices(), axis=1))
 
     def torch(self) -> tuple[Any, list[Any]]:
-        """Returns (tokens, deepstack) as mapped tensors. What is written to them is seen by this
-        process only."""
+        """Returns (tokens, deepstack) as mapped tensors. Only this process sees changes made to
+        them."""
         import torch
 
         matrices = []
@@ -201,18 +201,18 @@ class Entry:
 class Cache(Mapping[str, Entry]):
     """A cache's folder as a mapping from key to Entry.
 
-    refresh() finds parts that were written since. Forked and spawned workers may use a cache: when
-    it is unpickled, it opens the same parts again. There may be any number of parts. A file is open
-    only while it is mapped, and 1024 parts stay mapped besides those with arrays in use. Raises
-    Error, QV_ENOMEM, if arrays or tensors of more than 32,768 parts are in use at once.
+    refresh() finds parts written in the meantime. Forked and spawned workers may use a cache: an
+    unpickled cache opens the same parts again. There may be any number of parts. A file is open
+    only while it is mapped, and 1024 parts stay mapped in addition to those with arrays in use.
+    Raises Error, QV_ENOMEM, if arrays or tensors of more than 32,768 parts are in use at once.
 
-    failed: {key: (code, text)} of the clips that failed. Where the records of a part were altered,
-        the text says so and names the part.
-    damaged: {part: text} of the parts that break the format, as `qwenvit cache status` prints
+    failed: {key: (code, message)} of the clips that failed. If the records of a part were altered,
+        the message says so and names the part.
+    damaged: {part: message} of the parts that violate the format, as `qwenvit cache status` prints
         them. Their keys count as missing.
     """
 
-    format: dict[str, Any]  # what made the cache: model, dtype, sampling
+    format: dict[str, Any]  # how the cache was made: model, dtype, sampling
     dtype: Literal["bf16", "f32"]
     width: int
     n_deepstack: int
@@ -237,8 +237,8 @@ class Cache(Mapping[str, Entry]):
             self.refresh()
 
     def refresh(self) -> None:
-        """Reads the parts that are new; all of them if one is gone, was damaged, or had older
-        records of a key. Entries taken before stay as they are."""
+        """Reads the new parts; all parts if one is gone, was damaged, or had older records of a key.
+        Earlier entries stay as they are."""
         self._take(CacheReader(os.fsencode(self.folder), before=self._reader))
 
     @property
@@ -264,7 +264,7 @@ class Cache(Mapping[str, Entry]):
         return (self._reader.find(key) or (None, False))[1]
 
     def _indices(self) -> Iterator[tuple[str, int]]:
-        """Returns (key, index) of each key that is ok."""
+        """Yields (key, index) of each key whose tokens are ok."""
         reader, n = self._reader, sum(self._n)
         for first in range(0, n, KEYS_AT_ONCE):
             yield from reader.keys(first, KEYS_AT_ONCE)
@@ -276,8 +276,8 @@ class Cache(Mapping[str, Entry]):
         return self._n[0]
 
     def part_of(self, key: str) -> int:
-        """Returns the number of the part that has the key. Keys of one part are read fastest
-        together."""
+        """Returns the number of the part that contains the key. Reading the keys of one part together is
+        fastest."""
         return self[key]._item.part
 
     def __repr__(self) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Adds clips to a cache (docs/cache.md) as `qwenvit cache` does, on a model of the caller's."""
+"""Adds clips to a cache (docs/cache.md) as `qwenvit cache` does, with the caller's model."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ FIELDS = ("path", "key", *_core.ROW_OPTIONS)
 
 
 class CacheWriter:
-    """A folder of vision tokens that clips and images are added to, encoded on the caller's model.
+    """A folder of vision tokens to which clips and images are added, encoded with the caller's model.
 
         with qwenvit.CacheWriter(model, "tokens", fps=2) as cache:
             counts = cache.add(["a.mp4", {"path": "b.mp4", "key": "b", "max_frames": 64}])
 
-    The folder is made if it does not exist. If it is a cache already, its model, dtype, capacity
-    and sampling must be the same; otherwise Error (QV_EFORMAT) names what differs, and the cache is
-    not changed. Any number of processes may add to one folder. A process that is killed loses only
-    what its current add() was doing.
+    The folder is created if it does not exist. If it is already a cache, its model, dtype, capacity
+    and sampling must be the same; otherwise Error (QV_EFORMAT) names the difference, and the cache
+    is not changed. Any number of processes may add to one folder. A process that is killed loses
+    only the work of its current add().
 
     tokens: dtype in the cache: "bf16" or "f32".
     deepstack: whether to keep DeepStack's outputs.
-    retry_failed: whether to try clips again that failed before.
-    part_bytes, part_seconds: seal a part when it has so many bytes or is so old, also while add()
-        runs (0: 1 GiB, 300 seconds).
-    decoders: how many clips are decoded at once; 0: one for each core.
+    retry_failed: whether to retry clips that failed earlier.
+    part_bytes, part_seconds: seal a part at this size or age, even during add() (0: 1 GiB,
+        300 seconds).
+    decoders: how many clips are decoded at once; 0: one per core.
     options: as in Model.encode.
 
-    damaged: a text about each part that cannot be used.
-    failed: {key: (code, text)} of the clips that failed in an add() of this writer.
+    damaged: a message about each part that cannot be used.
+    failed: {key: (code, message)} of the clips that failed in an add() of this writer.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class CacheWriter:
         part_seconds: float = 0, decoders: int = 0, **options: Any,
     ) -> None:
         if not isinstance(model, Model):
-            raise _check.wrong("model", model, "what qwenvit.load() gives")
+            raise _check.wrong("model", model, "a Model from qwenvit.load()")
         self.model, self.folder = model, os.fsdecode(_check.path(folder, "folder"))
         self._options = options
         decoder = None
@@ -60,22 +60,22 @@ class CacheWriter:
         self.failed: dict[str, tuple[str, str]] = {}
 
     def add(self, rows: Iterable[Any], progress: Callable[[dict[str, Any]], object] | None = None) -> dict[str, int]:
-        """Encodes the rows that the cache lacks, and seals them. Once it returns, a crash loses
+        """Encodes the rows that the cache lacks, and seals them. After it has returned, a crash loses
         none of them.
 
         rows: paths, or dicts with the keys of a line of `qwenvit cache fill --list`: path, key (by
             default the path), start, end, fps, max_frames, max_pixels, offset, bytes. Instead of a
             path, a dict may have a source in memory, as in Model.encode: "bytes" (a file's bytes),
             "frames" or "image". It then needs a key, and is kept in memory until add() returns.
-        progress: a function that is given a dict, as in Model.encode, a few times per second.
+        progress: a function that is called with a dict, as in Model.encode, a few times per second.
 
-        A row whose key the cache had when it was opened is skipped, unless its path, size, time,
+        A row whose key was in the cache when it was opened is skipped, unless its path, size, time,
         options or bytes in memory have changed. A clip that fails gets a record with the reason.
 
         Returns the counts: done, tokens, failed, there, failed_before.
 
-        Raises Error before any work if a row has no path, an unknown field, or a key that another
-        row has. Raises Error if a device or a disk fails; what was done by then is sealed.
+        Raises Error before any work if a row has no path, an unknown field or the key of another row.
+        Raises Error if a device or a disk fails; the rows finished by then are sealed.
         """
         _check.function(progress, "progress")
         counts, failed = self._core.add(self._take_rows(rows), progress)
@@ -91,7 +91,7 @@ class CacheWriter:
             except Error as e:
                 raise error(e.status, f"row {place}: {e}") from None
             if one.key in seen:
-                raise error("QV_EINVAL", f"row {place}: key {one.key!r} was in row {seen[one.key]} before")
+                raise error("QV_EINVAL", f"row {place}: key {one.key!r} is already used by row {seen[one.key]}")
             seen[one.key] = place
             taken.append(one)
         return taken
@@ -99,19 +99,19 @@ class CacheWriter:
     def _take_row(self, row: Any, place: int) -> _core.CacheRow:
         row = {"path": row} if isinstance(row, (str, bytes, os.PathLike)) else row
         if not isinstance(row, dict):
-            raise error("QV_EINVAL", f"{_check.kind_of(row)}; must be a path or a dict with one")
+            raise error("QV_EINVAL", f"{_check.kind_of(row)}; must be a path or a dict with a path")
         row = {k: v for k, v in row.items() if v is not None}
         data = self._take_memory(row, place) if "path" not in row else None
         if data is None and "path" not in row:
-            raise error("QV_EINVAL", f"no path: {row}")
+            raise error("QV_EINVAL", f"path is missing: {row}")
         if isinstance(row.get("path"), (str, bytes, os.PathLike)):
             row["path"] = local_path(row["path"])
         if not isinstance(data, _core.Frames):
-            _decoder.start()  # says what is missing
+            _decoder.start()  # raises if FFmpeg is missing
         return _core.CacheRow(row, data)
 
     def _take_memory(self, row: dict[str, Any], place: int) -> Any:
-        """Takes the bytes or Frames out of a row; returns None if it has none."""
+        """Removes the bytes or Frames from a row and returns them; None if it has none."""
         kinds = [k for k in KINDS if k in row and (k != "bytes" or not isinstance(row[k], int))]
         if not kinds:
             return None
@@ -119,7 +119,7 @@ class CacheWriter:
         source = {k: row.pop(k) for k in (*kinds, "timestamps") if k in row}
         data, is_path, *_ = describe([self.model._core], {**source, **own}, place, {}, options_of(self._options))
         if is_path:
-            raise error("QV_EINVAL", f"{kinds[0]} is a path; give it as path")
+            raise error("QV_EINVAL", f"{kinds[0]} is a path; pass it as path")
         return data
 
     def close(self) -> None:

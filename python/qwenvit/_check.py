@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Checks arguments. Whatever is wrong raises an Error that says what would be right."""
+"""Checks arguments. A wrong one raises an Error whose message describes a right one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def near(name: object, names: Iterable[str]) -> str:
-    """Returns the end of a message about a name that is none of these: "; did you mean fps?", or nothing."""
+    """Returns the end of a message about an unknown name: "; did you mean fps?", or nothing."""
     close = difflib.get_close_matches(str(name), [*names], 1)
     return f"; did you mean {close[0]}?" if close else ""
 
@@ -40,7 +40,7 @@ def wrong(name: str, value: object, wanted: str) -> Error:
 
 
 def whole(value: Any, name: str, least: int = 0, most: int = MOST) -> int:
-    """Returns a number without a fraction. True and False are refused."""
+    """Returns a whole number. True and False are refused."""
     try:
         number = None if isinstance(value, bool) else index(value)
     except TypeError:
@@ -51,7 +51,7 @@ def whole(value: Any, name: str, least: int = 0, most: int = MOST) -> int:
 
 
 def real(value: Any, name: str, least: float = 0.0, most: float = 1e9) -> float:
-    """Returns a number: Python's, numpy's, or a tensor of one. A text is refused."""
+    """Returns a number: Python's, numpy's, or a tensor with one element. A string is refused."""
     try:
         number = None if isinstance(value, bool) else float(value + 0.0)
     except (TypeError, ValueError, OverflowError, RuntimeError):
@@ -66,12 +66,12 @@ def reals(values: Any, name: str) -> list[float]:
     try:
         return [real(v, name, -1e300, 1e300) for v in rows_of(values)]
     except (TypeError, Error):
-        raise wrong(name, values, "finite numbers, one for each frame") from None
+        raise wrong(name, values, "finite numbers, one per frame") from None
 
 
 def rows_of(array: Any) -> list[Any]:
-    """Returns an array's elements as lists and numbers, also for our own arrays without numpy.
-    Raises TypeError if it has no elements."""
+    """Returns an array's elements as lists and numbers, even without numpy.
+    Raises TypeError for an object without elements."""
     if hasattr(array, "tolist"):
         return array.tolist() if getattr(array, "ndim", 1) else [array.tolist()]
     try:
@@ -81,7 +81,7 @@ def rows_of(array: Any) -> list[Any]:
 
 
 def items(values: Iterable[T], name: str) -> list[T]:
-    """Returns a list of what an iterable gives."""
+    """Returns the items of an iterable as a list."""
     try:
         if not isinstance(values, (str, bytes, dict)):
             return list(values)
@@ -98,7 +98,7 @@ def flag(value: bool, name: str) -> bool:
 
 def function(value: object, name: str) -> None:
     if value is not None and not callable(value):
-        raise wrong(name, value, "a function, or None")
+        raise wrong(name, value, "a function or None")
 
 
 def one_of(value: str, name: str, choices: Sequence[str]) -> str:
@@ -108,7 +108,7 @@ def one_of(value: str, name: str, choices: Sequence[str]) -> str:
 
 
 def is_text(value: object) -> bool:
-    """Whether a text can be written as UTF-8 and is not empty."""
+    """Whether a value is a string that is not empty and can be written as UTF-8."""
     try:
         return isinstance(value, str) and "\0" not in value and bool(value.encode())
     except UnicodeEncodeError:
@@ -118,7 +118,7 @@ def is_text(value: object) -> bool:
 def text(value: str, name: str) -> str:
     if is_text(value):
         return value
-    raise wrong(name, value, "a text that is not empty, without NUL")
+    raise wrong(name, value, "a non-empty string without NUL")
 
 
 def path(value: Any, name: str) -> bytes:
@@ -128,7 +128,7 @@ def path(value: Any, name: str) -> bytes:
     except (TypeError, UnicodeEncodeError):
         given = b""
     if not given or b"\0" in given:
-        raise wrong(name, value, "a path, without NUL")
+        raise wrong(name, value, "a path without NUL")
     return given
 
 
@@ -138,7 +138,7 @@ def optional_path(value: Any, name: str) -> bytes:
 
 
 def utf8(value: object) -> str:
-    """Returns any value as a text, in which bytes that are not UTF-8 are escaped by backslashes."""
+    """Returns any value as a string; bytes that are not UTF-8 are escaped with backslashes."""
     try:
         return str(value).encode(errors="backslashreplace").decode()
     except ValueError:

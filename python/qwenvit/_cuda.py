@@ -14,7 +14,7 @@ OLDEST_CUDNN = 91500
 
 
 def _needed() -> dict[str, str]:
-    """Maps a soname to the package on PyPI that has it; empty if this was built without CUDA."""
+    """Maps each soname to the PyPI package that contains it; empty in a build without CUDA."""
     major = _core.cuda_major
     if not major:
         return {}
@@ -22,8 +22,8 @@ def _needed() -> dict[str, str]:
 
 
 def _places() -> list[str]:
-    """Returns the folders of packages that Python sees. The working folder, which Python puts in
-    front for -c and -m, is not among them unless this package lies there: it may be anybody's, and
+    """Returns the folders in which Python finds packages. The working folder, which Python puts first
+    for -c and -m, is left out unless this package lies there: it may belong to anybody, and the
     libraries in it are code."""
     own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     try:
@@ -34,7 +34,7 @@ def _places() -> list[str]:
 
 
 def folders() -> list[str]:
-    """Returns the folders in which NVIDIA's wheels have libraries that we need."""
+    """Returns the folders of NVIDIA's wheels that contain needed libraries."""
     found = []
     for soname in _needed():
         for path in _places():
@@ -44,8 +44,8 @@ def folders() -> list[str]:
 
 
 def _open(soname: str, places: list[str]) -> ctypes.CDLL | str:
-    """Loads a library: one that the process already has, else from the folders, else as the system
-    finds it. Returns its handle, or words."""
+    """Loads a library: the one already in the process, otherwise from the folders, otherwise from the
+    system. Returns its handle, or the error message."""
     try:
         return ctypes.CDLL(soname, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError:
@@ -71,10 +71,10 @@ def _where(soname: str) -> str:
 
 def prepare() -> str:
     """Loads the libraries that libqwenvit_cuda.so is linked with, so that the loader then finds
-    them by name. It takes those already in the process (torch's), else those in NVIDIA's wheels, so
-    that torch, if imported later, gets its own, else the system's. Returns a text about each that
-    is missing or too old. The text is "" if all is well, and also if there is no driver, since the
-    core reports that."""
+    them by name. It prefers those already in the process (torch's), then those in NVIDIA's wheels
+    (so that torch, if imported later, gets its own), then the system's. Returns a message about each
+    library that is missing or too old; "" if all is well, and also without a driver, since the core
+    reports that."""
     words, needed = [], _needed()
     if not needed or isinstance(_open("libcuda.so.1", []), str):
         return ""
@@ -91,4 +91,4 @@ def prepare() -> str:
                     f"cuDNN is {version // 10000}.{version // 100 % 100}.{version % 100} in {_where(soname)}; "
                     f"9.15 or newer is needed ({package} on PyPI)"
                 )
-    return f"{'; '.join(words)}. pip install 'qwenvit[cuda]' has both" if words else ""
+    return f"{'; '.join(words)}. pip install 'qwenvit[cuda]' installs both" if words else ""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The decoder; each process has one. It alone is linked with FFmpeg, whose libraries are the
-system's: the wheel has a folder with one for each major of FFmpeg that it was built for."""
+"""Finds and starts the process's decoder program. Only this program is linked with FFmpeg, which belongs
+to the system: the wheel contains a decoder for each major version of FFmpeg that it was built for."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from ._error import Error, error
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 HELP = (
-    "clips and images in files are decoded by FFmpeg's libraries, which are not here: install them "
-    "(apt-get install ffmpeg, dnf install ffmpeg-libs, conda install ffmpeg), or give frames as arrays"
+    "decoding clips and images from files needs FFmpeg's libraries, which were not found: install them "
+    "(apt-get install ffmpeg, dnf install ffmpeg-libs, conda install ffmpeg), or pass frames as arrays"
 )
 KILLED = "killed by signal"
-DIES = "clips and images in files are decoded by qwenvit-decoder, which was killed when it was started"
+DIES = "qwenvit-decoder, which decodes clips and images from files, was killed at its start"
 
 _lock = threading.Lock()
-# a fork copies the lock, perhaps held by a thread that is not in the new process
+# a fork copies the lock, perhaps while a thread holds it that the new process lacks
 os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-defined]
-_started: dict[int, _core.Decoder] = {}  # one decoder for each process; a fork starts its own
+_started: dict[int, _core.Decoder] = {}  # one decoder per process; a forked process starts a new one
 
 
 def _environments_libraries() -> str | None:
-    """Returns the folder of conda's libraries, in which the loader does not look by itself. None
+    """Returns the folder of conda's libraries, which the loader does not search by default; None
     outside conda."""
     return os.path.join(sys.prefix, "lib") if os.path.isdir(os.path.join(sys.prefix, "conda-meta")) else None
 
 
 @contextlib.contextmanager
 def searching(*folders: str) -> Iterator[None]:
-    """Lets programs that are started meanwhile look for libraries in conda's folder too."""
+    """Programs started in this context search for libraries in conda's folder too."""
     name = "LD_LIBRARY_PATH"
     before, more = os.environ.get(name), [f for f in (*folders, _environments_libraries()) if f]
     if more:
@@ -53,7 +53,7 @@ def searching(*folders: str) -> Iterator[None]:
 
 
 def _missing(program: str) -> str | None:
-    """Returns why a program of ours does not start, in its loader's words. None if it starts."""
+    """Returns the loader's message if one of our programs does not start; None if it starts."""
     try:
         with searching():
             done = subprocess.run(
@@ -67,11 +67,11 @@ def _missing(program: str) -> str | None:
         perhaps = ", perhaps because memory ran out" if done.returncode == -signal.SIGKILL else ""
         return f"{KILLED} {-done.returncode} ({signal.strsignal(-done.returncode)}){perhaps}"
     words = done.stderr.decode(errors="replace").strip()
-    return words or f"{program} ended with {done.returncode}"
+    return words or f"{program} exited with code {done.returncode}"
 
 
 def _majors() -> list[str]:
-    """Returns the folders, the newest FFmpeg first."""
+    """Returns the decoders' folders, newest FFmpeg first."""
     majors = [int(m[1]) for m in map(re.compile(r"ffmpeg-(\d+)").fullmatch, os.listdir(FOLDER)) if m]
     return [os.path.join(FOLDER, f"ffmpeg-{major}") for major in sorted(majors, reverse=True)]
 
@@ -87,7 +87,7 @@ def find() -> str:
         if why is None:
             return program
         words.append(f"{os.path.basename(folder)}: {why}")
-    was_killed = any(KILLED in w for w in words)  # so FFmpeg's libraries may be here
+    was_killed = any(KILLED in w for w in words)  # then FFmpeg's libraries may be present
     raise error(
         "QV_EBACKEND",
         f"{DIES if was_killed else HELP} ({'; '.join(words) or 'no decoder was built'})",
@@ -95,7 +95,7 @@ def find() -> str:
 
 
 def find_any() -> str:
-    """Returns the path of a decoder. Where none works, clips fail, and say why."""
+    """Returns the path of a decoder. If none works, clips fail with a message that says why."""
     try:
         return find()
     except Error:
@@ -103,7 +103,7 @@ def find_any() -> str:
 
 
 def start() -> _core.Decoder:
-    """Returns the decoder of this process."""
+    """Returns this process's decoder."""
     with _lock:
         if os.getpid() not in _started:
             program = find()

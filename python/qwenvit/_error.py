@@ -3,10 +3,10 @@
 
 
 class Error(Exception):
-    """What failed: the argument, the value found, and what would be right.
+    """An error whose message names the argument, the value found, and what would be right.
 
     status: a name such as "QV_EINVAL" (see qwenvit.h).
-    key, index: of encode(), which source, and its place among the sources.
+    key, index: in encode(), the key of the source and its place among the sources.
     """
 
     __module__ = "qwenvit"
@@ -16,19 +16,19 @@ class Error(Exception):
 
 
 class InputError(Error, ValueError):
-    """An argument, a file or a clip that cannot be used."""
+    """An argument, file or clip cannot be used."""
 
     __module__ = "qwenvit"
 
 
 class FileError(Error, OSError):
-    """A file that cannot be read or written."""
+    """A file cannot be read or written."""
 
     __module__ = "qwenvit"
 
 
 class OutOfMemoryError(Error, MemoryError):
-    """No memory, of the host or a device."""
+    """The host or a device is out of memory."""
 
     __module__ = "qwenvit"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Files that appear whole or not at all, and the header of a safetensors file."""
+"""Writes files that appear whole or not at all, and the header of a safetensors file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DTYPES = {"bf16": ("BF16", 2), "f16": ("F16", 2), "f32": ("F32", 4)}  # safetens
 
 @contextlib.contextmanager
 def whole(path: str) -> Iterator[BinaryIO]:
-    """Gives a file that gets its name once all that was written to it is on the disk."""
+    """Yields a file that gets its name once everything written to it is on the disk."""
     unfinished = f"{path}.{os.getpid()}-{os.urandom(8).hex()}"
     try:
         with open(unfinished, "wb") as f:

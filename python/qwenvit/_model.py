@@ -37,7 +37,7 @@ MOST_THREADS = 1024
 
 
 def _user_cache(name: str) -> str:
-    """Returns the folder that the command uses as well; "" without a home folder."""
+    """Returns the cache folder that the command uses too; "" if there is no home folder."""
     cache, home = os.environ.get("XDG_CACHE_HOME", ""), os.environ.get("HOME", "")
     folder = cache if cache.startswith("/") else os.path.join(home, ".cache") if home.startswith("/") else ""
     return folder and os.path.join(folder, "qwenvit", name)
@@ -57,28 +57,28 @@ def load(
 ) -> Model:
     """Loads the vision tower of a checkpoint onto a device, and returns a Model.
 
-    path: a Hugging Face checkpoint folder; or a GGUF file (mmproj) as llama.cpp's converter makes
-        it, or a folder with one and without safetensors.
+    path: a Hugging Face checkpoint folder; or a GGUF file (mmproj) made by llama.cpp's converter,
+        or a folder that contains one and no safetensors.
     backend: "auto", "cuda", "metal", "cpu" or "ref" (plain C, slow).
-    dtype: "f32", "bf16", or None for the one that suits the device.
-    device: an index; or "cpu", "cuda", "cuda:1" and so on, or a torch.device, which also say the
-        backend.
+    dtype: "f32", "bf16", or None for the better one on the device.
+    device: an index; or "cpu", "cuda", "cuda:1" and so on, or a torch.device; all but an index
+        select the backend too.
     threads: CPU threads; 0 for every core.
-    stream: a CUDA stream, as an integer or torch's, on which all work is enqueued. With one,
-        forward() of a CUDA tensor enqueues and returns. It works in the order of torch's current
-        stream: if that is another than this one, events order the two. Without a stream it waits
-        until the work is done. For torch's default stream a new one is made.
-    kernel_folder: a folder in which kernels that cuDNN compiled are kept for the next process; None
+    stream: the CUDA stream on which all work is enqueued, as an integer or a torch stream. With a
+        stream, forward() of a CUDA tensor enqueues its work and returns. The work follows torch's
+        current stream; if the two streams differ, events order them. Without a stream, forward()
+        waits until the work is done. torch's default stream is replaced by a new one.
+    kernel_folder: the folder that keeps the kernels compiled by cuDNN for the next process; None
         for the user's cache folder, which the command uses too; "" for none.
-    image_mean, image_std: three numbers each, for images and clips, in place of the checkpoint's.
+    image_mean, image_std: three numbers each, for images and clips, to replace the checkpoint's.
 
-    The model's info["note"] says what a GGUF file leaves open, and where that was taken from. A
-    GGUF file with means that its family does not have gives a UserWarning, unless image_mean and
-    image_std are given. So does a folder that lacks preprocessor files: images and clips then have
-    the sizes and means that info["model_warning"] names, and transformers refuses the folder.
+    The model's info["note"] lists what a GGUF file leaves open, and the source of each value. A GGUF
+    file whose means differ from its family's causes a UserWarning, unless image_mean and image_std
+    are set. So does a folder without preprocessor files: images and clips then use the sizes and
+    means in info["model_warning"], and transformers refuses the folder.
 
     Raises Error if the folder or the device does not exist, or the family is unknown; also for
-    several CPU threads in a process that was forked from one which had several.
+    several CPU threads in a process forked from one that had several.
     """
     folder = _check.path(path, "path")
     place, index = _place(_check.text(backend, "backend"), device)
@@ -144,20 +144,20 @@ _with_threads: set[int] = set()
 
 
 def _refuse_lost_threads(backend: str, threads: int) -> None:
-    """Refuses several threads in a forked process. OpenMP's threads are not copied by a fork, and
-    it would wait for them for ever."""
+    """Refuses several threads in a forked process: a fork does not copy OpenMP's threads, and OpenMP
+    would wait for them for ever."""
     if backend in ("auto", "cpu") and threads != 1 and _with_threads and os.getpid() not in _with_threads:
         raise error(
             "QV_ESTATE",
-            "this process was forked from one that computed on several CPU threads, which a fork does not "
-            'copy: load with threads=1, or start workers by "spawn"',
+            "this process was forked from one that computed on several CPU threads, and a fork does not copy "
+            'threads: load with threads=1, or start workers with "spawn"',
         )
 
 
 def devices() -> list[dict[str, Any]]:
-    """Returns what load() could run on. There is a dict for each device, with backend, index,
-    device (its name, with library versions), dtype (what dtype=None means there), dtype_reason and
-    warning; and for each backend that is not available a dict with backend and error, a text."""
+    """Returns the devices that load() can use. Each device is a dict with backend, index, device (its
+    name and library versions), dtype (the meaning of dtype=None there), dtype_reason and warning.
+    Each unavailable backend is a dict with backend and error, a message."""
     found: list[dict[str, Any]] = []
     for backend in BACKENDS:
         words = _lacking(backend)
@@ -173,7 +173,7 @@ def devices() -> list[dict[str, Any]]:
 
 
 def _lacking(backend: str) -> str:
-    """Returns a text about NVIDIA libraries that the backend needs and that are missing."""
+    """Returns a message about missing NVIDIA libraries that the backend needs, or ""."""
     if backend not in ("auto", "cuda"):
         return ""
     from . import _cuda  # loads the libraries that are there
@@ -182,18 +182,18 @@ def _lacking(backend: str) -> str:
 
 
 class Model:
-    """A vision tower on a device, made by load(). encode() takes files and frames, forward() takes
+    """A vision tower on a device, made by load(). encode() accepts files and frames; forward() accepts
     patches.
 
-    Any threads may call it at once. The first call opens a job, which stays open, and in which the
-    sources of all calls are decoded side by side and packed into the same chunks; forward() and
-    encode() of one source take turns with these. In a forked process every call raises Error. Used
-    as a context manager, it is closed at the end.
+    Any threads may call it at once. The first call opens a job, which stays open. It decodes the
+    sources of all calls in parallel and packs them into the same chunks; forward() and encode() of
+    one source take turns with these chunks. In a forked process every call raises Error. A Model
+    used as a context manager is closed at the end.
     """
 
     def __init__(self, core: _core.Model, stream: int = 0) -> None:
         if not isinstance(core, _core.Model):
-            raise error("QV_EINVAL", "qwenvit.load(path) makes a Model")
+            raise error("QV_EINVAL", "create a Model with qwenvit.load(path)")
         self._core, self._jobs = core, _stream.Jobs(core)
         self._stream = stream
         self.info: dict[str, Any] = core.info()
@@ -203,8 +203,8 @@ class Model:
         return f"<qwenvit.Model {i['model_type']}, {i['dtype']} on {i['backend']}: {i['device']}>"
 
     def close(self) -> None:
-        """Frees the device's memory, as soon as no call, generator or encoder works with it. Later
-        calls raise Error."""
+        """Frees the device's memory as soon as no call, generator or encoder uses it. Later calls
+        raise Error."""
         self._core.close()
         self._jobs.close()
 
@@ -219,16 +219,16 @@ class Model:
     def forward(self, pixel_values: Any, grid_thw: Any, dtype: Dtype = "f32", *, hidden_states: bool = False) -> Outputs:
         """Computes tokens from patches.
 
-        pixel_values: [patches, row_dim], contiguous, as transformers' processors make them: float32
+        pixel_values: [patches, row_dim], contiguous, as transformers' processors return them: float32
             or bfloat16 (in numpy: ml_dtypes.bfloat16, or uint16 with its bits), from numpy, torch
-            or anything with DLPack. On a CUDA model they may be in the device's memory.
+            or anything with DLPack. For a CUDA model they may be in the device's memory.
         grid_thw: [items, 3].
-        dtype: of the tokens, "f32" or "bf16".
-        hidden_states: whether the result has the last block's rows too (see Tokens).
+        dtype: the tokens' dtype, "f32" or "bf16".
+        hidden_states: whether to return the last block's rows too (see Tokens).
 
-        The result has `tokens`, `deepstack` and `hidden_states` (or None): of a torch tensor as tensors on
-        the same device; of all else as arrays on the host, in an object of Tokens. Ctrl-C ends it after
-        the chunk that is being computed.
+        Returns an object with `tokens`, `deepstack` and `hidden_states` (or None). For a torch tensor they
+        are tensors on the same device; otherwise the object is Tokens, with arrays on the host. Ctrl-C
+        ends the call after the current chunk.
         """
         hidden = _check.flag(hidden_states, "hidden_states")
         if is_torch(pixel_values):
@@ -249,9 +249,9 @@ class Model:
         return result
 
     def _encode_torch(self, x: Any, grid_thw: Any, dtype: str, hidden: bool, torch: Any) -> tuple[Any, Any | None]:
-        """Returns [1 + deepstack, n, out_hidden], and the hidden states or None. Any function of torch
-        takes as long as a kernel while its code is in no cache. So few are called before the core
-        is, and memory is allocated while the device works."""
+        """Returns [1 + deepstack, n, out_hidden], and the hidden states or None. A call into torch
+        takes as long as a kernel while its code is not cached, so few calls precede the core's, and
+        memory is allocated while the device works."""
         outs: list[Any] = []
         between = self._between(x, torch)
         if between:
@@ -263,15 +263,15 @@ class Model:
                 shapes.append((x.shape[0], self.info["hidden"]))
             for shape in shapes:
                 outs.append(x.new_empty(shape, dtype=torch.bfloat16 if dtype == "bf16" else torch.float32))
-                if between:  # another thread's work on the caller's stream may have used this memory until now
+                if between:  # another thread's work on the caller's stream may still be using this memory
                     self._follow(outs[-1], *between)
             return outs[0].data_ptr(), outs[1].data_ptr() if hidden else 0
 
         grid = [v for row in integers(grid_thw, "grid_thw") for v in row]
         try:
             shared = torch.utils.dlpack.to_dlpack(x)
-        except Exception as e:  # of a sparse one, for example
-            raise error("QV_EINVAL", f"pixel_values: a tensor that cannot be shared: {e}") from None
+        except Exception as e:  # for a sparse tensor, for example
+            raise error("QV_EINVAL", f"pixel_values: cannot share this tensor: {e}") from None
         try:
             self._core.forward_at(shared, grid, allocate, dtype, hidden)
         finally:
@@ -280,8 +280,8 @@ class Model:
         return outs[0], outs[1] if hidden else None
 
     def _between(self, x: Any, torch: Any) -> tuple[Any, Any] | None:
-        """Returns (the model's stream, the caller's, which holds the work that makes x), if those
-        differ. A model that was loaded without a stream has several of its own, which is None here."""
+        """Returns (the model's stream, the caller's stream, whose work makes x) if the two differ. The
+        former is None for a model that was loaded without a stream: it uses several."""
         if not x.is_cuda or self._stream and self._stream == current_stream(torch, x.get_device()):
             return None
         own = torch.cuda.ExternalStream(self._stream, x.device) if self._stream else None
@@ -289,12 +289,12 @@ class Model:
 
     @staticmethod
     def _follow(tensor: Any, own: Any, caller: Any) -> None:
-        """Orders the model's next work behind the caller's stream, on which the tensor's memory was
-        used until now: by an event, so the host does not wait. A model without a stream waits for
-        its work, and so the host waits here too.
+        """Orders the model's next work after the caller's stream, which has used the tensor's memory
+        until now. An event does so without blocking the host. A model without a stream waits for
+        its work anyway, so then the host waits here.
 
-        Whoever gets the memory next gets it on the caller's stream, which follows the model's at the
-        end. An exception may come between the work and that end, so torch records the use."""
+        The next owner of the memory gets it on the caller's stream, which waits for the model's
+        stream at the end. An exception may prevent that wait, so torch records the use."""
         if own:
             own.wait_stream(caller)
             tensor.record_stream(own)
@@ -335,36 +335,36 @@ class Model:
           without the first axis it is an image. 4 channels are RGBA, whose alpha is dropped; 1
           channel is gray. An array on the model's NVIDIA GPU is resized there;
         - a PIL image;
-        - a dict with "path", "bytes", "frames" or "image", and, if wanted, "key" (a text that is
-          not empty) and options of its own; or an entry of a chat's content, {"type": "video",
+        - a dict with "path", "bytes", "frames" or "image", and optionally "key" (a non-empty string)
+          and options for this source; or an entry of a chat's content, {"type": "video",
           "video": ..} or {"type": "image_url", "image_url": {"url": ..}}. A message, or a list of
           messages, stands for the images and clips in it, in their order.
         frames: instead of source, one clip as a list of arrays, PIL images, or images' paths or bytes,
             or as one array. In an iterable, such a list is a clip too, whereas a flat list is many
-            images. Frames count as sampled already: all are taken, and resized as the model's
-            processor does. Their seconds come from fps (of files: 1 unless given) or timestamps, or
-            from frames_indices, their places in a clip of total_num_frames frames at fps.
-        dtype: of the tokens, "f32" or "bf16".
-        progress: True for a line on the terminal, or a function that is given a dict. Its "limit" names
-            the stage that the others wait for: "decode", "device", "sink" (whoever takes the results),
-            or "input", the iterable that gives the sources.
-        errors: "raise" stops at a source that fails; "yield" gives its Error in its place, with
-            .key and .index, and goes on.
-        ordered: whether many come in the order of the sources; if False, they come as they are
-            done.
-        decoders: how many clips are decoded at once; 0: one for each core.
-        hidden_states: whether results have the last block's rows too (see Tokens).
+            images. Frames are not sampled again: all are used, resized as by the model's processor.
+            Their seconds come from fps (for files: 1 by default) or timestamps, or from
+            frames_indices, their places in a clip of total_num_frames frames at fps.
+        dtype: the tokens' dtype, "f32" or "bf16".
+        progress: True for a line on the terminal, or a function that is called with a dict. Its "limit"
+            names the stage that the other stages wait for: "decode", "device", "sink" (the reader of the
+            results) or "input" (the iterable of sources).
+        errors: "raise" stops at a source that fails; "yield" yields its Error in its place, with
+            .key and .index, and continues.
+        ordered: whether the results of many sources come in the order of the sources; if False,
+            they come as they are finished.
+        decoders: how many clips are decoded at once; 0: one per core.
+        hidden_states: whether to return the last block's rows too (see Tokens).
         options: start and end, in seconds, to cut a clip; fps, num_frames, min_frames, max_frames,
             min_pixels, max_pixels, total_pixels; like ("transformers" or "qwen-vl-utils");
             first_frame (True: the first frame of an animation or clip, as an image); decode ("cpu",
-            or "gpu" for the decoders of the NVIDIA GPU of number gpu; "auto", the default: of many
-            clips for a CUDA model both); threads, decode_seconds, decode_memory; max_seconds (a clip that
-            lasts longer fails), max_source_pixels (a file with larger frames fails), usual_codecs (True: a file
+            or "gpu" for the decoders of NVIDIA GPU number gpu; "auto", the default: both, for many
+            clips and a CUDA model); threads, decode_seconds, decode_memory; max_seconds (a longer
+            clip fails), max_source_pixels (a file with larger frames fails), usual_codecs (True: a file
             with a rare codec fails); offset and length (the clip is these bytes of its file).
 
-        Many sources are decoded side by side and packed into full chunks. Each result has the index
-        of its source, and its key, which is by default its path, else its index. At most 1 GiB of
-        sources and results, and 64 MiB for each decoder, wait to be taken, besides what is under way.
+        Many sources are decoded in parallel and packed into full chunks. Each result has its source's
+        index and key; the key is by default the path, otherwise the index. Besides the work under way,
+        at most 1 GiB of sources and results and 64 MiB per decoder wait to be read.
         """
         source = media.media_of(_given(source, frames))
         one = _sources.is_one(source)
@@ -378,7 +378,7 @@ class Model:
         )
         asked = media.options_of({**options})
         if not one and (odd := [k for k in media.TIMES_OF_FRAMES if k in asked]):
-            raise error("QV_EINVAL", f"{odd[0]} belong to one clip: put them into its dict, beside frames")
+            raise error("QV_EINVAL", f"option {odd[0]} describes one clip: put it into the clip's dict, next to frames")
         results = _stream.results(self._jobs, self.info["model_type"], [source] if one else source, how, asked, one)
         if not one:
             return results
@@ -386,8 +386,8 @@ class Model:
         return result
 
     def preprocess(self, source: One | None = None, *, frames: Clip | None = None, **options: Unpack[ClipOptions]) -> Pixels:
-        """Returns (pixel_values, grid_thw) of one clip or image, as transformers' processors make
-        them and as forward() takes them: float32 [patches, row_dim] and int64 [1, 3].
+        """Returns (pixel_values, grid_thw) of one clip or image, as transformers' processors return
+        them and forward() accepts them: float32 [patches, row_dim] and int64 [1, 3].
 
         source, frames, options: as in encode().
 
@@ -396,7 +396,7 @@ class Model:
         """
         source = media.media_of(_given(source, frames))
         if not _sources.is_one(source):
-            raise error("QV_EINVAL", "preprocess() takes one source; call it for each")
+            raise error("QV_EINVAL", "preprocess() accepts one source; call it once per source")
         key = _sources.key_of(source, 0)
         data, is_path, asked, decoder = _sources.describe([self._core], source, 0, media.options_of({**options}))
         return Pixels._of(_core.preprocess(self._core, decoder, key, data, is_path, asked))
@@ -404,7 +404,7 @@ class Model:
 
 def _given(source: Any, frames: Any) -> Any:
     if (source is None) == (frames is None):
-        raise error("QV_EINVAL", "give a source, or frames=")
+        raise error("QV_EINVAL", "pass either a source or frames=")
     if frames is not None:
         return {"frames": frames}
     if not _sources.is_one(source) and not hasattr(type(source), "__iter__") and not hasattr(source, "__getitem__"):
@@ -413,7 +413,7 @@ def _given(source: Any, frames: Any) -> Any:
 
 
 def _length(sources: Any) -> int | None:
-    """Returns how many sources there are, if that is known."""
+    """Returns the number of sources, or None if it is unknown."""
     try:
         return len(sources)
     except TypeError:

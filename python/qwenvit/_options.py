@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The options of clips, as types. A test holds their names to those that the binding takes."""
+"""The options of clips, as types. A test compares their names with those that the binding accepts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Runs our tower inside a loaded transformers model."""
+"""Runs qwenvit's tower inside a loaded transformers model."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ M = TypeVar("M")
 def patch(
     model: M, *, backend: Literal["auto", "cuda", "metal", "cpu", "ref"] | None = None, threads: int = 0, folder: Path | None = None
 ) -> M:
-    """Runs the vision tower of a loaded transformers model (4.57, 5.x) by qwenvit, until
+    """Lets qwenvit run the vision tower of a loaded transformers model (4.57, 5.x), until
     unpatch(model).
 
     model: the whole model, or its tower.
-    backend: None for the backend of the device that the tower is on.
+    backend: None for the backend of the tower's device.
     threads: CPU threads; 0 for every core.
-    folder: where a file of the tower's size may be written; None for the system's folder of
+    folder: where a file of the tower's size may be written; None for the system's folder for
         temporary files.
 
     The file holds the weights until unpatch(), so that they are not in memory twice: torch's copy
-    is released, and the tower's parameters are empty and want no gradient. state_dict(), and what
-    uses it (save_pretrained, torch.save of a state_dict), reads the weights from the file. Copies
-    of the model itself (copy.deepcopy, pickle, torch.save) raise Error.
+    is released, and the tower's parameters are empty and require no gradient. state_dict() and its
+    users (save_pretrained, torch.save of a state_dict) read the weights from the file. Copying the
+    model itself (copy.deepcopy, pickle, torch.save) raises Error.
 
-    A bf16 tower computes in float32 on a CPU that does not multiply bf16, with a warning.
-    Outputs have the tower's dtype and transformers' own classes, with last_hidden_state too, except
-    GLM's.
+    On a CPU that cannot multiply bf16, a bf16 tower computes in float32, with a warning.
+    Outputs have the tower's dtype and transformers' own classes, and include last_hidden_state,
+    except GLM's.
 
-    Raises Error, before anything is changed, if weights are quantised, offloaded, sharded, of
-    another dtype than float32 and bfloat16, or have adapters or hooks, and if the model is in
-    training. Later calls that ask for hidden states, attentions or gradients raise Error too.
+    Raises Error, before anything is changed, if weights are quantised, offloaded, sharded, neither
+    float32 nor bfloat16, or have adapters or hooks, and if the model is in training mode. Later
+    calls that request hidden states, attentions or gradients raise Error too.
     """
     tower = find_tower(model)
     if hasattr(tower, "_qwenvit"):
-        raise error("QV_ESTATE", "this model is patched already")
+        raise error("QV_ESTATE", "this model is already patched")
     state = _Patch(tower, os.fsdecode(optional_path(folder, "folder")) or None)
     try:
         state.save()
@@ -54,11 +54,11 @@ def patch(
     except BaseException as e:
         state.restore()
         if isinstance(e, OSError) and not isinstance(e, Error):
-            raise error("QV_EIO", f"the tower's weights cannot be written: {e}") from None
+            raise error("QV_EIO", f"cannot write the tower's weights: {e}") from None
         raise
     tower._qwenvit = state
     tower.forward = state.forward
-    tower.extra_repr = state.describe  # repr() of the tower, and of a model around it, shows it
+    tower.extra_repr = state.describe  # shown in repr() of the tower and of a model around it
     state.watch()
     return model
 
@@ -69,12 +69,12 @@ def is_patched(model: Any) -> bool:
 
 
 def unpatch(model: M) -> M:
-    """Gives the tower its own weights and code back, with the same bits."""
+    """Restores the tower's own code and weights, bit for bit."""
     tower = find_tower(model)
     if not hasattr(tower, "_qwenvit"):
         raise error("QV_ESTATE", "this model is not patched")
     state = tower._qwenvit
-    state.model.close()  # an interrupt here, or memory that is missing below, leaves the tower patched
+    state.model.close()  # an interrupt here, or a lack of memory below, leaves the tower patched
     state.restore()
     state.unwatch()
     del tower.forward, tower.extra_repr, tower._qwenvit
@@ -123,7 +123,7 @@ class _Patch:
     # ---- weights: torch's memory -> a checkpoint's folder -> ours ------------------------------------
 
     def save(self) -> None:
-        """Writes a checkpoint of the tower, tensor by tensor, and releases each after it was
+        """Writes a checkpoint of the tower, tensor by tensor, and releases each tensor once it is
         written."""
         import torch
 
@@ -164,7 +164,7 @@ class _Patch:
         self.model = load(
             self.folder.name,
             place,
-            None if place == "cpu" and asked == "bf16" else asked,  # f32 where a CPU has no bf16
+            None if place == "cpu" and asked == "bf16" else asked,  # f32 on a CPU without bf16
             self.device.index or 0 if cuda else 0,
             threads=threads,
             stream=torch.cuda.current_stream(self.device) if cuda else None,
@@ -172,19 +172,19 @@ class _Patch:
         if self.model.info["n_parameters"] != self.n_values:
             raise error(
                 "QV_EUNSUPPORTED",
-                f"the tower has {self.n_values} parameters, and its family "
-                f"{self.model.info['n_parameters']}: adapters or other additions are not supported",
+                f"the tower has {self.n_values} parameters, but its family has "
+                f"{self.model.info['n_parameters']}: adapters and other additions are not supported",
             )
         if self.model.info["dtype"] != asked:
             warnings.warn(
-                f"the tower is {asked}, which this CPU does not multiply: it computes in "
-                f"{self.model.info['dtype']}, and its outputs are {asked}",
+                f"this CPU cannot multiply {asked}: the tower computes in {self.model.info['dtype']}, "
+                f"and its outputs are {asked}",
                 stacklevel=4,
             )
         self.folder.cleanup()  # the open file stays, without a name
 
     def _read(self, name: str) -> Any:
-        """Returns a parameter's weights on its device. The file's own position is not moved, as
+        """Returns a parameter's weights on its device. The file position does not move, because
         threads and forked processes share it."""
         import torch
 
@@ -194,7 +194,7 @@ class _Patch:
         while done < size:
             n = os.preadv(self.file.fileno(), [to[done:]], self.begin + at + done)
             if not n:
-                raise error("QV_EIO", f"{name}: its weights cannot be read back")
+                raise error("QV_EIO", f"{name}: cannot read its weights back")
             done += n
         return raw.view(self.dtype).reshape(shape).to(self.parameters[name].device)
 
@@ -211,10 +211,10 @@ class _Patch:
         if hasattr(self.folder, "cleanup"):
             self.folder.cleanup()
 
-    # ---- who asks for weights meanwhile --------------------------------------------------------------
+    # ---- reading weights while patched --------------------------------------------------------------
 
     def watch(self) -> None:
-        """Lets state_dict() of the tower, its parts and what contains it return the weights."""
+        """Makes state_dict() of the tower, its parts and its parents return the weights."""
         self.names = {id(p): name for name, p in self.parameters.items()}
         self.hooks = [m._register_state_dict_hook(self.fill) for _, m in self.tower.named_modules()]
 
@@ -223,7 +223,7 @@ class _Patch:
             hook.remove()
 
     def fill(self, module: Any, state: Any, prefix: str, metadata: Any) -> None:
-        """A hook of torch: fills in a module's own parameters, which are empty in `state`."""
+        """A torch hook that fills in a module's own parameters, which are empty in `state`."""
         for name, p in module._parameters.items():
             if id(p) in self.names and not p.numel() and prefix + name in state:
                 state[prefix + name] = self._read(self.names[id(p)])
@@ -231,8 +231,8 @@ class _Patch:
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise error(
             "QV_EUNSUPPORTED",
-            "a patched model can be neither copied nor pickled, for its tower runs by qwenvit; call "
-            "qwenvit.unpatch(model) before, or save its state_dict()",
+            "a patched model can be neither copied nor pickled, because qwenvit runs its tower; call "
+            "qwenvit.unpatch(model) first, or save its state_dict()",
         )
 
     # ---- the forward pass ----------------------------------------------------------------------------
@@ -240,22 +240,22 @@ class _Patch:
     def _refuse_call(self, kwargs: dict[str, Any]) -> None:
         first = next(iter(self.parameters.values()))
         if self.tower.training:
-            raise error("QV_EUNSUPPORTED", "training through a patched tower; unpatch() the model first")
+            raise error("QV_EUNSUPPORTED", "a patched tower cannot be trained; unpatch() the model first")
         if first.numel() or first.device != self.device or first.dtype != self.dtype:
             raise error(
                 "QV_ESTATE",
                 f"the tower's parameters were changed or moved since patch() ({first.device}, "
-                f"{first.dtype}); unpatch() before, and patch() after",
+                f"{first.dtype}); call unpatch() before such a change and patch() after it",
             )
         config = self.tower.config
         for name in ("output_hidden_states", "output_attentions"):
             if kwargs.get(name) or name not in kwargs and getattr(config, name, False):
                 raise error("QV_EUNSUPPORTED", f"{name}: a patched tower does not keep them")
         if kwargs.get("return_dict") is False:
-            raise error("QV_EUNSUPPORTED", "return_dict=False: a patched tower gives objects")
+            raise error("QV_EUNSUPPORTED", "return_dict=False: a patched tower returns objects")
         for name, value in kwargs.items():
             if hasattr(value, "shape"):
-                raise error("QV_EUNSUPPORTED", f"{name}: a patched tower takes pixels and grid_thw alone")
+                raise error("QV_EUNSUPPORTED", f"{name}: a patched tower accepts only pixels and grid_thw")
 
     def forward(self, hidden_states: Any, grid_thw: Any, **kwargs: Any) -> Any:
         self._refuse_call(kwargs)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The text that belongs to vision tokens: what a processor puts into a chat in place of a clip or
-an image."""
+"""The text around vision tokens: what a processor inserts into a chat in place of a clip or an
+image."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ START, END = "<|vision_start|>", "<|vision_end|>"
 def family_of(result: Any, model_type: str | None = None) -> str:
     name = result.model_type if model_type is None else model_type
     if not isinstance(name, str) or name not in FAMILIES:
-        words = f"model_type is {_check.shown(name)}; prompts are known of {', '.join(FAMILIES)}"
+        words = f"model_type is {_check.shown(name)}; must be one of {', '.join(FAMILIES)}"
         raise wrong(result, words, "QV_EUNSUPPORTED")
     return name
 
@@ -30,27 +30,27 @@ def prompt(
     timestamps: Any = None,
     model_type: str | None = None,
 ) -> str:
-    """Returns a chat's text around vision tokens, as transformers' processors of Qwen2-VL,
+    """Returns a chat's text around vision tokens, as transformers' processors for Qwen2-VL,
     Qwen2.5-VL, Qwen3-VL, Qwen3.5 and Qwen4-exp make it.
 
     results: Tokens or a Cache's Entry, or several of them.
-    text: what a chat template gives, with one `<|image_pad|>` or `<|video_pad|>` for each image and
-        clip of the results, which take these places in order. None: the text of the results alone,
+    text: the output of a chat template, with one `<|image_pad|>` or `<|video_pad|>` for each image
+        and clip of the results, which replace them in order. None: the text of the results alone,
         each between `<|vision_start|>` and `<|vision_end|>`.
     outer: a Qwen3 clip has `<t seconds>` and these two markers around each frame pair; outer says
         whether the template's own markers stay around the whole (as in transformers 5.10 and later)
         or are removed (4.57).
-    is_image, timestamps, model_type: for one result that does not know them: forward() does not
-        know what is an image, and frames have no seconds.
+    is_image, timestamps, model_type: for one result that lacks them: forward() cannot tell images
+        from clips, and frames have no seconds.
 
-    Raises Error for a family whose prompts are unknown, a Qwen3 clip without timestamps, or
-    placeholders that do not match.
+    Raises Error for a family with unknown prompts, a Qwen3 clip without timestamps, or placeholders
+    that do not match the results.
     """
     is_image = is_image if is_image is None else _check.flag(is_image, "is_image")
     if text is not None and not isinstance(text, str):
-        raise _check.wrong("text", text, "a text, or None")
+        raise _check.wrong("text", text, "a string or None")
     outer = _check.flag(outer, "outer")
-    order = []  # (kind, what replaces the placeholder, whether it has seconds)
+    order = []  # (kind, the text that replaces the placeholder, whether it has seconds)
     for result in as_list(results, is_image, timestamps):
         with_seconds = FAMILIES[family_of(result, model_type)]
         for item in items_of(result, is_image, timestamps):
@@ -61,7 +61,7 @@ def prompt(
 
 
 def _inner(item: Item, with_seconds: bool) -> str:
-    """Returns what replaces one placeholder."""
+    """Returns the text that replaces one placeholder."""
     pad = PADS[item.kind]
     if item.kind == "image" or not with_seconds:
         return pad * item.n
@@ -84,10 +84,8 @@ def _fill(text: str, order: list[tuple[str, str, bool]], outer: bool) -> str:
     found = collections.Counter(kinds[m[1] or m[0]] for m in re.finditer(pattern, text))
     for kind, pad in PADS.items():
         if found[kind] != len(waiting[kind]):
-            what = "an image" if kind == "image" else "a clip"
-            raise error(
-                "QV_EINVAL", f"text has {found[kind]} {pad}; there are {len(waiting[kind])} results of {what}"
-            )
+            what = "images" if kind == "image" else "clips"
+            raise error("QV_EINVAL", f"text contains {found[kind]} {pad}; the results contain {len(waiting[kind])} {what}")
 
     def put(match: re.Match[str]) -> str:
         piece = waiting[kinds[match[1] or match[0]]].popleft()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Encodes sources as a client of the model's open job: a thread adds them while results are taken."""
+"""Encodes sources as a client of the model's open job: one thread adds them while another reads the results."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .media import Options
 
 Progress = bool | Callable[[dict[str, Any]], object] | None
 
-MOST_AHEAD = 1 << 30  # bytes of sources and results that may wait to be taken
-FOR_A_DECODER = 64 << 20  # bytes added for each decoder, so that none of many decoders waits
-SECONDS = 0.5  # the time between two lines of progress
+MOST_AHEAD = 1 << 30  # bytes of sources and results that may wait to be read
+FOR_A_DECODER = 64 << 20  # more bytes per decoder, so that many decoders need not wait
+SECONDS = 0.5  # between two progress lines
 
 
 class How(NamedTuple):
@@ -31,14 +31,14 @@ class How(NamedTuple):
     errors: str
     ordered: bool
     decoders: int
-    total: int | None  # how many there are, if that is known
+    total: int | None  # the number of sources, if known
     hidden: bool  # whether results have the last block's rows
 
 
 class Jobs:
-    """The open jobs of models of one tower: one, unless calls differ in what all sources of a job have in common."""
+    """The open jobs of models of one tower. There is one, unless calls differ in options that a job fixes for all sources."""
 
-    MOST = 4  # the oldest is closed once nobody works with it
+    MOST = 4  # beyond that, the oldest is closed once it is unused
 
     def __init__(self, *models: _core.Model) -> None:
         self.models = [*models]
@@ -48,8 +48,8 @@ class Jobs:
         self, dtype: str, options: Options, most: int, decoders: int, alone: bool = False, ordered: bool = False, queue: int = 0,
         hidden: bool = False,
     ) -> _core.Client:
-        """Returns a client of an open job, which opens now if need be. No lock: of threads that open one at once the
-        first one's is kept, and a thread that close() overtakes has a job to itself."""
+        """Returns a client of an open job, which is opened now if necessary. This needs no lock: if several threads
+        open a job at once, the first is kept, and a thread that races with close() gets a job to itself."""
         open_, key = self._open, (dtype, decoders, alone, options.get("decode", "auto"), options.get("gpu", 0), hidden)
         found = open_.get(key)
         if not found or found[0].lost or queue and not found[1]:
@@ -69,14 +69,14 @@ class Jobs:
 def _feed(
     client: _core.Client, models: list[_core.Model], sources: Iterable[Any], own: Options, common: Options, failures: list[BaseException]
 ) -> None:
-    """Adds sources, while results are taken. A client that was closed refuses one that comes too late."""
+    """Adds sources while results are read. A closed client refuses late sources."""
     try:
         for place, source in enumerate(sources):
             key = str(place)
             try:
                 key = key_of(source, place)
                 client.add(place, key, *describe(models, source, place, own, common))
-            except (InputError, FileError) as e:  # of this source; any other ends the job
+            except (InputError, FileError) as e:  # concerns this source only; any other error ends the job
                 client.refuse(place, key, e.status, str(e))
     except BaseException as e:
         failures.append(e)
@@ -93,8 +93,8 @@ def _time(seconds: float) -> str:
 
 
 class _Progress:
-    """Returns how.progress as a function that is given a dict; True becomes one that prints a line
-    on the terminal."""
+    """Reports progress to how.progress, a function that is called with a dict; True prints a line on
+    the terminal instead."""
 
     def __init__(self, how: How) -> None:
         self.total, self.said = how.total, 0.0
@@ -132,7 +132,7 @@ class _Progress:
 
 
 def _take(client: _core.Client, progress: _Progress) -> Iterator[_core.Tokens]:
-    """Gives the results as the binding has them, and shows the progress."""
+    """Yields the binding's results and shows the progress."""
     while (core := client.next(SECONDS)) is not None:
         if core or progress.line:
             progress.show(client.progress())
@@ -149,9 +149,9 @@ def _room(decoders: int) -> int:
 def results(
     jobs: Jobs, model_type: str, sources: Iterable[Any], how: How, options: Options, alone: bool = False
 ) -> Iterator[Tokens | Error]:
-    """Gives Tokens, and Errors if how.errors is "yield". alone: there is one source, and no other is in its chunk.
+    """Yields Tokens, and Errors if how.errors is "yield". alone: there is one source, which shares its chunks with no other.
 
-    A thread reads the caller's iterator, which may block for ever. So nobody waits for the thread, and it keeps no
+    A thread reads the caller's iterator, which may block for ever. So nothing waits for the thread, and it keeps no
     client open."""
     progress, failures = _Progress(how), list[BaseException]()
     client = jobs.client(how.dtype, options, _room(how.decoders), how.decoders, alone, how.ordered, hidden=how.hidden)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Tokens, and what else calls of a model return."""
+"""Tokens and the other results of a model's calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Dtype = Any  # "f32", "bf16", or a dtype of torch or numpy
 
 
 def dtype_name(dtype: Dtype) -> str:
-    """Returns the library's name of a dtype such as torch.bfloat16, "bf16" or numpy.float32, or of
+    """Returns the library's name for a dtype such as torch.bfloat16, "bf16" or numpy.float32, or for
     None."""
     if dtype is None:
         return "auto"
@@ -26,8 +26,8 @@ def dtype_name(dtype: Dtype) -> str:
 
 
 class Outputs(Protocol):
-    """What forward() returns: tokens [n, out_hidden], a list of DeepStack's outputs, each of the same
-    shape, and hidden_states. `tokens, deepstack = ..` takes it apart."""
+    """The result of forward(): tokens [n, out_hidden], a list of DeepStack's outputs, each of the same
+    shape, and hidden_states. `tokens, deepstack = ..` unpacks it."""
 
     @property
     def tokens(self) -> Any: ...
@@ -48,34 +48,34 @@ class Tensors(_Two):
 
 
 class Tokens:
-    """The vision tokens of a clip or an image, or of the items of a forward().
+    """The vision tokens of a clip, an image, or the items of a forward().
 
     tokens: [n, out_hidden].
     deepstack: a list of DeepStack's outputs, each [n, out_hidden]; empty if the family has none.
     hidden_states: [n * merge_size^2, hidden], the last block's rows, one per patch, in the order of
-        pixel_values: merge_size^2 consecutive rows become one token. None unless they were asked for.
+        pixel_values: merge_size^2 consecutive rows become one token. None unless requested.
     grid_thw: int64 [items, 3]: frame pairs, patch rows, patch columns.
     timestamps: float64 [frames], the seconds of the sampled frames, or None.
     key, index: the source's key, and its place among the sources of encode().
     is_image: whether the source is an image; None after forward(), which does not know.
-    sampled_fps: frames per second that were sampled from a clip's file, else None.
-    second_per_grid_ts: seconds of a frame pair, as Qwen2.5-VL's processor gives them, else None.
+    sampled_fps: the sampled frames per second of a clip's file, or None.
+    second_per_grid_ts: seconds per frame pair, as Qwen2.5-VL's processor returns them, or None.
     damaged_frames: how many frames could not be decoded; each was replaced by the frame before.
-    damage: the same as a text, or "".
-    decoded_by: "cpu" or "gpu" for a clip that was decoded, else None.
-    not_gpu: why no GPU decoded it where one could have; where one did, why the CPU converted its
-        frames; or "".
-    remark: what may surprise about an image's pixels, such as that gray of 16 bits is white from
+    damage: the same as a message, or "".
+    decoded_by: "cpu" or "gpu" for a decoded clip, or None.
+    not_gpu: why a GPU that could have decoded the clip did not; for a clip that a GPU decoded, why
+        the CPU converted its frames; or "".
+    remark: anything surprising about an image's pixels, such as 16-bit gray that is white from
         level 255 up, or "".
 
     Arrays are numpy's and share memory with this object. bf16 is ml_dtypes.bfloat16 if that package
     is installed, otherwise uint16 with the same bits; torch() gives bfloat16 tensors in any case.
     Without numpy, arrays are objects with DLPack and a buffer.
 
-    numpy.asarray() of this object, and from_dlpack() of torch, jax and others, give its tokens, without
-    a copy. `tokens, deepstack = ..` takes it apart.
+    numpy.asarray() of this object, and from_dlpack() of torch, jax and others, return its tokens without
+    a copy. `tokens, deepstack = ..` unpacks it.
 
-    Tokens can be pickled and copied, so that a DataLoader's workers can return them;
+    Tokens can be pickled and copied, so a DataLoader's workers can return them;
     qwenvit.torch.collate makes a batch of them.
     """
 
@@ -153,21 +153,21 @@ class Tokens:
         return all_[0], all_[1:]
 
     def packed(self) -> Any:
-        """Returns [n, out_hidden * (1 + deepstack)], a copy: the tokens with DeepStack's outputs
-        beside them. It is the matrix that vLLM and SGLang take."""
+        """Returns a copy as one matrix [n, out_hidden * (1 + deepstack)], in which DeepStack's outputs
+        follow the tokens in each row, as vLLM and SGLang expect it."""
         return needed_numpy("packed()").concatenate([self.tokens, *self.deepstack], axis=1)
 
     def save(self, path: Path, metadata: dict[str, Any] | None = None, *, dtype: Dtype = None) -> None:
         """Writes a safetensors file, whole or not at all: tokens, deepstack.0.., hidden (if there are
-        hidden_states), grid_thw and timestamps. Of a clip or image that was given by its path, it is
-        byte for byte the file that `qwenvit encode` writes with the same options.
+        hidden_states), grid_thw and timestamps. For a clip or image passed by its path, the file is
+        byte for byte what `qwenvit encode` writes with the same options.
 
-        metadata: a dict of texts to be added.
-        dtype: of the tokens in the file, "f32" or "bf16"; None: what the model computes in. The f32
-            tokens of a bf16 model are bf16 values, so that nothing is lost.
+        metadata: a dict of strings to add.
+        dtype: the dtype of the tokens in the file, "f32" or "bf16"; None for the dtype that the model
+            computes in. The f32 tokens of a bf16 model are bf16 values, so nothing is lost.
         """
         if metadata is not None and not isinstance(metadata, dict):
-            raise _check.wrong("metadata", metadata, "a dict of texts")
+            raise _check.wrong("metadata", metadata, "a dict of strings")
         pairs = [(_check.utf8(k), _check.utf8(v)) for k, v in (metadata or {}).items()]
         self._core.save(_check.path(path, "path"), pairs, "" if dtype is None else dtype_name(dtype))
 
@@ -189,10 +189,10 @@ class _Pair(NamedTuple):
 
 
 class Pixels(_Pair):
-    """What Model.preprocess() returns.
+    """The result of Model.preprocess().
 
-    It can be pickled and copied. Made of two other arrays, as by a DataLoader that collates a
-    batch, it has no key, timestamps and so on: they are those of one source.
+    It can be pickled and copied. If it is built from two other arrays, as by a DataLoader that
+    collates a batch, it has no key, timestamps and so on, which describe one source.
     """
 
     key: str | None = None

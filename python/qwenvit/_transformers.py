@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What this package knows of transformers' modules: towers, what they return, and video processors."""
+"""All that this package assumes about transformers' modules: towers, their outputs, and video processors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def find_tower(model: Any) -> Any:
         if all(hasattr(m, part) for part in ("patch_embed", "blocks", "merger", "config"))
     ]
     if len(towers) != 1:
-        what = "no vision tower of Qwen-VL" if not towers else f"{len(towers)} vision towers"
+        what = "no Qwen-VL vision tower" if not towers else f"{len(towers)} vision towers"
         raise error("QV_EINVAL", f"{type(model).__name__} has {what} (patch_embed, blocks, merger)")
     if getattr(model, "is_quantized", False) or getattr(model, "hf_quantizer", None) is not None:
         raise error("QV_EUNSUPPORTED", "the model is quantised; load it in float32 or bfloat16")
@@ -34,8 +34,8 @@ def returns_objects() -> bool:
 
 
 def output_of(tower: Any, tokens: Any, deepstack: list[Any], hidden: Any = None) -> Any:
-    """Returns what transformers returns: objects from version 5 on, before that the tokens, with
-    DeepStack's outputs if the family has them."""
+    """Returns a tower's outputs as transformers does: as objects from version 5 on; before that as the
+    tokens, with DeepStack's outputs if the family has them."""
     if not returns_objects():
         return (tokens, deepstack) if deepstack else tokens
     if deepstack:
@@ -48,8 +48,8 @@ def output_of(tower: Any, tokens: Any, deepstack: list[Any], hidden: Any = None)
 
 
 def in_order(rows: Any, grid_thw: Any, config: Any) -> Any:
-    """Returns the last block's rows in transformers' order: Qwen2.5's towers leave them in that of
-    windows, from left to right and down."""
+    """Returns the last block's rows in transformers' order: Qwen2.5's towers leave them in the order of
+    their windows, which run from left to right and down."""
     if rows is None or not hasattr(config, "fullatt_block_indexes"):
         return rows
     import torch
@@ -74,7 +74,7 @@ def video_processor_of(model: str) -> Any:
 
 
 def counts_all(processor: Any) -> bool:
-    """Whether it counts the pixels of all frames together."""
+    """Whether the processor limits the pixels of all frames together."""
     return "Qwen3" in type(processor).__name__
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What requests are made of: entries of a chat, data: URLs, and options of clips; for servers, as qwenvit.serve is
-one. Nothing here opens a path or a URL."""
+"""Parses the parts of requests for servers such as qwenvit.serve: chat entries, data: URLs and options of clips.
+Nothing here opens a path or a URL."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ __all__ = ["FrameFiles", "bytes_of_data", "chat_part", "ffmpeg", "image_kind", "
 Options = dict[str, Any]
 
 CHAT = ("image", "video", "image_url", "video_url", "input_image", "input_video")  # types of a chat's content
-RENAMED = {"nframes": "num_frames", "video_start": "start", "video_end": "end"}  # as qwen-vl-utils calls options
-KINDS = ("path", "bytes", "frames", "image")  # what a source that is a dict may describe
-TIMES_OF_FRAMES = ("timestamps", "frames_indices", "total_num_frames")  # options that only frames have
-BLANKS = b" \t\r\n"  # which base64 may have in between
+RENAMED = {"nframes": "num_frames", "video_start": "start", "video_end": "end"}  # qwen-vl-utils' names of options
+KINDS = ("path", "bytes", "frames", "image")  # of a source that is a dict
+TIMES_OF_FRAMES = ("timestamps", "frames_indices", "total_num_frames")  # options for frames only
+BLANKS = b" \t\r\n"  # allowed between base64's characters
 UNQUOTED_AT_ONCE = 1 << 14  # bytes of a data: URL
 
 
 class FrameFiles(bytes):
-    """The files of a clip's frames in one piece: BEGIN, then each behind its length. No file that can be
-    decoded begins so."""
+    """The files of a clip's frames in one piece: BEGIN, then each file after its length. No decodable file
+    begins with BEGIN."""
 
     BEGIN = b"frames:\0"
 
@@ -62,7 +62,7 @@ def is_pil(x: object) -> bool:
 
 
 def _media(source: Options) -> Options | None:
-    """Returns a source for an entry of a chat's content; None: it is none, or has no image and no clip."""
+    """Returns a source for an entry of a chat's content; None if it is not such an entry or has no image or clip."""
     kind = source.get("type", "video" if "video" in source else None)
     if kind not in CHAT:
         return None
@@ -75,14 +75,14 @@ def _media(source: Options) -> Options | None:
 
 
 def chat_part(source: Options) -> tuple[Any, bool, Options] | None:
-    """Returns what an entry of a chat's content is of, whether that must be an image, and its options; None: it is
-    not such an entry, or has no image and no clip."""
+    """Returns the image or clip of an entry of a chat's content, whether it must be an image, and its options; None if
+    this is not such an entry or has no image or clip."""
     media = _media(source)
     return (media.pop(next(k for k in KINDS if k in media)), is_image_part(source), media) if media else None
 
 
 def media_of(source: Any) -> Any:
-    """Returns a source, or an iterable of sources. Of a chat's message, or of a list of them, it is a list
+    """Returns a source or an iterable of sources. For a chat's message, or a list of messages, that is a list
     of the images and clips in it."""
     if isinstance(source, dict) and "role" in source:
         source = [source]
@@ -90,18 +90,18 @@ def media_of(source: Any) -> Any:
         parts = [part for m in source if isinstance(m.get("content"), (list, tuple)) for part in m["content"]]
         found = [part for part in parts if isinstance(part, dict) and _media(part)]
         if not found:
-            raise error("QV_EINVAL", "these messages have no image and no clip")
+            raise error("QV_EINVAL", "these messages contain no image or clip")
         return found
     return source
 
 
 def plain(source: Any) -> Any:
-    """Returns a source without what only chats have."""
+    """Returns a source without the fields that only chats have."""
     return _media(source) or source if isinstance(source, dict) else source
 
 
 def is_image_part(source: Any) -> bool:
-    """Whether this is the entry of a chat's content for an image."""
+    """Whether this is a chat entry for an image."""
     return isinstance(source, dict) and source.get("type") in CHAT and "image" in source["type"]
 
 
@@ -109,11 +109,11 @@ def is_image_part(source: Any) -> bool:
 
 
 def options_of(options: Options) -> Options:
-    """Returns the options that were given, as the binding takes them. Raises Error for one that is
-    unknown or of a wrong type."""
+    """Returns the options that are set, as the binding accepts them. Raises Error for an unknown option or
+    a value of the wrong type."""
     for name in options:
         if name not in ClipOptions.__annotations__:
-            raise error("QV_EINVAL", f"there is no option {_check.utf8(name):.80}{_check.near(name, ClipOptions.__annotations__)}")
+            raise error("QV_EINVAL", f"unknown option {_check.utf8(name):.80}{_check.near(name, ClipOptions.__annotations__)}")
     options = {k: v for k, v in options.items() if v is not None}
     _core.check_options({k: v for k, v in options.items() if k not in TIMES_OF_FRAMES})
     return options
@@ -123,12 +123,12 @@ def options_of(options: Options) -> Options:
 
 
 def ffmpeg() -> str:
-    """Returns the version of FFmpeg, which decodes in this process; "" if it is unknown."""
+    """Returns the version of the FFmpeg that decodes for this process; "" if it is unknown."""
     return _decoder.start().ffmpeg()
 
 
 def image_kind(data: bytes) -> tuple[str, bool] | None:
-    """Returns the format of an image's file, by its first bytes, and whether it may move; None for all else."""
+    """Returns an image file's format, judged by its first bytes, and whether it may be animated; None for other files."""
     return _core.image_kind(data[: _core.HEAD])
 
 
@@ -138,7 +138,7 @@ def is_data(source: object) -> bool:
 
 
 def _unquoted(data: bytes) -> bytes:
-    """Returns bytes without their %-escapes. In pieces, as unquote_to_bytes() needs 180 bytes of memory for each %."""
+    """Resolves %-escapes, in pieces, because unquote_to_bytes() needs 180 bytes of memory per %."""
     pieces, at = [], 0
     while at < len(data):
         end = at + UNQUOTED_AT_ONCE
@@ -150,7 +150,7 @@ def _unquoted(data: bytes) -> bytes:
 
 
 def _decoded(text: str, is_base64: bool) -> bytes:
-    """Returns the bytes that a data: URL's text stands for; base64 may be in lines."""
+    """Returns the bytes that a data: URL's text stands for; base64 may span lines."""
     data = text.encode() if "%" not in text else _unquoted(text.encode())
     if is_base64 and any(blank in data for blank in BLANKS):
         data = data.translate(None, bytes(BLANKS))
@@ -158,7 +158,7 @@ def _decoded(text: str, is_base64: bool) -> bytes:
 
 
 def _pieces(text: str, at: int) -> Iterator[str]:
-    """Gives what commas separate from a place on, without a copy of all of it."""
+    """Yields the comma-separated pieces from a place on, without copying the whole text."""
     while (end := text.find(",", at)) >= 0:
         yield text[at:end]
         at = end + 1
@@ -166,8 +166,8 @@ def _pieces(text: str, at: int) -> Iterator[str]:
 
 
 def bytes_of_data(url: str, name: str, most: int = 1 << 31) -> bytes:
-    """Returns the bytes in a data: URL, which `name` names in the error; of video/jpeg, whose JPEGs commas
-    separate, FrameFiles of at most so many."""
+    """Returns the bytes in a data: URL; errors call it `name`. For video/jpeg, a list of JPEGs separated by commas,
+    it returns FrameFiles with at most `most` files."""
     head = url[: url.index(",")].lower()
     is_base64 = head.endswith(";base64")
     try:
@@ -180,4 +180,4 @@ def bytes_of_data(url: str, name: str, most: int = 1 << 31) -> bytes:
     except ValueError as e:
         if isinstance(e, Error):
             raise
-        raise error("QV_EINVAL", f"{name}: a data: URL that is no base64: {e}") from None
+        raise error("QV_EINVAL", f"{name}: data: URL is not valid base64: {e}") from None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What goes with torch's DataLoader.
+"""Helpers for torch's DataLoader.
 
     loader = DataLoader(dataset, batch_size=8, collate_fn=qwenvit.torch.collate)
 """
@@ -29,13 +29,13 @@ def _fields(item: Tokens | Entry | dict[str, Any]) -> tuple[str | None, Any, lis
 
 
 def collate(batch: Sequence[Tokens | Entry | dict[str, Any]], *, pad: bool = False) -> dict[str, Any]:
-    """Makes a batch of tokens of different lengths: of Tokens, entries of a cache, or samples of
-    CacheDataset. Returns a dict of tensors on the host:
+    """Makes a batch of Tokens, entries of a cache or samples of CacheDataset, whose lengths may differ.
+    Returns a dict of tensors on the host:
 
-    tokens: [sum of lengths, out_hidden], one behind the other; with pad [batch, longest, out_hidden],
-        with zeros behind the shorter ones.
+    tokens: [sum of lengths, out_hidden], concatenated; with pad=True [batch, longest, out_hidden], the
+        shorter items padded with zeros.
     deepstack: a list of the same for each DeepStack output.
-    cu_seqlens: int32 [batch + 1], where each begins in what is not padded, and where the last ends.
+    cu_seqlens: int32 [batch + 1], where each item begins in the concatenated rows, and their number.
     grid_thw: int64 [items, 3].
     key: a list of their keys.
     """
@@ -45,7 +45,7 @@ def collate(batch: Sequence[Tokens | Entry | dict[str, Any]], *, pad: bool = Fal
         raise error("QV_EINVAL", "collate: the batch is empty")
     keys, tokens, deepstacks, grids = zip(*map(_fields, batch))
     if len({(t.shape[1], t.dtype, len(deep)) for t, deep in zip(tokens, deepstacks)}) > 1:
-        raise error("QV_EINVAL", "collate: tokens of different models or dtypes")
+        raise error("QV_EINVAL", "collate: the batch mixes tokens of different models or dtypes")
     lengths = torch.tensor([0, *(len(t) for t in tokens)], dtype=torch.int32)
 
     def joined(tensors: Sequence[Any]) -> Any:

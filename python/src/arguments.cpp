@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What goes between Python and C: arrays, by DLPack and buffers; options of clips, whose rules are
- * those of clips/options.inc; and the decoder program, which obeys them. */
+/* Passes arguments from Python to C: arrays, through DLPack and buffers; options of clips, by the
+ * rules of clips/options.inc; and the decoder program. */
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -35,7 +35,7 @@ array_dtype(qv_dtype dtype, bool bits)
     case QV_DTYPE_AUTO:
     case QV_DTYPE_MAX: break;
     }
-    fail(QV_EINVAL, "no tokens are in %s", qv_dtype_name(dtype));
+    fail(QV_EINVAL, "tokens cannot be %s", qv_dtype_name(dtype));
 }
 
 nb::ndarray<>
@@ -43,12 +43,12 @@ take_array(nb::handle object, const char *what)
 {
     nb::ndarray<nb::ro> seen;
     if (!nb::ndarray_check(object))
-        fail(QV_EINVAL, "%s: a %s is no array; give one with DLPack or a buffer (numpy, torch)",
+        fail(QV_EINVAL, "%s is of type %s; must be an array with DLPack or a buffer (numpy, torch)",
              what, nb::type_name(object.type()).c_str());
     /* read-only arrays are accepted too: nothing here writes to its input */
     if (!nb::try_cast(object, seen))
-        fail(QV_EINVAL, "%s: this array cannot be shared (%s); is it of a dtype that DLPack lacks?",
-             what, nb::type_name(object.type()).c_str());
+        fail(QV_EINVAL, "%s: cannot share this array (%s); does DLPack lack its dtype?", what,
+             nb::type_name(object.type()).c_str());
     return nb::ndarray<>(seen);
 }
 
@@ -59,7 +59,7 @@ must_be_contiguous(const nb::ndarray<> &array, const char *what)
     for (size_t i = array.size() ? array.ndim() : 0; i-- > 0;) {
         if (array.shape(i) != 1 && array.stride(i) != expected)
             fail(QV_EINVAL,
-                 "%s: not contiguous: axis %zu has stride %lld and not %lld; make a "
+                 "%s: not contiguous: axis %zu has stride %lld instead of %lld; make a "
                  "contiguous copy",
                  what, i, (long long)array.stride(i), (long long)expected);
         expected *= (int64_t)array.shape(i);
@@ -68,8 +68,8 @@ must_be_contiguous(const nb::ndarray<> &array, const char *what)
 
 /* ---- options of clips ------------------------------------------------------------------------ */
 
-/* Returns a value for the rules of options; `text` keeps its text. Texts and paths are bytes of a
- * file's name. */
+/* Converts a value for the rules of options; `text` owns its string. Strings and paths are encoded
+ * as file names. */
 static qv_value
 value_of(nb::handle value, std::string *text)
 {
@@ -118,10 +118,10 @@ take_clip_options(nb::dict options, qv_clip_options *o, std::string *path, std::
         std::string *own = path && name == "path" ? path : key && name == "key" ? key : nullptr;
         const qv_value v = value_of(value, own ? own : &other);
         const char *wanted = !own ? qv_clip_options_set(o, name.c_str(), path != nullptr, &v)
-                             : own->empty() ? "a text that is not empty"
+                             : own->empty() ? "a non-empty string"
                                             : nullptr;
         if (wanted && !*wanted)
-            fail(QV_EINVAL, "there is no %s %.80s", path ? "field" : "option",
+            fail(QV_EINVAL, "unknown %s %.80s", path ? "field" : "option",
                  path ? shown(field).c_str() : name.c_str());
         if (wanted)
             fail(QV_EINVAL, "%s is %.80s; must be %s", name.c_str(), shown(value).c_str(), wanted);
@@ -130,7 +130,7 @@ take_clip_options(nb::dict options, qv_clip_options *o, std::string *path, std::
 
 /* ---- the decoder program --------------------------------------------------------------------- */
 
-/* One decoder serves a process, whose jobs may outlive this object. */
+/* A process has one decoder, and its jobs may outlive this object. */
 class Decoder
 {
   public:
@@ -147,10 +147,10 @@ class Decoder
     get() const
     {
         if (owner != getpid())
-            fail(QV_ESTATE, "the decoder was started by another process than this one");
+            fail(QV_ESTATE, "the decoder was started by another process");
         return decoder;
     }
-    /* Returns the version of FFmpeg; "": it is unknown. */
+    /* Returns the version of FFmpeg; "" if it is unknown. */
     std::string
     ffmpeg() const
     {
@@ -175,7 +175,7 @@ decoder_of(nb::handle decoder)
 void
 bind_options(nb::module_ &m)
 {
-    nb::dict names; /* of a row's fields, as options of encode() */
+    nb::dict names; /* a row's fields, and the options of encode() that they set */
     QVM_EACH_OPTION (p)
         if (p->row)
             names[p->row] = p->name;

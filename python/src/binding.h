@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Declarations that the files of the binding share. The binding is thin: arguments are checked and
- * described in qwenvit/ (Python). */
+/* Declarations shared by the files of the binding. The binding is thin: Python (qwenvit/) checks
+ * and documents the arguments. */
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -31,7 +31,7 @@ namespace qvpy
 namespace nb = nanobind;
 
 struct Tower;
-/* Returns what a Decoder holds; NULL for None. */
+/* Returns the decoder in a Decoder object; NULL for None. */
 std::shared_ptr<qv_decoder> decoder_of(nb::handle decoder);
 
 /* An exception that becomes qwenvit.Error in Python. */
@@ -49,7 +49,7 @@ check(qv_status status, const qv_error &err)
         throw Failure{ status, err.text };
 }
 
-/* Calls a function of the libraries, whose last parameter takes the error, and throws that. */
+/* Calls a function whose last parameter is a qv_error, and throws that error. */
 template <typename Function, typename... Arguments>
 void
 checked(Function function, Arguments... arguments)
@@ -85,14 +85,14 @@ dict_of(const Pairs &...pairs)
 /* A member with its name, for dict_of. */
 #define QVPY_MEMBER(of, member) #member, (of).member
 
-/* ---- the interpreter, which other threads may end (interpreter.cpp) -------------------------- */
+/* ---- the interpreter, which another thread may end (interpreter.cpp) ------------------------- */
 
-/* CPython, before 3.14, ends a thread that wants the interpreter after the interpreter has ended:
- * it unwinds the thread's stack, and C++ ends the process when that meets a destructor. Here such a
- * thread waits for ever instead, as 3.14 has it do. nanobind's gil_scoped_release and
- * gil_scoped_acquire must not be used: the latter may even read what the interpreter has freed. */
+/* CPython before 3.14 ends a thread that requests the interpreter after the interpreter has ended:
+ * it unwinds the thread's stack, and C++ aborts the process when that meets a destructor. Here such
+ * a thread waits for ever instead, as in 3.14. nanobind's gil_scoped_release and gil_scoped_acquire
+ * must not be used: the latter may even read memory that the interpreter has freed. */
 
-/* A scope without the interpreter. The process ends only when the thread has left it. */
+/* A scope without the interpreter. The process ends only after the thread has left the scope. */
 class Released
 {
   public:
@@ -102,16 +102,17 @@ class Released
     Released &operator=(const Released &) = delete;
 };
 
-/* Within a scope of Released: runs `call` with the interpreter. If the interpreter has ended, or
- * ends meanwhile, the thread waits for ever, and the process closes its job (NULL: it has none). */
+/* Within a scope of Released: runs `call` with the interpreter. If the interpreter has ended or
+ * ends meanwhile, the thread waits for ever, and the process closes the thread's job (NULL: none).
+ * */
 void with_interpreter(const std::function<void()> &call, qv_job *job = nullptr);
 
-/* Jobs that are open when the process ends are closed then. */
+/* Jobs that are still open when the process ends are closed then. */
 struct Job; /* results.h */
 void job_is_open(Job *job, bool is_open);
 void wait_at_end(); /* called once, by the module */
 
-/* Returns words as a Python text: paths in them may have bytes that are not UTF-8. */
+/* Returns a message as a Python string; its paths may contain bytes that are not UTF-8. */
 inline nb::str
 as_text(const char *words)
 {
@@ -124,18 +125,17 @@ text_of(const nb::bytes &bytes)
     return { bytes.c_str(), bytes.size() };
 }
 
-/* What a file of tokens says of the model that made them, in the names that qv_token_file_origin
- * has. */
+/* The metadata in a token file about the model that made it, named as in qv_token_file_origin. */
 struct Origin {
     std::string model, digest, identity, backend, device;
     qv_dtype precision = QV_F32;
 };
 
 /* Tokens of one source, or of several items: [1 + n_deepstack][n, width] in one block of memory,
- * with the last block's rows behind them, [n * patches, hidden], unless hidden is 0. */
+ * followed by the last block's rows, [n * patches, hidden], unless hidden is 0. */
 struct Tokens {
     int64_t n = 0, width = 0;
-    int64_t hidden = 0, patches = 0; /* patches of a token */
+    int64_t hidden = 0, patches = 0; /* patches per token */
     int n_deepstack = 0;
     qv_dtype dtype = QV_F32;
     std::unique_ptr<char[]> data;
@@ -143,8 +143,8 @@ struct Tokens {
     std::vector<double> timestamps;
     qv_outcome outcome = {};
     std::string key, error;
-    std::string path;                     /* the path of a source that is a file, else "" */
-    std::shared_ptr<const Origin> origin; /* NULL: pixels, which no model made */
+    std::string path;                     /* the path of a file, otherwise "" */
+    std::shared_ptr<const Origin> origin; /* NULL for pixels, which no model made */
     qv_status status = QV_OK;
     int64_t index = 0;       /* place among a job's sources */
     int64_t ahead_bytes = 0; /* as in qv_job_result */
@@ -167,18 +167,18 @@ struct Tokens {
     void allocate(const qv_model_info &info, int64_t rows, qv_dtype type, bool with_hidden);
 };
 
-/* RGB bytes [n_frames, height, width, 3] of a size that a tower takes. */
+/* RGB bytes [n_frames, height, width, 3] of a size that a tower accepts. */
 struct Frames : qv_outcome {
     Frames() : qv_outcome()
     {
     }
-    std::vector<uint8_t> data;      /* or, while this is empty, */
-    std::shared_ptr<uint8_t> there; /* in the memory of the tower's device, */
-    size_t there_bytes = 0;         /* so many */
+    std::vector<uint8_t> data;      /* on the host; if empty, the frames are in `there` */
+    std::shared_ptr<uint8_t> there; /* in the memory of the tower's device */
+    size_t there_bytes = 0;         /* size of `there` */
     std::shared_ptr<const Tower> tower;
     std::vector<double> timestamps; /* [n_frames], or empty */
 
-    /* Copies them to the host, if they are in a device's memory. */
+    /* Copies the frames to the host if they are in a device's memory. */
     void to_host();
 
     qv_item
@@ -195,8 +195,8 @@ struct Frames : qv_outcome {
 
 struct Patches; /* rows of pixel_values (model.cpp) */
 
-/* A device and the weights on it, which go when nobody holds them: a Model, its jobs, and the calls
- * that are under way. */
+/* A device and the weights on it, shared by a Model, its jobs and the calls under way, and freed
+ * with the last of them. */
 struct Tower {
     qv_context *context = nullptr;
     qv_model *model = nullptr;
@@ -208,39 +208,40 @@ struct Tower {
     Tower &operator=(const Tower &) = delete;
 };
 
-/* Throws in a process that was forked from the one that loaded a model. */
+/* Throws if this process was forked from the one that loaded a model. */
 void must_be_ours(pid_t owner);
 
-/* Any threads may call it at once. */
+/* Any number of threads may call it at once. */
 class Model
 {
   public:
-    /* Paths are bytes, since they may not be UTF-8. */
+    /* Paths are bytes, because they may not be UTF-8. */
     Model(nb::bytes dir, const std::string &backend, int device, const std::string &dtype,
           int threads, uintptr_t stream, nb::bytes kernel_folder,
           const std::vector<double> &image_mean, const std::vector<double> &image_std);
     void close();
     nb::dict info();
 
-    /* Turns rows of patches into tokens, and the last block's rows if they are wanted. */
+    /* Turns rows of patches into tokens; `hidden`: returns the last block's rows too. */
     Tokens *forward(nb::object rows, bool u16_is_bf16, const std::vector<int64_t> &grid_thw,
                     const std::string &dtype, bool hidden);
-    /* allocate(n) returns two addresses. Writes tokens to the first and each DeepStack output
-     * behind them, all [n, out_hidden] of dtype, and to the second, if they are wanted, the last
-     * block's rows. */
+    /* allocate(n) returns two addresses. Writes the tokens, followed by each DeepStack output, to
+     * the first, all [n, out_hidden] of dtype; `hidden`: writes the last block's rows to the
+     * second. */
     void forward_at(nb::object rows, const std::vector<int64_t> &grid_thw, nb::callable allocate,
                     const std::string &dtype, bool hidden);
-    /* Returns the device and the weights, for a call or a job. Throws after a fork, if the model
-     * was closed, and within a forward() of this thread. */
+    /* Returns the device and the weights, for a call or a job. Throws after a fork, after close(),
+     * and within a forward() of this thread. */
     std::shared_ptr<const Tower> tower() const;
 
     const pid_t owner = getpid();
     qv_model_info facts;
     std::shared_ptr<const Origin> origin;
-    std::string note, warning, identity; /* of the model; facts' own are gone with it */
+    std::string note, warning, identity; /* copies: those in facts are freed with the model */
 
   private:
-    /* The tokens' address, which DeepStack's outputs follow, and that of the last block's rows. */
+    /* The addresses of the tokens, which DeepStack's outputs follow, and of the last block's rows.
+     * */
     using Places = std::pair<char *, char *>;
     std::shared_ptr<const Tower> held;
     qv_context_info device_facts;
@@ -248,17 +249,17 @@ class Model
                 const std::function<Places(int64_t, qv_dtype)> &allocate) const;
 };
 
-/* Within a forward() of this thread, from a signal's handler or the destructor of an object, nobody
- * may wait for a device: forward() may have a turn at it. So calls throw, and what is let go there,
- * which may be the last hold of a job or a tower, goes once forward() returns. */
+/* Code that runs within a forward() of this thread, such as a signal handler or a destructor, must
+ * not wait for a device that forward() may be using. So its calls throw, and the references that it
+ * drops, perhaps the last ones to a job or a tower, are kept until forward() returns. */
 void must_not_compute();
 void let_go(std::shared_ptr<const void> held);
 
 nb::dict progress_of(const qv_job_progress &p);
 qv_dtype parse_dtype(const std::string &name, bool or_auto);
 qv_status parse_status(const std::string &name);
-/* Reads options by the names that encode() gives them; or, if path and key are given, the fields of
- * a row, with these two. */
+/* Reads options by encode()'s names; or, if path and key are not NULL, the fields of a row,
+ * including these two. */
 void take_clip_options(nb::dict options, qv_clip_options *o, std::string *path = nullptr,
                        std::string *key = nullptr);
 
@@ -273,10 +274,9 @@ void bind_cache_reader(nb::module_ &m);
 /* Returns a Python array over `data`, which `owner` keeps alive. */
 nb::object array_of(void *data, std::vector<size_t> shape, nb::dlpack::dtype dtype,
                     nb::handle owner);
-/* Returns the array dtype for a dtype of tokens. bits: bf16 as 16-bit integers, for libraries
- * without bf16. */
+/* Returns the array dtype for tokens. bits: bf16 as 16-bit integers, for libraries without bf16. */
 nb::dlpack::dtype array_dtype(qv_dtype dtype, bool bits);
-/* Accepts any object with DLPack or a buffer; throws QV_EINVAL for others. */
+/* Accepts any object with DLPack or a buffer; throws QV_EINVAL for other objects. */
 nb::ndarray<> take_array(nb::handle object, const char *what);
 /* Throws QV_EINVAL for an array that is not contiguous. */
 void must_be_contiguous(const nb::ndarray<> &array, const char *what);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Fills a cache. The binding is thin: job/fill.c does the run, and clips/options.inc
- * has the rules of rows. */
+/* Fills a cache. The binding is thin: job/fill.c runs the fill, and clips/options.inc has the rules
+ * of rows. */
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -18,10 +18,10 @@ parse_status(const std::string &name)
     for (int i = QV_OK; i < QV_STATUS_MAX && *qv_status_name((qv_status)i); i++)
         if (name == qv_status_name((qv_status)i))
             return (qv_status)i;
-    fail(QV_EINVAL, "\"%.40s\" is no status", name.c_str());
+    fail(QV_EINVAL, "unknown status \"%.40s\"", name.c_str());
 }
 
-/* A row: a key, a file or data in memory, and options of its own. */
+/* A row: a key, a file or data in memory, and its options. */
 struct CacheRow {
     std::string path, key; /* key as caches spell it */
     qv_clip_options own;
@@ -29,14 +29,14 @@ struct CacheRow {
     qv_cache_fill_memory memory;
 };
 
-/* Returns data in memory, as a fill takes it. */
+/* Returns data in memory as a fill accepts it. */
 static qv_cache_fill_memory
 memory_of(nb::handle data, const std::string &key)
 {
     qv_cache_fill_memory m = {};
     if (nb::isinstance<Frames>(data)) {
         Frames &frames = nb::cast<Frames &>(data);
-        frames.to_host(); /* their bytes are hashed */
+        frames.to_host(); /* for hashing */
         m.kind = QV_SOURCE_FRAMES;
         m.data = frames.data.data();
         m.n_bytes = frames.data.size();
@@ -50,12 +50,12 @@ memory_of(nb::handle data, const std::string &key)
         m.n_bytes = bytes.size();
     }
     if (!m.n_bytes)
-        fail(QV_EINVAL, "%s: no bytes", key.c_str());
+        fail(QV_EINVAL, "%s: the bytes are empty", key.c_str());
     return m;
 }
 
-/* Makes a row, or throws an error that names the field. data is bytes or Frames, or None for a
- * file. */
+/* Makes a row, or throws an error that names the field. data is bytes or Frames; None for a file.
+ * */
 static CacheRow
 make_row(nb::dict fields, nb::object data)
 {
@@ -63,12 +63,12 @@ make_row(nb::dict fields, nb::object data)
     std::string path, given;
     take_clip_options(fields, &made.own, &path, &given);
     if (!data.is_none() && given.empty())
-        fail(QV_EINVAL, "no key; what is in memory has no path to be found by");
+        fail(QV_EINVAL, "key is missing; a source in memory has no path to serve as key");
     made.path = data.is_none() ? path : given;
     char key[QV_CACHE_MAX_KEY + 1];
     checked(qvm_check_row, &made.own);
     if (made.path.empty())
-        fail(QV_EINVAL, "no \"path\"");
+        fail(QV_EINVAL, "path is missing");
     checked(qv_cache_key, (given.empty() ? path : given).c_str(), key);
     made.key = key;
     if (!data.is_none())
@@ -79,7 +79,7 @@ make_row(nb::dict fields, nb::object data)
 
 /* ---- the fill -------------------------------------------------------------------------------- */
 
-/* A folder to which add() may be called again and again, with rows for one model. */
+/* A cache's folder. add() may be called repeatedly, with rows for one model. */
 class CacheFill
 {
   public:
@@ -124,7 +124,7 @@ class CacheFill
         fill.reset();
     }
 
-    /* Returns ({name: count}, {key: (code, words)} of the clips that failed). */
+    /* Returns ({name: count}, {key: (code, message)} of the clips that failed). */
     nb::tuple
     add(nb::list rows, nb::object progress_)
     {
@@ -175,10 +175,10 @@ class CacheFill
             return;
         must_be_open();
         const Released released;
-        fill.reset(); /* all that was done is sealed already, and add() has reported failures */
+        fill.reset(); /* finished rows are already sealed, and add() has reported failures */
     }
 
-    /* Returns a text for each part that cannot be used. */
+    /* Returns a message for each part that cannot be used. */
     std::vector<nb::str>
     damaged() const
     {
@@ -205,25 +205,25 @@ class CacheFill
     pid_t owner;
     std::mutex lock;           /* guards the members below */
     std::vector<Told> told;    /* clips that failed; without a key, a warning */
-    std::exception_ptr raised; /* the exception of a signal's handler, or of `progress` */
+    std::exception_ptr raised; /* raised by a signal handler or by `progress` */
     Clock::time_point shown;
 
     void
     must_be_open() const
     {
         if (owner != getpid())
-            fail(QV_ESTATE, "this cache was opened for writing by another process than this one");
+            fail(QV_ESTATE, "this cache was opened for writing by another process");
         if (!fill)
             fail(QV_ESTATE, "this cache was closed");
         if (running)
-            fail(QV_ESTATE, "this cache is being added to; let that add() return first");
+            fail(QV_ESTATE, "another add() to this cache is under way; let it return first");
     }
 
     /* Runs without the interpreter. */
     qv_status
     run(const std::vector<CacheRow *> &rows, qv_model *one, qv_error *err)
     {
-        static constexpr size_t AT_ONCE = 256; /* signals are checked once per so many files */
+        static constexpr size_t AT_ONCE = 256; /* files between two checks for signals */
         qv_status s = QV_OK;
         for (size_t i = 0; i < rows.size() && !s && !raised; i++) {
             const CacheRow &r = *rows[i];
@@ -240,7 +240,7 @@ class CacheFill
         return s;
     }
 
-    /* Checks signals, and shows a job's progress. Returns false to end the run. */
+    /* Checks signals and shows a job's progress. Returns false to end the run. */
     bool
     hear(qv_job *job)
     {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Reads a cache. The binding is thin: the reader is C's, and Python has the documentation. */
+/* Reads a cache. The binding is thin: C implements the reader, and Python documents it. */
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -18,7 +18,7 @@ extern "C" {
 namespace qvpy
 {
 
-using Names = std::vector<nb::bytes>; /* file names, of any bytes */
+using Names = std::vector<nb::bytes>; /* file names, which may not be UTF-8 */
 
 /* A folder's parts as they were when it was opened. Calls keep the GIL, so that no fork can happen
  * between a lock and its release. */
@@ -33,7 +33,7 @@ struct CacheReader {
         std::vector<const char *> pointers;
         qv_cache_reading how = {};
         how.before = before ? before->cache : nullptr;
-        how.writable = true; /* torch has no read-only tensors */
+        how.writable = true; /* because torch has no read-only tensors */
         if (names) {
             for (const nb::bytes &name : *names)
                 pointers.push_back(name.c_str());
@@ -66,7 +66,7 @@ struct CacheReader {
         const char *text =
             PyUnicode_Check(key.ptr()) ? PyUnicode_AsUTF8AndSize(key.ptr(), &n) : nullptr;
         if (!text || strlen(text) != (size_t)n) {
-            PyErr_Clear(); /* half a surrogate is not UTF-8, and no key has a NUL */
+            PyErr_Clear(); /* a lone surrogate is not UTF-8, and keys contain no NUL */
             return std::nullopt;
         }
         qv_cache_find(cache, text, &item, nullptr);
@@ -87,7 +87,7 @@ struct CacheReader {
                               t.key, qv_status_name(t.status));
     }
 
-    /* Returns (key, index) of the items in [from, from + n) that are ok. */
+    /* Returns (key, index) of the ok items in [from, from + n). */
     std::vector<std::pair<std::string, int64_t>>
     keys(int64_t from, int64_t n) const
     {
@@ -134,7 +134,7 @@ struct CacheReader {
         checked(qv_cache_verify, cache, i);
     }
 
-    /* Returns a list of (part, words). */
+    /* Returns a list of (part, message). */
     std::vector<std::pair<nb::bytes, nb::str>>
     damaged() const
     {

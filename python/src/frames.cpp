@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Turns users' frames into RGB of the size that a tower takes, and those into rows of
- * pixel_values. */
+/* Turns users' frames into RGB of a size that a tower accepts, and RGB into rows of pixel_values.
+ * */
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -56,8 +56,8 @@ are_channels(size_t n)
     return n == 1 || n == 3 || n == 4;
 }
 
-/* Returns the stream on which a model resizes frames of a CUDA device; 0: it takes none of that
- * device. */
+/* Returns the stream on which a model resizes frames of a CUDA device; 0 if it does not accept
+ * frames of that device. */
 static uintptr_t
 frames_stream(const Model &model, int device)
 {
@@ -66,9 +66,9 @@ frames_stream(const Model &model, int device)
     return own == device ? reinterpret_cast<uintptr_t>(stream) : 0;
 }
 
-/* Returns a view of an array [height, width], or with 1, 3 or 4 channels after or before these two,
- * or with frames in front of all. It lies on the host, or on a device that resizes frames for
- * the model. */
+/* Returns a view of an array [height, width], which may also have an axis of 1, 3 or 4 channels
+ * after or before these two, and a first axis of frames. The array is on the host, or on a device
+ * that resizes frames for the model. */
 static View
 view_of(const Model &model, nb::handle object, const std::string &what)
 {
@@ -84,10 +84,10 @@ view_of(const Model &model, nb::handle object, const std::string &what)
         (n > 2 && !behind && !before) || !lies_here)
         fail(QV_EINVAL,
              "%s: must be bytes (uint8) [frames, height, width, 3], [frames, 3, height, width], or "
-             "one of these frames, of 3 channels, 4 (RGBA) or 1 (gray), in the memory of the host "
-             "or of the model's NVIDIA GPU; %s came%s",
+             "one such frame, with 3 channels, 4 (RGBA) or 1 (gray), in the memory of the host "
+             "or of the model's NVIDIA GPU; the array is %s%s",
              what.c_str(), shape_text(x).c_str(),
-             lies_here ? "" : ", of another device: give it .cpu()");
+             lies_here ? "" : " on another device: call .cpu()");
     static const int orders[][4] = { { View::H, View::W },
                                      { View::H, View::W, View::C },
                                      { View::C, View::H, View::W },
@@ -101,8 +101,8 @@ view_of(const Model &model, nb::handle object, const std::string &what)
     return v;
 }
 
-/* Frame i as RGB without gaps: where it lies, or made in `room`. A fourth channel is dropped, as
- * Pillow's convert("RGB") does. */
+/* Returns frame i as contiguous RGB: in place, or copied to `room`. A fourth channel is dropped, as
+ * by Pillow's convert("RGB"). */
 static const uint8_t *
 rgb_of(const View &v, int64_t i, std::vector<uint8_t> &room)
 {
@@ -122,7 +122,7 @@ rgb_of(const View &v, int64_t i, std::vector<uint8_t> &room)
 
 /* ---- frames in a device's memory ------------------------------------------------------------- */
 
-/* Resizes views in the memory of the tower's device. They were made in the order of
+/* Resizes views in the memory of the tower's device. The work that made them precedes
  * frames_stream(). */
 static void
 resize_there(const Model &model, const std::vector<View> &views, int64_t to_h, int64_t to_w,
@@ -165,20 +165,21 @@ Frames::to_host()
 
 /* ---- frames to the tower's size -------------------------------------------------------------- */
 
-/* Sets timestamps and rate. seconds has a value for each frame, or is empty; fps is 0 if unknown:
- * seconds then tell it. */
+/* Sets timestamps and rate. seconds has one value per frame, or is empty; if fps is 0 (unknown), it
+ * follows from seconds. */
 static void
 take_seconds(Frames &frames, const std::vector<double> &seconds, double fps,
              int temporal_patch_size)
 {
     if (!seconds.empty() && (int64_t)seconds.size() != frames.n_frames)
-        fail(QV_EINVAL, "timestamps: %zu of them; there are %lld frames", seconds.size(),
+        fail(QV_EINVAL, "timestamps: %zu values for %lld frames", seconds.size(),
              (long long)frames.n_frames);
     for (size_t i = 0; i < seconds.size(); i++)
         if (!std::isfinite(seconds[i]) || (i && seconds[i] < seconds[i - 1]))
-            fail(QV_EINVAL, "timestamps: %g at place %zu; seconds that never fall", seconds[i], i);
+            fail(QV_EINVAL, "timestamps: %g at index %zu; must be seconds that never decrease",
+                 seconds[i], i);
     if (!(fps >= 0 && fps <= 1e6))
-        fail(QV_EINVAL, "frames: fps is %g; must be frames per second, above 0", fps);
+        fail(QV_EINVAL, "frames: fps is %g; must be frames per second, greater than 0", fps);
     frames.timestamps = seconds;
     frames.sampled_fps = fps;
     const double span = seconds.empty() ? 0 : seconds.back() - seconds.front();
@@ -191,9 +192,8 @@ take_seconds(Frames &frames, const std::vector<double> &seconds, double fps,
         frames.second_per_grid_ts = temporal_patch_size / frames.sampled_fps;
 }
 
-/* Makes Frames of arrays of one size, each of one or several frames, which together are a clip or
- * an image. options: min_pixels, max_pixels, fps. seconds has a value for each frame, or is
- * empty. */
+/* Makes Frames, a clip or an image, from arrays of one size with one or several frames each.
+ * options: min_pixels, max_pixels, fps. seconds has one value per frame, or is empty. */
 static Frames *
 prepare(const Model &model, nb::list arrays, bool is_image, nb::dict options,
         const std::vector<double> &seconds)
@@ -208,17 +208,18 @@ prepare(const Model &model, nb::list arrays, bool is_image, nb::dict options,
         const View v = view_of(model, arrays[i], name);
         const View &first = views.empty() ? v : views[0];
         if (v.size[View::H] != first.size[View::H] || v.size[View::W] != first.size[View::W])
-            fail(QV_EINVAL, "%s: is %lld high and %lld wide, the first one %lld and %lld",
+            fail(QV_EINVAL, "%s is %lld high and %lld wide, but the first is %lld and %lld",
                  name.c_str(), (long long)v.size[View::H], (long long)v.size[View::W],
                  (long long)first.size[View::H], (long long)first.size[View::W]);
         if (v.is_on_host() != first.is_on_host())
-            fail(QV_EINVAL, "%s: in the memory of %s, the first one of %s", name.c_str(),
-                 v.is_on_host() ? "the host" : "a GPU", v.is_on_host() ? "a GPU" : "the host");
+            fail(QV_EINVAL, "%s is in the memory of %s, but the first is in that of %s",
+                 name.c_str(), v.is_on_host() ? "the host" : "a GPU",
+                 v.is_on_host() ? "a GPU" : "the host");
         frames->n_frames += v.size[View::N];
         views.push_back(v);
     }
     if (views.empty())
-        fail(QV_EINVAL, "frames: there are none");
+        fail(QV_EINVAL, "frames: the list is empty");
     if (is_image && frames->n_frames != 1)
         fail(QV_EINVAL, "frames: an image is one frame, not %lld", (long long)frames->n_frames);
     qv_preprocess p = is_image ? model.facts.image : model.facts.video;
@@ -257,8 +258,8 @@ prepare(const Model &model, nb::list arrays, bool is_image, nb::dict options,
 
 /* ---- files to frames ------------------------------------------------------------------------- */
 
-/* Reads the sampled frames of a clip or image one at a time, so that Python's signals can be
- * checked in between. */
+/* Reads the sampled frames of a clip or image one at a time, to check Python's signals in between.
+ * */
 static void
 read_clip(qv_clip *clip, Frames &frames)
 {
@@ -278,7 +279,7 @@ read_clip(qv_clip *clip, Frames &frames)
     }
 }
 
-/* Opens a path, or the bytes of a file, which `name` names in error texts. */
+/* Opens a path, or the bytes of a file; error messages call it `name`. */
 static void
 open_and_read(const qv_preprocess &image, const qv_preprocess &video, nb::handle decoder,
               const std::string &name, nb::bytes source, bool is_path, nb::dict options,
@@ -302,14 +303,14 @@ open_and_read(const qv_preprocess &image, const qv_preprocess &video, nb::handle
     });
     qv_clip_get_info(clip, &frames);
     read_clip(clip, frames);
-    qv_clip_get_info(clip, &frames); /* decoding may have met damage */
+    qv_clip_get_info(clip, &frames); /* again: decoding may have found damage */
 }
 
 /* ---- frames to rows -------------------------------------------------------------------------- */
 
-/* Writes one patch: [channels, frames of a pair, patch, patch]. frames are those of the pair, each
- * [height, width, 3], at the patch's first pixel. Bytes are normalised as torchvision does for
- * those that transformers did not rescale before: (u - 255 mean) / (255 std), each in f32. */
+/* Writes one patch: [channels, frames of a pair, patch, patch]. frames point to the patch's first
+ * pixel in each frame [height, width, 3] of the pair. Bytes are normalised as by torchvision when
+ * transformers has not rescaled them: (u - 255 mean) / (255 std), each in f32. */
 static float *
 put_patch(float *row, const uint8_t *const *frames, const qv_preprocess &p, int64_t width)
 {
@@ -343,8 +344,8 @@ put_rows(const Frames &f, const qv_preprocess &p, float *rows)
         }
 }
 
-/* Returns pixel_values [patches, row_dim] in f32, and what is known of the source, as Tokens.
- * source is Frames, a path or bytes. */
+/* Returns pixel_values [patches, row_dim] in f32, and the source's metadata, as Tokens. source is
+ * Frames, a path or bytes. */
 static Tokens *
 preprocess(const Model &model, nb::handle decoder, const std::string &key, nb::object source,
            bool is_path, nb::dict options)
@@ -371,8 +372,8 @@ preprocess(const Model &model, nb::handle decoder, const std::string &key, nb::o
     return made.release();
 }
 
-/* Reads the sampled frames of a clip in memory, without a model: its processor is one that counts
- * pixels over all frames, or for each. */
+/* Reads the sampled frames of a clip in memory, without a model. The processor limits the pixels of
+ * all frames together, or of each frame. */
 static Frames *
 read_frames(nb::handle decoder, nb::bytes source, bool over_all, int patch_size,
             int temporal_patch_size, int merge_size, nb::dict options)
@@ -400,7 +401,7 @@ bind_frames(nb::module_ &m)
                                  { (size_t)f.n_frames, (size_t)f.height, (size_t)f.width, 3 },
                                  nb::dtype<uint8_t>(), self);
              })
-        /* frames in the file, their rate, the header's, width and height */
+        /* frames in the file, their rate, the header's rate, width and height */
         .def("source", [](const Frames &f) {
             return nb::make_tuple(f.source_frames, f.source_fps, f.header_fps, f.source_width,
                                   f.source_height);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Gives the interpreter away and takes it back, and ends in order what runs without it. */
+/* Releases and reacquires the interpreter, and ends work without the interpreter in order. */
 #include <cxxabi.h>
 
 #include <atomic>
@@ -11,17 +11,17 @@
 namespace qvpy
 {
 
-/* Threads that are in a scope of Released, and neither have the interpreter nor wait for it. The
- * process's end waits for them, because exit() takes away what the libraries that they compute with
- * keep in static variables. */
+/* The number of threads in a scope of Released that neither have the interpreter nor wait for it.
+ * The end of the process waits for them, because exit() destroys the static variables of the
+ * libraries that they compute with. */
 static std::atomic<int> working{ 0 };
 static std::set<Job *> open_jobs;
-/* Jobs whose threads have the interpreter or wait for it, perhaps for ever; NULL among them. */
+/* Jobs of threads that have the interpreter or wait for it, perhaps for ever; may contain NULL. */
 static std::set<qv_job *> left_jobs;
 static std::mutex left_lock;
-static pid_t process; /* a forked one has none of these threads */
+static pid_t process; /* a forked process has none of these threads */
 
-/* A chunk under way may take longer than anybody waits for a process to end. */
+/* A chunk under way may take longer than a user waits for a process to end. */
 static constexpr int MOST_WAIT_MS = 5000;
 
 static thread_local PyThreadState *thread; /* Python's state of this thread, while it is released */
@@ -59,7 +59,7 @@ with_interpreter(const std::function<void()> &call, qv_job *job)
                 const std::lock_guard<std::mutex> hold(left_lock);
                 left_jobs.insert(job);
             }
-            working--; /* before CPython 3.14 keeps the thread for ever */
+            working--; /* before RestoreThread, which may never return */
             PyEval_RestoreThread(thread);
         }
         ~Scope()
@@ -75,7 +75,7 @@ with_interpreter(const std::function<void()> &call, qv_job *job)
         const Scope scope(job);
         try {
             call();
-        } catch (abi::__forced_unwind &) { /* the scope must not be left */
+        } catch (abi::__forced_unwind &) { /* must not leave the scope */
             wait_for_ever();
         }
     } catch (abi::__forced_unwind &) {
@@ -93,7 +93,7 @@ job_is_open(Job *job, bool is_open)
         open_jobs.erase(job);
 }
 
-/* Called when the interpreter is gone, before exit(). */
+/* Called after the interpreter has ended, before exit(). */
 static void
 end_work()
 {
@@ -108,7 +108,7 @@ end_work()
     }
     for (int ms = 0; working && ms < MOST_WAIT_MS; ms++)
         usleep(1000);
-    if (working || left_jobs.count(nullptr)) /* which may have a turn at a device, for ever */
+    if (working || left_jobs.count(nullptr)) /* a thread may hold a device for ever */
         return;
     for (Job *job : open_jobs)
         qv_job_close(&job->job);
@@ -120,7 +120,7 @@ void
 wait_at_end()
 {
     process = getpid();
-    Py_AtExit(end_work); /* if there are too many such functions already, nothing is waited for */
+    Py_AtExit(end_work); /* if this fails, the process ends without waiting */
 }
 
 } // namespace qvpy

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The open jobs of models, and the clients that run sources through them (results.cpp has their
+/* The open jobs of models, and the clients that run sources through them (see results.cpp for their
  * results). */
 #include <nanobind/stl/string.h>
 
@@ -23,7 +23,7 @@ progress_of(const qv_job_progress &p)
 class OpenJob
 {
   public:
-    /* how: options of clips that say where most of them are decoded. */
+    /* how: options of clips that choose where most of them are decoded. */
     OpenJob(nb::list models, const std::string &dtype, int decoders, bool alone, bool warm_up,
             nb::dict how, bool hidden)
     {
@@ -55,7 +55,7 @@ class OpenJob
     std::shared_ptr<Job> job;
 };
 
-/* A caller's part in a job. It is closed when it is destroyed. */
+/* A caller's share of a job. Destroying it closes it. */
 class Client
 {
   public:
@@ -120,7 +120,7 @@ class Client
         if (nb::isinstance<Frames>(source)) {
             given = &nb::cast<Frames &>(source);
             kept->frames = std::make_unique<Frames>(std::move(*given));
-            /* any device may take them, and it may not see another's memory */
+            /* any device may take them, and may not see another device's memory */
             if (job->towers.size() > 1)
                 kept->frames->to_host();
             s.kind = QV_SOURCE_FRAMES;
@@ -132,7 +132,7 @@ class Client
             nb::bytes bytes = nb::cast<nb::bytes>(source);
             kept->bytes.assign(bytes.c_str(), bytes.size());
             if (kept->bytes.empty())
-                fail(QV_EINVAL, "%s: no bytes", key.c_str());
+                fail(QV_EINVAL, "%s: the bytes are empty", key.c_str());
             s.kind = QV_SOURCE_BYTES;
             s.bytes = kept->bytes.data();
             s.n_bytes = kept->bytes.size();
@@ -146,7 +146,7 @@ class Client
         }
     }
 
-    /* Adds a source that has failed already. */
+    /* Adds a source that has already failed. */
     void
     refuse(int64_t place, const std::string &key, const std::string &status,
            const std::string &words)
@@ -158,7 +158,7 @@ class Client
         put(place, key, s, kept, std::make_unique<Tokens>());
     }
 
-    /* Drops the source of a place; its result comes all the same, as a failure. */
+    /* Drops the source of a place; its result still comes, as a failure. */
     void
     drop(int64_t place)
     {
@@ -168,7 +168,7 @@ class Client
         qv_job_drop(seat->job->job, seat->client, (uint64_t)place + 1);
     }
 
-    /* Ends adding: next() ends once all is done. */
+    /* Ends adding: next() returns None once everything is done. */
     void
     end()
     {
@@ -179,7 +179,7 @@ class Client
         results->changed.notify_all();
     }
 
-    /* Returns the next result, None if none will come, or False if none comes for so long. Throws
+    /* Returns the next result, None if no more will come, or False after so many seconds. Throws
      * what the job was lost for, once the results before were taken. It hears signals while it
      * waits, unless it waits for ever, as threads do that handle none (seconds below 0). */
     nb::object
@@ -271,7 +271,7 @@ class Client
         const auto seat = results->use();
         const auto count = [&](int by) {
             const std::lock_guard<std::mutex> hold(results->lock);
-            if (by > 0 && results->ended) /* next() would never end */
+            if (by > 0 && results->ended) /* next() would never return */
                 fail(QV_ESTATE, "this job was closed");
             results->added += by;
         };

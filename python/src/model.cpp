@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A model on a device: loads it, and turns patches into tokens. */
+/* Loads a model onto a device, and turns patches into tokens. */
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -89,21 +89,22 @@ must_be_ours(pid_t owner)
 {
     if (owner != getpid())
         fail(QV_ESTATE,
-             "this model was loaded by process %d, and this one was forked from it: threads and "
-             "devices "
-             "are not copied by a fork; load it here, or start workers by \"spawn\"",
+             "this model was loaded by process %d, from which this one was forked; a fork does not "
+             "copy threads and devices: load it here, or start workers with \"spawn\"",
              (int)owner);
 }
 
-static thread_local bool computing; /* this thread is in a forward() */
-static thread_local std::vector<std::shared_ptr<const void>> left; /* what was let go meanwhile */
+static thread_local bool computing; /* whether this thread is in a forward() */
+static thread_local std::vector<std::shared_ptr<const void>>
+    left; /* references dropped meanwhile */
 
 void
 must_not_compute()
 {
     if (computing)
-        fail(QV_ESTATE, "a model is at work in a forward() that this call has interrupted, from a "
-                        "signal's handler; let that return first");
+        fail(QV_ESTATE,
+             "this call comes from a signal handler that has interrupted a forward() of a "
+             "model; let the handler return first");
 }
 
 void
@@ -188,7 +189,7 @@ Model::info()
 
 /* ---- patches to tokens ----------------------------------------------------------------------- */
 
-/* Returns the kind of input that rows of pixel_values are. The tower takes them in place. */
+/* Returns the kind of input of these pixel_values. The tower reads them in place. */
 static qv_input
 input_of(const nb::ndarray<> &x, bool u16_is_bf16)
 {
@@ -196,8 +197,7 @@ input_of(const nb::ndarray<> &x, bool u16_is_bf16)
     if (x.dtype() == nb::dtype<float>())
         return QV_INPUT_PATCHES;
     if (x.dtype() != bf16 && !(u16_is_bf16 && x.dtype() == nb::dtype<uint16_t>()))
-        fail(QV_EINVAL,
-             "pixel_values: dtype must be float32 or bfloat16 (code %d with %d bits came)",
+        fail(QV_EINVAL, "pixel_values: dtype must be float32 or bfloat16, not code %d with %d bits",
              (int)x.dtype().code, (int)x.dtype().bits);
     return QV_INPUT_PATCHES_BF16;
 }
@@ -210,7 +210,7 @@ items_of(const qv_model_info &m, const std::vector<int64_t> &grid_thw, qv_input 
     const size_t element = input == QV_INPUT_PATCHES_BF16 ? sizeof(uint16_t) : sizeof(float);
     int64_t at = 0;
     if (grid_thw.empty() || grid_thw.size() % 3)
-        fail(QV_EINVAL, "grid_thw: must be [items, 3], with an item at least");
+        fail(QV_EINVAL, "grid_thw: must be [items, 3], with at least one item");
     for (size_t i = 0; i < grid_thw.size(); i += 3) {
         const int64_t *g = &grid_thw[i];
         int64_t patches = g[0], over = 0;
@@ -220,8 +220,8 @@ items_of(const qv_model_info &m, const std::vector<int64_t> &grid_thw, qv_input 
                __builtin_mul_overflow(patches, g[2], &patches) || patches > n_rows - at;
         if (over)
             fail(QV_EINVAL,
-                 "grid_thw: item %zu is %lld, %lld, %lld, from row %lld on; pixel_values has %lld "
-                 "rows",
+                 "grid_thw: item %zu is %lld, %lld, %lld and begins at row %lld, but pixel_values "
+                 "has %lld rows",
                  i / 3, (long long)g[0], (long long)g[1], (long long)g[2], (long long)at,
                  (long long)n_rows);
         qv_item item = {};
@@ -231,12 +231,12 @@ items_of(const qv_model_info &m, const std::vector<int64_t> &grid_thw, qv_input 
         at += patches;
     }
     if (at != n_rows)
-        fail(QV_EINVAL, "grid_thw: its items have %lld patches, pixel_values has %lld rows",
+        fail(QV_EINVAL, "grid_thw: its items have %lld patches, but pixel_values has %lld rows",
              (long long)at, (long long)n_rows);
     return items;
 }
 
-/* Rows of pixel_values and their items, checked. `rows` keeps alive what the items point to. */
+/* Checked rows of pixel_values and their items. `rows` owns the memory that the items point to. */
 struct Patches {
     nb::ndarray<> rows;
     qv_input input;
@@ -251,13 +251,15 @@ take_patches(const qv_model_info &m, const char *backend, nb::handle rows, bool 
     must_be_contiguous(x, "pixel_values");
     if (x.ndim() != 2 || (int64_t)x.shape(1) != m.row_dim)
         fail(QV_EINVAL,
-             "pixel_values: must be [patches, %lld] for this model; %zu axes, the last of %zu",
+             "pixel_values: must be [patches, %lld] for this model; it has %zu axes, the last of "
+             "%zu",
              (long long)m.row_dim, x.ndim(), x.ndim() ? x.shape(x.ndim() - 1) : 0);
     const int where = x.device_type();
     if (where != nb::device::cpu::value && strcmp(backend, "cuda") != 0)
         fail(QV_EINVAL,
-             "pixel_values: in a device's memory; this model computes on %s and takes the "
-             "host's",
+             "pixel_values: must be in the host's memory, because this model computes on %s; it is "
+             "in "
+             "a device's",
              backend);
     const qv_input input = input_of(x, u16_is_bf16);
     return { x, input,
@@ -265,8 +267,8 @@ take_patches(const qv_model_info &m, const char *backend, nb::handle rows, bool 
                       (int64_t)x.shape(0)) };
 }
 
-/* Within a call of forward(): runs signal handlers, which may raise, between two chunks. It takes
- * the interpreter only now and then, because other threads may hold it for long. */
+/* Within forward(): runs signal handlers, which may raise, between two chunks. It acquires the
+ * interpreter only now and then, because other threads may hold it for long. */
 struct Listener {
     using Clock = std::chrono::steady_clock;
     Clock::time_point heard = Clock::now();
@@ -284,8 +286,8 @@ struct Listener {
     }
 };
 
-/* Encodes patches. allocate(n, output) returns memory for the outputs, and is called while the
- * device is at work if possible. */
+/* Encodes patches. allocate(n, output) returns memory for the outputs; if possible, it is called
+ * while the device is computing. */
 void
 Model::encode(const Patches &x, const std::string &dtype, bool hidden,
               const std::function<Places(int64_t, qv_dtype)> &allocate) const

@@ -26,7 +26,7 @@ NB_MODULE(core, m)
 {
     using namespace qvpy;
     wait_at_end();
-    nb::set_leak_warnings(false); /* a model in a global lives until the process ends */
+    nb::set_leak_warnings(false); /* a model in a global variable lives until the process ends */
     nb::register_exception_translator(translate);
     m.attr("version") = qv_version();
 #ifdef QV_CUDA_MAJOR
@@ -43,16 +43,17 @@ NB_MODULE(core, m)
     bind_cache_reader(m);
 }
 
-/* Types and exceptions are kept in variables of the library, so they can belong to one interpreter
- * alone: a second import would replace them under the first one's feet. */
+/* Types and exceptions are in static variables of the library, so they can belong to only one
+ * interpreter: a second import would replace them while the first is using them. */
 extern "C" NB_EXPORT PyObject *
 PyInit__core(void)
 {
     static PyInterpreterState *const first = PyInterpreterState_Get();
     if (PyInterpreterState_Get() == first)
         return PyInit_core();
-    PyErr_SetString(PyExc_ImportError,
-                    "qwenvit was imported by another interpreter of this process; it works in one "
-                    "interpreter, so import it there or in a process of its own");
+    PyErr_SetString(
+        PyExc_ImportError,
+        "another interpreter of this process has imported qwenvit, which works in only one "
+        "interpreter: import it there or in a separate process");
     return nullptr;
 }

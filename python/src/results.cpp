@@ -9,7 +9,7 @@ namespace qvpy
 
 /* ---- the sink -------------------------------------------------------------------------------- */
 
-/* The job's threads call the sink, without the interpreter. */
+/* The job's threads call the sink without the interpreter. */
 static qv_status
 begin(void *user, const qv_job_result *r, void **entry, qv_error *err)
 {
@@ -42,7 +42,7 @@ put_rows(void *, void *entry, const qv_job_result *r, const qv_job_rows *rows, q
     return QV_OK;
 }
 
-/* Sets what is known of a source at its end. */
+/* Sets a source's metadata at its end. */
 static void
 describe(Tokens &t, const Source &source, const Job &of, const qv_job_result *r)
 {
@@ -67,7 +67,7 @@ end(void *user, void *, const qv_job_result *r, qv_error *)
         describe(t, *source, *static_cast<Job *>(user), r);
     } catch (const std::bad_alloc &) {
         t.status = QV_ENOMEM;
-        t.error = "no memory"; /* so short a text takes none */
+        t.error = "no memory"; /* short enough to need no allocation */
     }
     source->to->put(*source);
     return QV_OK;
@@ -107,7 +107,7 @@ Job::lose(qv_status status, const char *words)
         results->lose(status, words);
 }
 
-/* ---- what waits ------------------------------------------------------------------------------ */
+/* ---- waiting results ------------------------------------------------------------------------- */
 
 std::shared_ptr<Seat>
 Results::use()

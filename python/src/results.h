@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Open jobs, which calls share, and the results of each call, which wait until Python takes them.
+/* Open jobs, which calls share, and the results of each call, which wait until Python reads them.
  */
 #pragma once
 
@@ -15,28 +15,29 @@ namespace qvpy
 
 struct Results;
 
-/* A job, open as long as somebody holds it: the Jobs of its models, or a call that has sources in
- * it. A forked process, which has none of its threads, leaves it as it is. */
+/* A job, open while the Jobs of its models or a call with sources in it hold it. A forked process,
+ * which has none of its threads, leaves it as it is. */
 struct Job {
     qv_job *job = nullptr;
     const pid_t owner = getpid();
     std::vector<std::shared_ptr<const Tower>> towers;
     qv_model_info facts = {};
-    bool hidden = false; /* results have the last block's rows */
+    bool hidden = false; /* whether results include the last block's rows */
     std::shared_ptr<const Origin> origin;
-    std::mutex lock;        /* guards what follows */
+    std::mutex lock;        /* guards the members below */
     qv_status lost = QV_OK; /* the failure that has ended the job */
     qv_error why = {};
     std::set<Results *> all;                        /* of open clients */
-    std::set<std::shared_ptr<qv_decoder>> decoders; /* of the sources that came */
+    std::set<std::shared_ptr<qv_decoder>> decoders; /* of the added sources */
 
-    /* Opens the job; its sources have Sources as users, and belong to it once they were added. */
+    /* Opens the job; the user pointers of its sources are Sources, which it owns once they are
+     * added. */
     void open(qv_job_options o);
     ~Job();
     void lose(qv_status status, const char *words);
 };
 
-/* A client of a job, which goes once no call uses it. */
+/* A client of a job, closed once no call uses it. */
 struct Seat {
     explicit Seat(std::shared_ptr<Job> job_) : job(job_)
     {
@@ -49,7 +50,7 @@ struct Seat {
     qv_job_client *client = nullptr;
 };
 
-/* The data that a source needs until its end, and its result, for which there is memory then. */
+/* The data that a source needs until its end, and its result, allocated in advance. */
 struct Source {
     std::shared_ptr<Results> to;
     std::string bytes;
@@ -57,19 +58,20 @@ struct Source {
     std::map<int64_t, std::unique_ptr<Tokens>> result; /* one */
 };
 
-/* The results of a client. Any thread may close it, even while others are in calls of it.
+/* The results of a client. Any thread may close it, even while other threads are calling it.
  *
- * A forked process does not have the threads of the job, though they may hold the lock, or wait:
- * there it is never freed, because destroying a condition waits for those who wait for it.
+ * A forked process lacks the threads of the job, which may have held the lock or been waiting at
+ * the fork. It never frees this object, because destroying a condition waits for its waiters.
  *
- * The sink never waits: if results are ordered, the one that Python waits for may come after some
- * for which there is no room. The job counts what waits here (qv_job_client_open's ahead). */
+ * The sink never waits: if results are ordered, the result that Python waits for may come after
+ * others for which there is no room. The job counts the waiting results (qv_job_client_open's
+ * ahead). */
 struct Results {
     std::mutex lock;
     std::condition_variable changed;
     std::shared_ptr<Seat> seat;          /* NULL: it was closed */
     bool ordered = false, ended = false; /* ended: no more sources come */
-    /* keyed by place if results are ordered, else by the order in which they came */
+    /* keyed by place if results are ordered, otherwise by order of arrival */
     std::map<int64_t, std::unique_ptr<Tokens>> ready;
     int64_t came = 0, turn = 0;
     int64_t added = 0, done = 0, failed = 0;
@@ -85,7 +87,7 @@ struct Results {
     std::shared_ptr<Seat> use(); /* throws if it is closed */
     void put(Source &source);
     void lose(qv_status status, const char *words);
-    /* Takes the next one, or NULL if none is ready: after a while, or because it is over. Throws
+    /* Takes the next result, or NULL if none is ready, after a while or at the end. Throws
      * what the job was lost for. */
     std::unique_ptr<Tokens> take(bool for_ever, bool *over);
 };

@@ -143,7 +143,7 @@ def main():
             if options.get("max_frames") == SLOW - 4:
                 Slow.full_until = Slow.full_until or time.monotonic() + 2
                 if time.monotonic() < Slow.full_until:
-                    raise _async.error("QV_EFULL", "there is no room")
+                    raise _async.error("QV_EFULL", "no room")
             if wait <= 0:
                 return super().submit(source, **options)
             result = concurrent.futures.Future()

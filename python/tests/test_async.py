@@ -156,7 +156,7 @@ def test_when_no_device_is_left_all_requests_fail(own):
         encoder._client.close()
         encoder._collector = collector
         for call in (lambda: waits.result(0), lambda: encoder.submit(images(1)[0])):
-            refused(call, "cannot go on: it fell off the bus", "QV_EBACKEND")
+            refused(call, "cannot continue: it fell off the bus", "QV_EBACKEND")
         encoder._collector = type("", (), {"join": lambda _: None})()
 
 

@@ -133,18 +133,18 @@ def test_another_cache_is_refused_and_nothing_of_it_is_lost(model, golden, rows,
 
 @pytest.mark.parametrize(
     "row, words",
-    [({}, "row 1: no path"), ({"key": "a"}, "row 1: no path"), ({"path": None, "fps": 1}, "no path"),
+    [({}, "row 1: path is missing"), ({"key": "a"}, "row 1: path is missing"), ({"path": None, "fps": 1}, "path is missing"),
      ({"path": ""}, "path is ''"), (3, "row 1: an int"), ({"path": "a", "key": 3}, "key is 3"),
-     ({"path": "a", "fsp": 3}, "no field 'fsp'"), ({"path": "a", "fps": "2"}, "fps is '2'"),
+     ({"path": "a", "fsp": 3}, "unknown field 'fsp'"), ({"path": "a", "fps": "2"}, "fps is '2'"),
      ({"path": "a", "max_frames": True}, "max_frames is True"), ({"path": "a", "start": 2, "end": 1}, '"end" .1. must be greater'),
-     ({"bytes": b"x"}, "row 1: no key; what is in memory"), ({"key": "a", "bytes": b""}, "no bytes"),
-     ({"key": "a", "bytes": 7}, "no path"), ({"key": "a", "image": "a.png"}, "row 1: image is a path"),
-     ({"key": "a", "frames": np.zeros((2, 8, 8), np.float32)}, "row 1: frames: .*bytes"),
+     ({"bytes": b"x"}, "row 1: key is missing; a source in memory"), ({"key": "a", "bytes": b""}, "the bytes are empty"),
+     ({"key": "a", "bytes": 7}, "path is missing"), ({"key": "a", "image": "a.png"}, "row 1: image is a path"),
+     ({"key": "a", "frames": np.zeros((2, 8, 8), np.float32)}, "row 1: frames: .*uint8"),
      ({"key": "a", "frames": np.zeros((2, 8, 8, 3), np.uint8), "bytes": b"x"}, "row 1: .*one of"),
      ({"path": "a", "fps": 10**5000}, "fps is an int; must be"),
      ({"path": "\ud800"}, "path is .*; must be a"), ({"path": "a\0b"}, "NUL"), ({"path": "a", "key": "a\0b"}, "key is 'a.x00b'; must be"), ({"path": "a", "key": "__a"}, "__a"),
      ({"path": "a", "bytes": b"x"}, "bytes is b'x'"), ({"path": "a", "offset": 1 << 80}, "row 1: offset"),
-     ({"path": "first"}, "key 'first' was in row 0 before")],
+     ({"path": "first"}, "key 'first' is already used by row 0")],
 )
 def test_bad_rows_are_refused_before_any_work(model, tmp_path, row, words):
     with qwenvit.CacheWriter(model, tmp_path) as cache:
@@ -153,7 +153,7 @@ def test_bad_rows_are_refused_before_any_work(model, tmp_path, row, words):
 
 
 def test_bad_options_and_calls(model, clip, tmp_path):
-    for options, words in [({"tokens": "q4"}, "q4"), ({"fsp": 1}, "no option fsp"), ({"part_bytes": -1}, "-1"),
+    for options, words in [({"tokens": "q4"}, "q4"), ({"fsp": 1}, "unknown option fsp"), ({"part_bytes": -1}, "-1"),
                            ({"tokens": None}, "tokens is None; must be 'bf16' or"),
                            ({"tokens": "f16"}, "tokens is 'f16'; must be 'bf16' or 'f32'"),
                            ({"deepstack": "no"}, "deepstack is 'no'"), ({"retry_failed": None}, "retry_failed is None"),
@@ -204,7 +204,7 @@ def test_progress_is_told_and_what_it_raises_ends_the_run(model, clip, tmp_path)
         assert cache.add(rows[:3], progress=seen.append)["done"] == 3
         assert seen and {"added", "done", "failed", "tokens", "seconds", "limit"} <= set(seen[0])
         for call in (cache.close, lambda: cache.add(rows)):
-            refused(lambda: cache.add(rows[3:4], progress=lambda _: call()), "let that add.. return first")
+            refused(lambda: cache.add(rows[3:4], progress=lambda _: call()), "let it return first")
         with pytest.raises(ZeroDivisionError):
             cache.add(rows, progress=lambda _: 1 / 0)
         assert cache.add(rows[3:])["done"] == 37  # the writer goes on

@@ -75,7 +75,7 @@ def test_results_of_encode_and_forward_alike(torch, model, expected, clip, frame
     assert len(data["video"]["timestamps"][0]) == tokens.grid_thw[0, 0]
     assert list(image.to_vllm()) == ["image"] and list(image.to_sglang()) == ["image_data"]
     rows = model.forward(expected["pixel_values"], expected["grid_thw"])
-    refused(rows.to_vllm, "Say is_image=True")
+    refused(rows.to_vllm, "pass is_image=True")
     two = model.forward(expected["pixel_values"], [[1, 4, 6], [1, 6, 4]])
     data = plain(two.to_vllm(is_image=True))
     assert (data["image"]["image_embeds"] == two.packed()).all()
@@ -154,7 +154,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing(model, clip, tmp_path):
 def test_without_deepstack_nothing_goes_out(torch, tmp_path):
     cache = cache_of(tmp_path / "cache", matrices=1)
     for call in (engines.to_vllm, engines.to_sglang, engines.to_transformers, lambda e: e.save_ec(tmp_path, "h")):
-        refused(lambda: call(cache["a"]), "a: tokens of qwen3_vl without DeepStack.*--no-deepstack")
+        refused(lambda: call(cache["a"]), "a: these tokens of qwen3_vl lack DeepStack.*--no-deepstack")
     assert not (tmp_path / "h").exists()
     assert cache_of(tmp_path / "other", "qwen3_5", 1)["a"].to_vllm()
 
@@ -163,10 +163,10 @@ def test_without_deepstack_nothing_goes_out(torch, tmp_path):
 def test_versions(torch, tmp_path, monkeypatch, call):
     entry = cache_of(tmp_path)["a"]
     for version in ("0.4.1", "x", "", "1"):
-        words = f"its interface is not known; {NEWEST[call]} was tried"
+        words = f"unknown interface; {NEWEST[call]} was tested"
         refused(lambda: getattr(entry, call)(version=version), words, "QV_EUNSUPPORTED")
     assert getattr(entry, call)(version=NEWEST[call] + ".7")
-    with pytest.warns(UserWarning, match="7.0 has not been tried"):
+    with pytest.warns(UserWarning, match="7.0 has not been tested"):
         getattr(entry, call)(version="7.0")
     monkeypatch.setattr(engines, "installed", lambda engine: "0.1.2")
     refused(lambda: getattr(entry, call)(), "0.1.2")
@@ -203,7 +203,7 @@ def test_a_tower_of_transformers_hands_tokens_on(monkeypatch, version, n_deepsta
     found = np.concatenate([tokens.array, *(d.array for d in deepstack)], axis=1)
     assert len(deepstack) == n_deepstack and (found == rows.array).all()
     for wrong in (rows.array[1:], rows.array[:, 1:]):
-        refused(lambda: tower(fake_torch.Tensor(wrong), grid_thw=grid), "this model accepts tokens")
+        refused(lambda: tower(fake_torch.Tensor(wrong), grid_thw=grid), "as to_transformers.. returns it")
     engines.reject_tokens(model)
     assert tower(rows, grid) == "its own"
 
@@ -236,4 +236,4 @@ def test_mm_token_type_ids_of_torch():
 def test_frames_with_a_rate_go_to_engines(torch, model, frames):
     timed, bare = model.encode(frames, fps=2), model.encode(frames)
     assert engines.to_vllm(timed)["video"]["timestamps"] == [[0.25, 1.25]]
-    refused(lambda: engines.to_vllm(bare), "a clip without timestamps")
+    refused(lambda: engines.to_vllm(bare), "the clip has no timestamps")

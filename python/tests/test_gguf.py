@@ -56,4 +56,4 @@ def test_wrong_means_warn_and_can_be_overruled(data, tmp_path):
 
 def test_what_a_file_does_not_know_is_said(file):
     for of in (file, file.parent):
-        refused(lambda: engines.mm_token_type_ids([1, 2], of), "a GGUF file of a vision tower has no ids of placeholders")
+        refused(lambda: engines.mm_token_type_ids([1, 2], of), "the GGUF file of a vision tower contains no placeholder ids")

@@ -208,7 +208,7 @@ def test_a_generator_and_its_model_may_be_closed_within_a_forward(own, one_item,
         time.sleep(0.1)
         many.close()
         for call in (small.encode, lambda x: next(small.encode([x]))):
-            refused(lambda: call(few), "this call has interrupted")
+            refused(lambda: call(few), "has interrupted a forward")
         time.sleep(0.1)  # the thread that adds sources lets go, so that own.close() is last
         own.close()
         calls.append(n)

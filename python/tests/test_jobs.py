@@ -128,7 +128,7 @@ def test_options_for_all_that_frames_cannot_have_are_left_out_for_them(own, clip
     with qwenvit.AsyncEncoder(own, **common) as encoder:
         assert encoder.submit({"frames": frames}).result(30).tokens.tobytes() == truth
         assert len(encoder.submit(clip).result(30))
-        refused(lambda: encoder.submit({"frames": frames}, decode="cpu"), "frames take only")
+        refused(lambda: encoder.submit({"frames": frames}, decode="cpu"), "frames accept only")
     assert next(own.encode([{"frames": frames}], **common)).tokens.tobytes() == truth
-    refused(lambda: own.encode(frames=frames, **common), "frames take only")
-    refused(lambda: next(own.encode([{"frames": frames, "max_seconds": 3}], **common)), "frames take only")
+    refused(lambda: own.encode(frames=frames, **common), "frames accept only")
+    refused(lambda: next(own.encode([{"frames": frames, "max_seconds": 3}], **common)), "frames accept only")

@@ -71,13 +71,13 @@ def bad_calls(pixels, grid):
         "stride 0": (read_only, grid, "not contiguous"),
         "too few rows": (pixels[:-1], grid, "pixel_values has 47 rows"),
         "too many rows": (np.concatenate([pixels, pixels]), grid, "its items have 48 patches"),
-        "a list": (pixels.tolist(), grid, "is no array"),
-        "None": (None, grid, "is no array"),
-        "objects": (np.empty((4, 1536), object), grid, "cannot be shared"),
-        "big-endian": (pixels.astype(">f4"), grid, "cannot be shared"),
+        "a list": (pixels.tolist(), grid, "must be an array"),
+        "None": (None, grid, "must be an array"),
+        "objects": (np.empty((4, 1536), object), grid, "cannot share"),
+        "big-endian": (pixels.astype(">f4"), grid, "cannot share"),
         "grid of reals": (pixels, np.asarray(grid, np.float32), "whole numbers"),
         "flat grid": (pixels, [1, 4, 6], "whole numbers"),
-        "no items": (pixels, [], "an item at least"),
+        "no items": (pixels, [], "at least one item"),
         "two numbers": (pixels, [[4, 6]], r"must be \[items, 3\]"),
         "negative": (pixels, [[-1, 4, 6]], "item 0 is -1"),
         "huge": (pixels, [[2**61, 2**61, 4]], "item 0 is"),
@@ -148,7 +148,7 @@ def test_a_signals_handler_does_not_wait_for_the_call_that_it_interrupts():
 
     def handler(*_):
         for call in (lambda: model.encode(frames=np.zeros((2, 32, 32, 3), np.uint8)), lambda: model.forward(pixels[:3600], [[1, 60, 60]])):
-            said.append(refused(call, "that this call has interrupted").status)
+            said.append(refused(call, "has interrupted a forward").status)
 
     before = signal.signal(signal.SIGALRM, handler)
     try:

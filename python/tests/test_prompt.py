@@ -72,18 +72,18 @@ def test_several_by_their_order_and_kind():
 @pytest.mark.parametrize(
     "result, options, words",
     [
-        (clip(None), {}, "k: a clip without timestamps.*timestamps="),
-        (clip(None), {"timestamps": [0, 1]}, "timestamps are of 1 frame pairs, grid_thw has 2"),
-        (clip(model_type="glm4v"), {}, "model_type is 'glm4v'; prompts are known of qwen2_vl"),
+        (clip(None), {}, "k: the clip has no timestamps.*timestamps="),
+        (clip(None), {"timestamps": [0, 1]}, "timestamps cover 1 frame pairs, but grid_thw has 2"),
+        (clip(model_type="glm4v"), {}, "model_type is 'glm4v'; must be one of qwen2_vl"),
         (clip(model_type=None), {}, "model_type is None"),
-        (clip(n=7), {}, "grid_thw has 32 patches, for 7 tokens"),
-        (clip(n=16), {}, "for 16 tokens"),
-        (clip(n=0), {}, "for 0 tokens"),
-        (clip(is_image=None, grid_thw=[[1, 4, 8]]), {}, "Say is_image=True"),
-        (clip(is_image=True), {}, "an image of 2 frame pairs"),
-        (clip(), {"text": "no placeholder"}, "text has 0 <|video_pad|>; there are 1 results of a clip"),
-        (clip(), {"text": "<|image_pad|>"}, "text has 1 <|image_pad|>; there are 0"),
-        ([clip(), clip()], {"timestamps": [0]}, "describe one result, and there are 2"),
+        (clip(n=7), {}, "grid_thw has 32 patches, which do not match 7 tokens"),
+        (clip(n=16), {}, "do not match 16 tokens"),
+        (clip(n=0), {}, "do not match 0 tokens"),
+        (clip(is_image=None, grid_thw=[[1, 4, 8]]), {}, "pass is_image=True"),
+        (clip(is_image=True), {}, "an image cannot have 2 frame pairs"),
+        (clip(), {"text": "no placeholder"}, "text contains 0 <|video_pad|>; the results contain 1 clips"),
+        (clip(), {"text": "<|image_pad|>"}, "text contains 1 <|image_pad|>; the results contain 0 images"),
+        ([clip(), clip()], {"timestamps": [0]}, "describe one result, but there are 2"),
     ],
 )
 def test_what_cannot_be_said_is_refused_in_words(result, options, words):
@@ -104,5 +104,5 @@ def test_of_a_model_and_a_cache(model, expected, clip, frames, tmp_path):
     refused(lambda: qwenvit.prompt(pair), "timestamps=")
     assert "<0.3 seconds>" in qwenvit.prompt(pair, timestamps=[0.2, 0.4])
     rows = model.forward(expected["pixel_values"], expected["grid_thw"])
-    refused(lambda: qwenvit.prompt(rows), "Say is_image=True")
+    refused(lambda: qwenvit.prompt(rows), "pass is_image=True")
     assert rows.is_image is None and image.is_image and not tokens.is_image

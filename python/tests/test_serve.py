@@ -157,14 +157,14 @@ def test_frames_that_a_client_sampled(served, same):
     assert rows[0]["safetensors"] == row["safetensors"] != rows[1]["safetensors"]
     [stored] = items(served, {**listed, **places}, query="?store=1")[1]
     assert same(base64.b64decode(rows[1]["safetensors"]), frames, stored["name"], **places)
-    for r, words in zip(rows[2:], ("must be below total_num_frames, 20", "frames 4 is '/etc/passwd'; must be a data", "frames 0 is a list",
-                                   "frames_indices is 'x'; must be a list of numbers", "belong to frames")):
+    for r, words in zip(rows[2:], ("must be less than total_num_frames, 20", "frames 4 is '/etc/passwd'; must be a data", "frames 0 is a list",
+                                   "frames_indices is 'x'; must be a list of numbers", "is for frames only")):
         assert words in r["error"]["message"], r
     status, rows = items(served, {"data": frames_url() + "," + base64.b64encode(image(9, 64, 96)).decode()},
                          {"data": frames_url() + "," + base64.b64encode(b"nonsense" * 50).decode()}, {"data": frames_url() + ",#"},
                          {"data": frames_url(), "start": 1}, {"type": "image_url", "image_url": {"url": frames_url()}})
     assert [r["status"] for r in rows] == [422] * 5
-    for r, words in zip(rows, ("frame 4: is 64 high", "frame 4: not an image", "no base64", "frames take only", "not an image of a known")):
+    for r, words in zip(rows, ("frame 4 is 64 high", "frame 4: not an image", "not valid base64", "frames accept only", "not an image of a known")):
         assert words in r["error"]["message"], r
 
 
@@ -186,7 +186,7 @@ def test_chats_items(served):
                          {"type": "image_url", "image_url": {"url": data}, "fpss": 1}, {"type": "image_url"})
     assert [r["status"] for r in rows] == [200] * 4 + [422] * 3
     assert len({r["safetensors"] for r in rows[:4]}) == 1
-    for r, words in zip(rows[4:], ("no path is opened", "unknown option 'fpss'; did you mean fps?", "data is None")):
+    for r, words in zip(rows[4:], ("paths are not opened", "unknown option 'fpss'; did you mean fps?", "data is None")):
         assert words in r["error"]["message"], r
 
 
@@ -209,7 +209,7 @@ def test_paths_for_machines(served, tight, golden):
 
 JSON = {"content_type": "application/json"}
 BAD = [  # body, query, headers, status, words
-    (b"", "", {}, 422, "an empty file"),
+    (b"", "", {}, 422, "the file is empty"),
     (b"nonsense" * 50, "", {}, 422, "not a clip or image of a known format"),
     (image(1)[:-100], "", {}, 422, ""),
     (image(1), "?fps=-1", {}, 422, "fps"),
@@ -228,24 +228,24 @@ BAD = [  # body, query, headers, status, words
     (image(1), "", {"content_type": "multipart/form-data; boundary=x"}, 415, "multipart"),
     (b"{", "", JSON, 400, "not JSON"),
     (b"[" * 2000, "", JSON, 400, "not JSON"),
-    (b"[" * 100000, "", JSON, 413, "JSON of 100000 values; at most 65536"),
+    (b"[" * 100000, "", JSON, 413, "the JSON has 100000 values; at most 65536"),
     (b'{"items": [' + b"{}," * 100000 + b"{}]}", "", JSON, 413, "values; at most 65536"),
     (b'{"items": [NaN]}', "", JSON, 400, "NaN"),
     (b"\xff\xfe", "", JSON, 400, "not JSON"),
     (b"[]", "", JSON, 400, "the body must be"),
     (b'{"items": []}', "", JSON, 400, "the body must be"),
     (b'{"items": [{}], "url": "x"}', "", JSON, 422, "unknown option 'url'"),
-    (b'{"items": [{}]}', "?fps=2", JSON, 422, "options of JSON are in the body"),
+    (b'{"items": [{}]}', "?fps=2", JSON, 422, "with JSON, options belong in the body"),
     (json.dumps({"items": [{}] * 65}), "", JSON, 413, "65 items; at most 64"),
 ]
 ITEMS = [  # an item, words
     ({"data": "http://127.0.0.1:9/a.png"}, "must be a data: URL"),
-    ({"data": "file:///etc/passwd"}, "no path is opened"),
-    ({"data": "/etc/passwd"}, "no path is opened"),
+    ({"data": "file:///etc/passwd"}, "paths are not opened"),
+    ({"data": "/etc/passwd"}, "paths are not opened"),
     ({"path": "/etc/passwd"}, "unknown option 'path'"),
     ({"data": 3}, "data is 3"),
     ({"data": "data:"}, "must be a data: URL"),
-    ({"data": "data:image/png;base64,####"}, "no base64"),
+    ({"data": "data:image/png;base64,####"}, "not valid base64"),
     ({"data": url(image(1)), "fps": True}, "fps is True; must be a number"),
     ({"data": url(image(1)), "max_pixels": 10**400}, "max_pixels"),
     ({"data": url(image(1)), "decode": "gpu"}, "unknown option 'decode'"),
@@ -284,8 +284,8 @@ def test_each_limit(tight, clip):
         status, headers, answer = tight.ask(body, query, **headers)
         return status, message(answer)
 
-    assert refused(bytes(20001)) == (413, "a body of 20001 bytes; at most 20000")
-    assert refused(iter([bytes(9000)] * 3)) == (413, "a body of 27000 bytes; at most 20000")  # chunked
+    assert refused(bytes(20001)) == (413, "the body has 20001 bytes; at most 20000")
+    assert refused(iter([bytes(9000)] * 3)) == (413, "the body has 27000 bytes; at most 20000")  # chunked
     assert refused(json.dumps({"items": [{}] * 3}), **JSON) == (413, "3 items; at most 2 per request")
     assert refused(image(1), "?max_frames=21") == (422, "max_frames is 21; must be from 1 to 20 on this server")
     assert refused(tiny_png(200, 200)) == (422, "frames of 40000 pixels; at most 10000 are allowed")
@@ -349,7 +349,7 @@ def test_clients_that_stall(tight):
 
 def test_requests_that_http_does_not_allow(tight):
     get, post = b"GET /health HTTP/1.1\r\nHost: x\r\n", b"POST /v1/encode HTTP/1.1\r\nHost: x\r\n"
-    chunked, many = post + b"Transfer-Encoding: chunked\r\n", b"headers of more than 16384 bytes"
+    chunked, many = post + b"Transfer-Encoding: chunked\r\n", b"the headers have more than 16384 bytes"
     for data, words in (
         (post + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello", b"Invalid HTTP"),
         (chunked + b"Content-Length: 5\r\n\r\n0\r\n\r\n", b"Invalid HTTP"),
@@ -469,7 +469,7 @@ def test_a_key_is_its_bytes_in_utf_8(start, golden):
     server = start("--api-key", "schl\u00fcssel", key="schl\u00fcssel".encode().decode("latin-1"))  # as http.client sends it
     assert server.ask("", method="GET", path="/v1/models")[0] == 200
     assert server.ask("", method="GET", path="/v1/models", Authorization="Bearer schl\u00fcssel")[0] == 401
-    assert "an empty key" in command("serve", "--model", golden, "--port", 0, code=2, QWENVIT_API_KEY="").stderr
+    assert "a key must not be empty" in command("serve", "--model", golden, "--port", 0, code=2, QWENVIT_API_KEY="").stderr
 
 
 def test_keys(start):
@@ -494,7 +494,7 @@ def test_equal_requests_are_computed_once(served):
     status, headers, _ = served.later(image(10), "?max_frames=706").result()
     assert (status, headers["x-qwenvit-found"]) == (200, "flight")  # the other's deadline was not its
     status, _, answer = impatient.result()
-    assert status == 504 and "time of this request" in message(answer)
+    assert status == 504 and "the request timed out" in message(answer)
     one = served.metric("tokens_total") - tokens
     assert served.ask(image(11), "?max_frames=700")[0] == 200 and served.metric("tokens_total") - tokens == 2 * one
 
@@ -608,7 +608,7 @@ def test_a_client_has_half_of_the_encoders_sources(golden):
     one, two = Hold("a"), Hold("a")
     one.take(bound, 30)
     two.take(bound, 20)
-    for client, size, words in (("a", 1, "50 of 100 bytes are in use, 50 of them by this client"), ("b", 51, "a client may have 50")):
+    for client, size, words in (("a", 1, "50 of 100 bytes are in use, 50 of them by this client"), ("b", 51, "at most 50 per client")):
         with pytest.raises(Refused, match=words):
             Hold(client).take(bound, size)
     other = Hold("b")
@@ -698,7 +698,7 @@ def test_the_folder_outlives_the_server_and_has_a_bound(start, golden, tmp_path)
     folder = tmp_path / "tokens"
     server = start("--cache", folder)
     size = len(server.ask(image(1))[2])
-    assert "another server has it" in command("serve", "--model", golden, "--port", 0, "--cache", folder, code=3).stderr
+    assert "another server is using it" in command("serve", "--model", golden, "--port", 0, "--cache", folder, code=3).stderr
     assert server.end() == 0
     left = folder / f"{'0' * 64}.safetensors.tmp.1.0"  # of a server that was killed
     left.write_bytes(b"x")
@@ -783,7 +783,7 @@ def test_sigterm_drains(start):
     assert server.ask("", method="GET", path="/health")[0] == 200
     assert server.ask("", method="GET", path="/ready")[0] == 503
     status, headers, answer = server.ask(image(2))
-    assert (status, headers["connection"]) == (503, "close") and "going to end" in message(answer)
+    assert (status, headers["connection"]) == (503, "close") and "shutting down" in message(answer)
     assert under_way.result()[0] == 200 and server.process.wait(10) == 0
 
 
@@ -794,7 +794,7 @@ def test_draining_has_a_bound(start):
     began = time.monotonic()
     assert server.end() == 0 and time.monotonic() - began < 5
     status, _, answer = under_way.result()
-    assert status == 503 and "going to end" in message(answer)
+    assert status == 503 and "shutting down" in message(answer)
 
 
 def test_without_a_device_it_asks_to_be_started_again(start):
@@ -802,7 +802,7 @@ def test_without_a_device_it_asks_to_be_started_again(start):
     assert server.ask(image(1), "?max_frames=699")[0] == 500
     for method, path in (("GET", "/health"), ("GET", "/ready"), ("POST", "/v1/encode")):
         status, _, answer = server.ask(image(2) if method == "POST" else "", method=method, path=path)
-        assert status == 503 and "must be started again: no device is left" in message(answer)
+        assert status == 503 and "must be restarted: no device is left" in message(answer)
 
 
 def test_its_help_is_short():
@@ -813,11 +813,11 @@ def test_its_help_is_short():
 
 def test_wrong_starts(golden, tmp_path):
     wrong = (
-        (["--model", golden, "--workers", "4"], {2}, "no option --workers"),
-        (["--model", golden, "--ssl-keyfile", "key"], {2}, "no option --ssl-keyfile"),
-        (["--model", golden, "--api-key", "a", "--api-key", ""], {2}, "an empty key"),
-        ([], {2}, "--model is needed"),
-        (["--cach-memory", "1"], {2}, "no option --cach-memory; did you mean --cache-memory?"),
+        (["--model", golden, "--workers", "4"], {2}, "unknown option --workers"),
+        (["--model", golden, "--ssl-keyfile", "key"], {2}, "unknown option --ssl-keyfile"),
+        (["--model", golden, "--api-key", "a", "--api-key", ""], {2}, "a key must not be empty"),
+        ([], {2}, "--model is required"),
+        (["--cach-memory", "1"], {2}, "unknown option --cach-memory; did you mean --cache-memory?"),
         (["--model", golden, "--port", "70000"], {2}, "invalid port value"),
         (["--model", golden, "--max-body", "-1"], {2}, "--max-body"),
         (["--model", str(tmp_path / "none"), "--port", "0"], {3, 4}, "none"),

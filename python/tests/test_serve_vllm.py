@@ -135,23 +135,23 @@ def test_what_is_there_is_not_computed_again(served):
 
 REFUSED = [  # parts, what else is in the body, status, words
     ([part(image(1))], {}, 400, "send a uuid"),
-    ([part(b"GIF89a", kind="video")], {}, 400, "a clip without a uuid"),
-    ([part(image(1), "a", mm="x")], {"mm_processor_kwargs": {"fps": 2}}, 400, "mm_processor_kwargs is set"),
-    ([part(image(1), "a")], {"media_io_kwargs": {"video": {"fps": 1}}}, 400, "media_io_kwargs is set"),
-    ([part(image(1), "a")], {"stream": True}, 400, "stream is set"),
-    ([part(image(1), "a")], {"ec_transfer_params": {"consumer_zmq": "tcp://x"}}, 400, "ec_transfer_params is set"),
-    ([part(image(1), "../a")], {}, 400, "uuid is '../a'; must name a folder"),
-    ([part(image(1), ".unfinished")], {}, 400, "must name a folder"),
-    ([part(image(1), "a" * 201)], {}, 400, "must name a folder"),
-    ([part(image(1), "a\0b")], {}, 400, "must name a folder"),
+    ([part(b"GIF89a", kind="video")], {}, 400, "a clip needs a uuid"),
+    ([part(image(1), "a", mm="x")], {"mm_processor_kwargs": {"fps": 2}}, 400, "mm_processor_kwargs is not supported"),
+    ([part(image(1), "a")], {"media_io_kwargs": {"video": {"fps": 1}}}, 400, "media_io_kwargs is not supported"),
+    ([part(image(1), "a")], {"stream": True}, 400, "stream is not supported"),
+    ([part(image(1), "a")], {"ec_transfer_params": {"consumer_zmq": "tcp://x"}}, 400, "ec_transfer_params is not supported"),
+    ([part(image(1), "../a")], {}, 400, "uuid is '../a'; must be a folder's name"),
+    ([part(image(1), ".unfinished")], {}, 400, "must be a folder's name"),
+    ([part(image(1), "a" * 201)], {}, 400, "must be a folder's name"),
+    ([part(image(1), "a\0b")], {}, 400, "must be a folder's name"),
     ([part(image(1), 3)], {}, 400, "uuid is 3"),
-    ([{"type": "image_url", "image_url": {"url": "http://127.0.0.1:9/a.png"}, "uuid": "a"}], {}, 422, "no other URL is fetched"),
+    ([{"type": "image_url", "image_url": {"url": "http://127.0.0.1:9/a.png"}, "uuid": "a"}], {}, 422, "other URLs are not fetched"),
     ([{"type": "image_url", "uuid": "a"}], {}, 422, "image_url's url is None"),
-    ([{"type": "image_embeds", "image_embeds": {}, "uuid": "a"}], {}, 400, "a part of type 'image_embeds'"),
-    ([{"type": ["image_url"]}], {}, 400, "a part of type a list"),
+    ([{"type": "image_embeds", "image_embeds": {}, "uuid": "a"}], {}, 400, "unknown part type 'image_embeds'"),
+    ([{"type": ["image_url"]}], {}, 400, "unknown part type a list"),
     ([{"type": "text", "text": "hello"}], {}, 400, "without a language model"),
     ([part(image(1), f"u{i}") for i in range(65)], {}, 413, "65 images and clips; at most 64"),
-    ([part(image(1), "still", kind="video")], {}, 422, "video_url has an image"),
+    ([part(image(1), "still", kind="video")], {}, 422, "video_url contains an image"),
     ([part(b"nonsense" * 50, "b")], {}, 422, "image_url's url is not an image of a known format; send a clip as a video"),
     ([part(b"nonsense" * 50, "b", kind="video")], {}, 422, "not a clip or image"),
 ]
@@ -189,7 +189,7 @@ def test_a_clip_is_not_stored_as_an_image(served, movie):
 def test_a_uuid_stands_for_its_bytes(served, own):
     assert ask(served, part(image(40), "mine"))[0] == 200
     status, _, answer = ask(served, part(image(41), "mine"))
-    assert status == 409 and "stands for another file" in answer["error"]["message"]
+    assert status == 409 and "already names a different file" in answer["error"]["message"]
     assert holds(served, "mine", own(image(40)))
     # also while the first is under way
     body = [json.dumps({"messages": [{"content": [part(image(seed, 96), "both")]}]}) for seed in (42, 43)]

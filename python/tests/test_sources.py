@@ -196,11 +196,11 @@ def test_the_first_frame_of_an_animation(model, tmp_path):
     "frames, words",
     [
         (np.zeros((2, 64, 64, 3), np.float32), r'float32; must be.*\(frames \* 255\).round\(\).astype\("uint8"\)'),
-        (np.zeros((2, 64, 64, 3), np.int16), "int16; must be bytes from 0 to 255"),
-        ([np.zeros((64, 64, 3), np.uint8), np.zeros((64, 60, 3), np.uint8)], "frame 1: is 64 high and 60 wide"),
-        ([np.zeros((64, 64, 3), np.uint8), 3], "frame 1: a int is no array"),
-        ([], "there are none"),
-        (np.zeros((2, 64, 64, 5), np.uint8), r"\[2, 64, 64, 5\] came"),
+        (np.zeros((2, 64, 64, 3), np.int16), "int16; must be uint8, from 0 to 255"),
+        ([np.zeros((64, 64, 3), np.uint8), np.zeros((64, 60, 3), np.uint8)], "frame 1 is 64 high and 60 wide"),
+        ([np.zeros((64, 64, 3), np.uint8), 3], "frame 1 is of type int; must be an array"),
+        ([], "the list is empty"),
+        (np.zeros((2, 64, 64, 5), np.uint8), r"the array is \[2, 64, 64, 5\]"),
         (3, "an? int"),
     ],
 )
@@ -221,7 +221,7 @@ def test_an_input_that_wants_a_gradient_is_refused_in_one_way(model, monkeypatch
     calls = [(model.encode, frames), (model.preprocess, frames), (lambda x: model.encode(frames=[x]), frames),
              (lambda x: model.forward(x, [[1, 4, 4]]), rows)]
     for call, x in calls:
-        refused(lambda: call(x), "it requires a gradient, and this tower computes none; give it .detach", "QV_EINVAL")
+        refused(lambda: call(x), "requires a gradient, but this tower computes none; call .detach", "QV_EINVAL")
 
 
 def test_torchs_own_tensors_are_held_to_it_too(model):
@@ -250,10 +250,10 @@ def test_frames_have_seconds_if_somebody_says_them(model, frames):
 @pytest.mark.parametrize(
     "options, words",
     [
-        ({"timestamps": [0, 1]}, "timestamps: 2 of them; there are 4 frames"),
+        ({"timestamps": [0, 1]}, "timestamps: 2 values for 4 frames"),
         ({"timestamps": [0, 1, 2, float("nan")]}, "must be finite numbers"),
         ({"timestamps": "0123"}, "must be finite numbers"),
-        ({"timestamps": [0, 2, 1, 3]}, "timestamps: 1 at place 2; seconds that never fall"),
+        ({"timestamps": [0, 2, 1, 3]}, "timestamps: 1 at index 2; must be seconds that never decrease"),
         ({"timestamps": [0, 1, 2, 3], "fps": 1}, "exclude each other"),
         ({"fps": -1}, "fps is -1"),
         ({"fps": float("nan")}, "fps is nan"),
@@ -266,8 +266,8 @@ def test_seconds_that_are_none(model, frames, options, words):
 
 def test_seconds_of_others(model, frames, clip):
     for source, options in ((str(clip), {"timestamps": [0]}), ({"path": clip, "timestamps": [0]}, {})):
-        refused(lambda: model.encode(source, **options), "timestamps belong to frames")
-    refused(lambda: model.encode([frames], timestamps=[0, 1, 2, 3]), "put them into its dict")
+        refused(lambda: model.encode(source, **options), "timestamps is for frames only")
+    refused(lambda: model.encode([frames], timestamps=[0, 1, 2, 3]), "put it into the clip's dict")
 
 
 # ---- files -----------------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ def test_a_chats_image_is_no_clip(model, tmp_path):
     for kind, given, more in (("image_url", {"url": url}, {}), ("image_url", clip, {}), ("image", clip, {}), ("input_image", url, {}),
                               ("image", data, {}), ("image", io.BytesIO(data), {}), ("image", str(inside), {"offset": 100})):
         wrong = refused(lambda: model.encode({"type": kind, kind: given, **more}), "not an image of a known format", "QV_EFORMAT")
-        assert "source 0: " in str(wrong) and "give a clip the type video_url" in str(wrong)
+        assert "source 0: " in str(wrong) and "for a clip, use the type video_url" in str(wrong)
     with pytest.raises(qwenvit.Error, match="cannot be opened"):
         model.encode({"type": "image", "image": str(tmp_path / "none")})
     assert len(model.encode({"type": "video_url", "video_url": {"url": url}}).timestamps) > 1
@@ -306,8 +306,8 @@ class Broken:
 
 @pytest.mark.parametrize(
     "file, words, status",
-    [(io.StringIO("text"), 'read.. gives a str; open files with "rb"', "QV_EINVAL"),
-     (io.BytesIO(b""), "no bytes", "QV_EINVAL"), (Broken(), "the network is gone", "QV_EIO")],
+    [(io.StringIO("text"), 'read.. returned a str; open the file with "rb"', "QV_EINVAL"),
+     (io.BytesIO(b""), "the bytes are empty", "QV_EINVAL"), (Broken(), "the network is gone", "QV_EIO")],
 )
 def test_files_that_cannot_be_read(model, file, words, status):
     refused(lambda: model.encode(file), words, status)
@@ -446,15 +446,15 @@ def test_frames_in_files_are_a_clip(model, tmp_path):
 
 def test_frames_in_files_that_are_refused(model, tmp_path):
     files = jpegs()
-    refused(lambda: model.encode(data_url([*files, *jpegs(1, 64, 96)])), "frame 6: is 64 high and 96 wide, the first one 96 and 128")
+    refused(lambda: model.encode(data_url([*files, *jpegs(1, 64, 96)])), "frame 6 is 64 high and 96 wide, but the first is 96 and 128")
     refused(lambda: model.encode(data_url([*files, b"nonsense"])), "frame 6: not an image of a known format", "QV_EFORMAT")
     refused(lambda: model.encode({"frames": [files[0], plain_clip()]}), "frame 1: not an image of a known format", "QV_EFORMAT")
     refused(lambda: model.encode({"frames": [tmp_path / "none.jpg"]}), "frame 0: ", "QV_EIO")
     refused(lambda: model.encode(data_url(files) + ","), "frame 6: not an image", "QV_EFORMAT")
-    refused(lambda: model.encode(data_url(files) + ",#"), "no base64")
-    refused(lambda: model.encode({"type": "image_url", "image_url": {"url": data_url(files)}}), "are no image", "QV_EFORMAT")
-    refused(lambda: model.encode({"path": data_url(files), "max_frames": 4, "start": 1}), "frames take only the options")
-    refused(lambda: model.encode(data_url(files), decode_memory=6 * 96 * 128 * 3 - 1), "take more than 221183 bytes")
+    refused(lambda: model.encode(data_url(files) + ",#"), "not valid base64")
+    refused(lambda: model.encode({"type": "image_url", "image_url": {"url": data_url(files)}}), "are not an image", "QV_EFORMAT")
+    refused(lambda: model.encode({"path": data_url(files), "max_frames": 4, "start": 1}), "frames accept only the options")
+    refused(lambda: model.encode(data_url(files), decode_memory=6 * 96 * 128 * 3 - 1), "need more than 221183 bytes")
 
 
 def test_places_in_the_clip_that_frames_are_of(model):
@@ -465,11 +465,11 @@ def test_places_in_the_clip_that_frames_are_of(model):
         assert found.timestamps.tolist() == [place / 30 for place in places]
         assert found.second_per_grid_ts == 2 / (n / 380 * 30) and found.sampled_fps == n / 380 * 30
     assert model.encode({"path": data_url(jpegs(2)), "frames_indices": [0, 9], **about}).timestamps.tolist() == [0, 0.3]
-    for wrong, words in (({"frames_indices": [0, 380]}, "must be below total_num_frames, 380"), ({}, "go with the clip's fps"),
-                         ({"frames_indices": [0, 1], "timestamps": [0, 1]}, "without timestamps"),
-                         ({"frames_indices": [0]}, "1 of them; there are 2 frames"), ({"frames_indices": [5, 1]}, "never fall")):
+    for wrong, words in (({"frames_indices": [0, 380]}, "must be less than total_num_frames, 380"), ({}, "need the clip's fps"),
+                         ({"frames_indices": [0, 1], "timestamps": [0, 1]}, "exclude timestamps"),
+                         ({"frames_indices": [0]}, "1 values for 2 frames"), ({"frames_indices": [5, 1]}, "never decrease")):
         refused(lambda: model.encode({"frames": jpegs(2), **about, **wrong}), words)
-    refused(lambda: model.encode({"bytes": plain_clip(), "frames_indices": [0]}), "frames_indices belong to frames")
+    refused(lambda: model.encode({"bytes": plain_clip(), "frames_indices": [0]}), "frames_indices is for frames only")
 
 
 def test_base64_may_be_in_lines(model):

@@ -132,11 +132,11 @@ def test_frames_are_those_that_vllm_samples(loader, data, monkeypatch):
 
 
 def test_what_the_loader_refuses(loader, data, monkeypatch):
-    for given, words in ((b"nonsense" * 50, "not a clip or image"), (b"P6\n64 64\n255\n" + bytes(3 * 64 * 64), "an image, where a clip"),
+    for given, words in ((b"nonsense" * 50, "not a clip or image"), (b"P6\n64 64\n255\n" + bytes(3 * 64 * 64), "this is an image; must be a clip"),
                          (data[:1000], "the clip")):
         with pytest.raises(ValueError, match=words):
             loader.load(given)
-    with pytest.raises(ValueError, match='needs "model"'):
+    with pytest.raises(ValueError, match='needs the checkpoint as "model"'):
         loader.names["qwenvit"]().load_bytes(data)
     monkeypatch.setattr(Theirs, "compute_frames_index_to_sample", lambda *a, **k: [0, 1, 5])
     with pytest.raises(ValueError, match=r"vLLM samples the frames \[0, 1, 5\]"):
@@ -146,10 +146,10 @@ def test_what_the_loader_refuses(loader, data, monkeypatch):
         loader.load(data)
     loader.processor = type("Glm4vVideoProcessor", (), {})
     plugin._processor_of.cache_clear()
-    with pytest.raises(ValueError, match="its video processor is Glm4vVideoProcessor"):
+    with pytest.raises(ValueError, match="unknown video processor Glm4vVideoProcessor"):
         loader.load(data)
     monkeypatch.setattr("qwenvit.adapters.engines.installed", lambda engine: "0.34.0")
-    with pytest.warns(UserWarning, match="vllm 0.34.0 has not been tried"):
+    with pytest.warns(UserWarning, match="vllm 0.34.0 has not been tested"):
         loader.names["qwenvit"]()
 
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* All benches share these: a device, timing, tables, records, lists. */
+/* Code that all benches share: a device, timing, tables, records, lists. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,12 +36,12 @@ bench_close(struct bench *b)
 {
     if (b->scattered && !b->o->to.quiet)
         tool_say("bench %s: %lld of %lld times are not reliable: their p90 is up to %.1f times the "
-                 "median, so something else was using this machine",
+                 "median, so another program was using this machine",
                  b->name, (long long)b->scattered, (long long)b->timed, b->most_scatter);
     tool_close_context(&b->ctx, &b->info);
 }
 
-/* Writes a number with three significant digits, or with all of them before the point. */
+/* Writes a number with three significant digits, or all digits of its integer part. */
 static const char *
 digits(double x, char text[24])
 {
@@ -87,7 +87,7 @@ bench_print_roofline(struct bench *b, qv_dtype dtype)
     if (!b->peak[dtype].known || !b->memory.known || !b->copy.known)
         tool_print(bench_is_spent(b)
                        ? "unknown: --budget was spent before two measurements agreed\n"
-                       : "unknown: no two of %d measurements agree, so something else is "
+                       : "unknown: no two of %d measurements agree, so another program is "
                          "using this machine\n",
                    BENCH_MOST_RATES);
     fflush(stdout);
@@ -110,7 +110,7 @@ bench_base_name(const char *path, char *name, size_t size)
 
 /* ---- timing ---------------------------------------------------------------------------------- */
 
-enum { MOST_SAMPLES = 1000, LONG_S = 3 }; /* from so many seconds on, the time left is shown */
+enum { MOST_SAMPLES = 1000, LONG_S = 3 }; /* the remaining time is shown if it is longer */
 
 struct samples {
     double ms[MOST_SAMPLES], spent_ms; /* spent_ms is by the host's clock */
@@ -162,8 +162,7 @@ enough(const struct bench *b, const struct samples *s, int64_t repeats)
            (s->n >= repeats && s->spent_ms >= (double)(BENCH_LEAST_MS * repeats));
 }
 
-/* Takes one sample. The first run only warms up, unless it alone uses up the time for all of
- * them. */
+/* Takes one sample. The first run only warms up, unless it uses up the time for all samples. */
 static qv_status
 sample(const struct bench *b, const struct bench_run *run, struct samples *s, bool warm_up,
        qv_error *err)
@@ -189,8 +188,8 @@ tell_duration(const struct bench *b, double seconds)
         tool_say("bench %s: the next part takes about %s", b->name, duration(seconds, text));
 }
 
-/* Runs each work once. If --budget is spent after seconds of this, the others are left out.
- * *n becomes the number of runs that are timed, which are the first. */
+/* Runs each work once. If --budget is spent after seconds of this, the remaining works are left
+ * out. Sets *n to the number of runs to time, which are the first ones. */
 static qv_status
 run_once(const struct bench *b, const struct bench_run *runs, struct samples *samples,
          int64_t repeats, int *n, qv_error *err)
@@ -204,7 +203,7 @@ run_once(const struct bench *b, const struct bench_run *runs, struct samples *sa
         if (!runs[i].work)
             continue;
         if (done && bench_is_spent(b) && qv_seconds() - began_s >= LONG_S) {
-            tool_say("bench %s: --budget is spent: %d of %d works were timed", b->name, done, all);
+            tool_say("bench %s: --budget is spent: %d of %d were timed", b->name, done, all);
             *n = i;
             break;
         }
@@ -213,7 +212,7 @@ run_once(const struct bench *b, const struct bench_run *runs, struct samples *sa
             return status;
         const double s = bench_rest_s(&samples[i].first_ms, 1, repeats);
         rest_s += samples[i].n ? 0 : s;
-        if (!done++ && samples[i].first_ms >= LONG_S * 1e3) /* the others are of about its size */
+        if (!done++ && samples[i].first_ms >= LONG_S * 1e3) /* the other works take about as long */
             tell_duration(b, s * all);
     }
     tell_duration(b, rest_s);
@@ -290,7 +289,7 @@ machine_json(const struct bench *b, qv_dtype dtype)
     return j;
 }
 
-/* Returns the day as 2026-01-31, in UTC. Tables take records of one day for one run. */
+/* Returns the day as 2026-01-31, in UTC. Tables treat the records of one day as one run. */
 static json_t *
 day_json(void)
 {
@@ -355,8 +354,8 @@ show_group(struct bench *b, const char *name, qv_dtype dtype)
     snprintf(b->group, sizeof b->group, "%s", group);
 }
 
-/* Prints those of the named fields that the record has; bytes as MB. Returns why one is withheld,
- * or NULL. */
+/* Prints the named fields that the record has; bytes as MB. Returns why a field is withheld, or
+ * NULL. */
 static const char *
 print_fields(const json_t *extras, const char *names)
 {
@@ -420,7 +419,7 @@ bench_report(struct bench *b, const struct bench_record *r, qv_error *err)
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
-/* Cuts blanks and comments off a line, and returns where the text begins. */
+/* Removes blanks and comments from a line, and returns where the text begins. */
 static char *
 text_of(char *line)
 {
@@ -450,7 +449,7 @@ bench_each_line(struct bench *b, const char *path, const char *text, bench_line 
         const bool whole = strchr(line, '\n') || feof(f);
         char *at = text_of(line);
         if (!whole)
-            status = qv_fail(err, QV_EFORMAT, "%s:%d: a line is longer than %d bytes, or no text",
+            status = qv_fail(err, QV_EFORMAT, "%s:%d: the line is longer than %d bytes or not text",
                              path, number, MOST);
         else if (*at && !bench_next(b))
             break;
@@ -461,7 +460,7 @@ bench_each_line(struct bench *b, const char *path, const char *text, bench_line 
         }
     }
     if (ferror(f) && !status)
-        status = qv_fail(err, QV_EIO, "%s: cannot be read: %s", path, strerror(errno));
+        status = qv_fail(err, QV_EIO, "cannot read %s: %s", path, strerror(errno));
     fclose(f);
     return status;
 }

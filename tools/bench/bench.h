@@ -19,9 +19,9 @@ struct bench {
     struct bench_rate peak[QV_F16 + 1]; /* roofline: FLOP/s by dtype */
     struct bench_rate memory;           /* roofline: bytes per second, by a copy or by reading */
     struct bench_rate copy;             /* bytes per second of a copy, reads and writes counted */
-    bool begun;                         /* the device was printed */
+    bool begun;                         /* whether the device was printed */
     char group[256];                    /* heading of the table that is being printed */
-    int64_t parts, parts_done;          /* parts of a list, and how many were begun */
+    int64_t parts, parts_done;          /* parts of a list; parts begun */
     double parts_began_s, told_s;       /* when the first part began; when the remaining time was
                                          * last reported */
     int64_t timed, scattered;           /* records; records whose p90 is far above the median */
@@ -35,11 +35,11 @@ void bench_close(struct bench *b);
 bool bench_talks(const struct bench *b); /* returns whether tables are printed: stdout is not used
                                           * for JSON records */
 
-bool bench_is_spent(const struct bench *b); /* returns whether --budget is */
+bool bench_is_spent(const struct bench *b); /* returns whether --budget is spent */
 
 void bench_print_roofline(struct bench *b, qv_dtype dtype); /* below the device */
 
-/* Begins a list of so many parts. bench_next, before each part, reports how long the rest takes,
+/* Begins a list of so many parts. Call bench_next before each part: it reports the remaining time,
  * and returns false, with a message, if --budget is spent. */
 void bench_expect(struct bench *b, int64_t parts);
 bool bench_next(struct bench *b);
@@ -55,17 +55,17 @@ struct bench_times {
 /* Runs the work once. Sets *ms if the device's clock times it better than the host's. */
 typedef qv_status bench_work(void *user, double *ms, qv_error *err);
 struct bench_run {
-    bench_work *work; /* NULL: there is none, and its times are 0 */
+    bench_work *work; /* NULL: none, and the times are 0 */
     void *user;
     struct bench_times times; /* set by bench_time */
 };
 /* Times several works alternately, so that a disturbance hits all of them: one run of each to warm
  * up, then --repeats runs, more if they are short, fewer if they take many seconds or --budget is
- * spent. If it will take long, it says so after the first run. If that alone takes seconds and
- * spends the budget, the works after it keep their times of 0. */
+ * spent. After the first run it reports a long remaining time. If the first run takes seconds and
+ * spends the budget, the following works keep times of 0. */
 qv_status bench_time(const struct bench *b, struct bench_run *runs, int n, qv_error *err);
 
-/* A line of a table, and a record. `--legend` explains the ways and the fields. */
+/* A table line and a record. `--legend` explains the ways and the fields. */
 struct bench_record {
     const char *work, *way; /* "vae 128ch 10x30x52 3x3x3 causal", "by depth" */
     const char *group;      /* heading of the table, with a line per work; NULL: the work is the
@@ -74,12 +74,12 @@ struct bench_record {
     struct bench_times times;
     double flops, bytes;
     bool streams;     /* all bytes come from memory, none from a cache */
-    bool computed;    /* computed from other lines' times, not measured */
+    bool computed;    /* computed from the times of other lines, not measured */
     const char *show; /* names of extras that end the line, with spaces between them; or NULL */
     json_t *extras;   /* more fields, or NULL; bench_report and bench_emit take the reference */
 };
 void bench_print(struct bench *b, const struct bench_record *r);
-/* Writes the JSON record, if records are wanted. bench_report prints the line too. */
+/* Writes the JSON record, if records are enabled. bench_report also prints the line. */
 qv_status bench_emit(struct bench *b, const struct bench_record *r, qv_error *err);
 qv_status bench_report(struct bench *b, const struct bench_record *r, qv_error *err);
 /* Sets field `name` of a record to a figure, or field `withheld` to an object that gives the reason
@@ -98,15 +98,15 @@ bench_function bench_tower, bench_conv3d, bench_patch_embed, bench_gemm, bench_p
 
 /* ---- operations.c: operations alone ---------------------------------------------------------- */
 
-/* Calls that are timed by the device's own clock. The caller sets ctx, calls and n; the rest is
- * zero. If the device can record, the first run records the calls, repeated so often that the time
- * to launch the recording does not count; until then the calls may still be changed. */
+/* Calls that are timed by the device's own clock. The caller sets ctx, calls and n, and zeroes the
+ * rest. If the device can record, the first run records the calls, repeated so often that launching
+ * the recording takes negligible time; until then the calls may still be changed. */
 struct bench_list {
     qv_context *ctx;
     const struct qv_call *calls;
     size_t n;
     struct qv_recording *recording;
-    int64_t times; /* how often the recording repeats the calls; 0: there was no run yet */
+    int64_t times; /* how often the recording repeats the calls; 0 before the first run */
 };
 qv_status bench_list_run(void *list, double *ms, qv_error *err); /* a bench_work */
 void bench_list_close(struct bench_list *list);
@@ -146,8 +146,8 @@ void bench_fill(void *data, qv_dtype dtype, size_t bytes);
 
 /* ---- roofline.c ------------------------------------------------------------------------------ */
 
-/* Measures the roofline of a dtype and the copy rate, unless this run has measured them, no longer
- * than --budget lasts, and prints them. */
+/* Measures the roofline of a dtype and the copy rate within --budget, unless this run has already
+ * measured them, and prints them. */
 qv_status bench_begin(struct bench *b, qv_dtype dtype, qv_error *err);
 
 /* ---- limit.c: the bounds of a plan's work on chunks ------------------------------------------ */
@@ -174,7 +174,7 @@ void bench_limit_close(struct bench_limit *l);
 struct bench_bounds {
     struct bench_times limit; /* time of all chunks */
     double gemm_ms, attention_ms, floor_ms;
-    bool floor_known; /* the copy rate, which the floor follows from, is */
+    bool floor_known; /* whether the copy rate, which the floor depends on, is known */
 };
 enum { BENCH_LIMIT_RUNS = 2 };
 /* The works to time; the bounds are computed from their times. */
@@ -182,7 +182,7 @@ void bench_limit_runs(struct bench_limit *l, struct bench_run runs[BENCH_LIMIT_R
 struct bench_bounds bench_limit_bounds(const struct bench *b, const struct bench_limit *l,
                                        const struct bench_run runs[BENCH_LIMIT_RUNS]);
 void bench_put_bounds(json_t *record, const struct bench_bounds *bounds, double ms);
-/* Reports the limit and the floor for the work of record r; prefix begins their ways' names. */
+/* Reports the limit and the floor for the work of record r; their ways' names begin with prefix. */
 qv_status bench_report_bounds(struct bench *b, const struct bench_limit *l,
                               const struct bench_bounds *bounds, const char *prefix,
                               struct bench_record r, qv_error *err);

@@ -14,7 +14,7 @@
 #include "shapes.h"
 #include "towers/steps.h"
 
-/* What a convolution reads and writes. */
+/* A convolution's input and output. */
 enum { X, Y, WEIGHT, BIAS, RESIDUAL, N_DATA };
 
 struct subject {
@@ -131,7 +131,7 @@ record_of(const struct subject *s, const char *work, qv_lowering lowering)
 
 /* ---- conv3d ---------------------------------------------------------------------------------- */
 
-/* Times a lowering, or prints why it is not legal. */
+/* Times a lowering, or prints why it is illegal. */
 static qv_status
 run_way(struct subject *s, const char *work, qv_lowering lowering, qv_error *err)
 {
@@ -195,8 +195,7 @@ bench_conv3d(struct bench *b, qv_error *err)
 {
     const char *lowering = b->o->lowering, *shapes = b->o->shapes;
     if (lowering && qv_lowering_find(lowering) < 0)
-        return qv_fail(err, QV_EINVAL, "bench conv3d: --lowering is \"%s\", no such lowering",
-                       lowering);
+        return qv_fail(err, QV_EINVAL, "bench conv3d: unknown --lowering \"%s\"", lowering);
     const qv_status status = bench_open(b, err);
     return status ? status
                   : bench_each_line(b, shapes ? shapes : "built-in shapes",
@@ -216,12 +215,12 @@ as_rows(const struct qv_config *t, int64_t rows, qv_dtype dtype)
                                           .input = QV_INPUT_PATCHES,
                                           .dtype = dtype };
     qv_conv3d_desc d = qv_steps_patch_embed(t, &shape);
-    d.residual_rows = 0; /* the positions are added apart */
+    d.residual_rows = 0; /* the positions are added separately */
     return d;
 }
 
-/* The ways to run a patch embedding. The GEMM alone is not an object, and the tower's own is what a
- * plan begins with: positions, and rows of the model's dtype from bytes. */
+/* The ways to run a patch embedding. The GEMM alone is not an object. The tower's own way is the
+ * beginning of a plan: positions, and rows of the model's dtype from bytes. */
 enum { GEMM_ALONE, FROM_ROWS, FROM_BYTES, DIRECT, N_EMBEDS };
 static const struct {
     const char *name;
@@ -240,7 +239,8 @@ struct embed {
     struct bench_ops gemm;
     qv_plan *plan;
     void *frames;
-    double own_flops, own_bytes, other_bytes; /* of the tower's own; of all in it but the GEMM */
+    double own_flops, own_bytes,
+        other_bytes; /* of the tower's own way; of all of it except the GEMM */
 };
 
 static void
@@ -330,7 +330,7 @@ report_embed(const struct embed *e, const char *tower, int which, const struct b
     if (which > FROM_ROWS)
         json_object_set_new(r.extras, "over_patchify",
                             json_real(ms / runs[FROM_ROWS].times.median_ms));
-    if (which == FROM_BYTES) { /* the GEMM runs, and the bytes of all else are moved */
+    if (which == FROM_BYTES) { /* the GEMM runs, and the bytes of everything else are moved */
         const double moved = e->other_bytes / e->b->copy.per_s * 1e3;
         r.flops = e->own_flops;
         r.bytes = e->own_bytes;
@@ -339,7 +339,7 @@ report_embed(const struct embed *e, const char *tower, int which, const struct b
     return bench_report(e->b, &r, err);
 }
 
-/* *longest_ms becomes the slowest way's time. */
+/* Sets *longest_ms to the slowest way's time. */
 static qv_status
 run_rows(struct bench *b, qv_model *model, int64_t rows, double *longest_ms, qv_error *err)
 {

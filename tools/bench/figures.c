@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 #include "figures.h"
 
-/* How far two measurements of a rate may lie apart, and so how far a share may be above 1; and how
- * far times scatter. */
+/* The largest accepted ratio of two measurements of a rate, so also how far a share may exceed 1;
+ * and the largest accepted scatter of times. */
 #define AGREEMENT 1.05
 #define SCATTER 1.03
 
-static const char unknown[] = "the roofline is not known";
+static const char unknown[] = "the roofline is unknown";
 static const char above[] = "it is faster than the roofline, which was measured too low";
 static const char below[] = "it is faster than its bound, which was measured too slow";
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Decides which figures can be true: pure functions of measured times. On a machine that others
- * use, a bound may come out slower than what it bounds; a share, a ratio or a rest that follows
- * from it is withheld, with the reason.
+ * Decides which figures can be true: pure functions of measured times. On a machine that other
+ * programs use, a bound may be measured slower than the work that it bounds; shares, ratios and
+ * differences computed from it are withheld, with the reason.
  */
 #pragma once
 
@@ -16,7 +16,7 @@ struct bench_rate {
 };
 struct bench_rate bench_rate_of(const double *per_s, int n);
 
-/* A figure, or why it is withheld (NULL: it is not). */
+/* A figure, and why it is withheld (NULL if it is not). */
 struct bench_figure {
     double value;
     const char *withheld;
@@ -33,11 +33,11 @@ struct bench_roof {
 struct bench_figure bench_share(const struct bench_roof *roof, double flops, double bytes,
                                 bool streams, double ms);
 
-/* A value that follows from a rate, which may be known or not. */
+/* A value computed from a rate that may be unknown. */
 struct bench_figure bench_by_rate(double value, struct bench_rate rate);
 
-/* A time as a multiple of its bound, at least 1; and what it is more than its bound, at least 0 ms.
- * known: whether the bound is. */
+/* A time as a multiple of its bound, at least 1; and its excess over the bound, at least 0 ms.
+ * known: whether the bound is known. */
 struct bench_figure bench_over(double ms, double bound_ms, bool known);
 struct bench_figure bench_beyond_ms(double ms, double bound_ms);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * qwenvit bench gemm: a tower's projections with their epilogues, from one row up. A run is one
- * GEMM with each of many copies of the weight, so that nothing of it is in a cache, as with layers.
+ * GEMM with each of many copies of the weight, so that none of it is cached, as with layers.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -92,8 +92,8 @@ report_rows(const struct gemm_bench *g, int64_t m, qv_dtype dtype, const struct 
     return bench_report(g->b, &r, err);
 }
 
-/* Returns more bytes than a cache holds: what the device copies in a millisecond, within bounds.
- * Devices with fast memory have large caches. */
+/* Returns more bytes than a cache holds: as many as the device copies in a millisecond, within
+ * bounds. Devices with fast memory have large caches. */
 static int64_t
 streamed_bytes(const struct gemm_bench *g)
 {
@@ -113,8 +113,8 @@ count_rows(const struct gemm_bench *g)
     return n;
 }
 
-/* Times and reports the first n row counts. They run alternately, so that a step from one to the
- * next is none of the machine's. */
+/* Times and reports the first n row counts. They run alternately, so that a disturbance does not
+ * look like a step between two counts. */
 static qv_status
 run_rows(struct gemm_bench *g, qv_dtype dtype, struct bench_ops *rows, int n, qv_error *err)
 {
@@ -145,7 +145,7 @@ run_projection(struct gemm_bench *g, qv_dtype dtype, qv_error *err)
                                       .dtype = g->groups.bits ? g->groups.dtype : dtype,
                                       .groups = g->groups };
     if (g->groups.bits && g->p->k % g->groups.group)
-        return qv_fail(err, QV_EINVAL, "%s has %lld columns, which groups of %lld do not divide",
+        return qv_fail(err, QV_EINVAL, "%s has %lld columns, not a multiple of the group size %lld",
                        g->p->name, (long long)g->p->k, (long long)g->groups.group);
     qv_status status = g->b->ctx->backend->layout(g->b->ctx->dev, &matrix, &layout, err);
     if (status)
@@ -161,7 +161,7 @@ run_projection(struct gemm_bench *g, qv_dtype dtype, qv_error *err)
     return status;
 }
 
-/* Reads the sizes of a checkpoint, or takes those of tower M (Qwen3-VL 4B). */
+/* Reads the sizes of a checkpoint, or uses those of tower M (Qwen3-VL 4B). */
 static qv_status
 read_sizes(struct gemm_bench *g, struct qv_config *out, qv_error *err)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Bounds of a tower: its limit and its floor, from its GEMMs and its attention alone, and the bytes
- * between. */
+/* Bounds of a tower: its limit and its floor, from its GEMMs and attention alone, and the bytes
+ * moved between them. */
 #include <stdlib.h>
 
 #include "bench.h"

@@ -10,25 +10,25 @@ static const char *const legend[] = {
     "  median, p90       of --repeats runs or more, after a warm-up, by the device's clock",
     "  roof %            the least time that the roofline allows, as a share of the time. The",
     "                    roofline is measured first: the best GEMM, and reading or copying",
-    "  withheld          an impossible figure, as on a machine that others use too",
+    "  withheld          an impossible figure, typical of a machine in use by other programs",
     "",
     "tower",
     "  encode, packed    the device's work on the chunks of --grid or --pack",
-    "  whole call        from pixels to tokens in page-locked memory, a chunk at a time",
+    "  whole call        from pixels to tokens in page-locked memory, one chunk at a time",
     "  streamed          the same, with as many chunks under way as the plan allows",
-    "  limit             the same GEMMs without epilogues and the same attention, alone",
-    "  floor             the limit, and the bytes of all other operations at the copy rate",
+    "  limit             the same GEMMs without epilogues, and the same attention, nothing else",
+    "  floor             the limit plus the bytes of all other operations at the copy rate",
     "  fill              share of the chunks' rows that are used",
     "",
     "patch-embed, conv3d",
     "  patchify, still, pointwise, frames, by depth, direct: the lowerings (docs/devices.md)",
     "  chosen            the lowering that qwenvit runs here",
     "  patchify from bytes  the first operations of the tower: positions, rows, the GEMM",
-    "  over_floor        of these: over the GEMM alone, and the others' bytes at the copy rate",
+    "  over_floor        its time over the GEMM alone plus the other bytes at the copy rate",
     "",
     "gemm",
     "  over_m1           the time over the time for one row",
-    "  over_copy         the time over copying the weights, which come from memory, not a cache",
+    "  over_copy         the time over copying the weights, from memory, not from a cache",
 };
 
 static void
@@ -44,7 +44,7 @@ run(const struct tool_options *o, const char *name, bench_function *bench)
     struct bench b = { .o = o, .name = name, .began_s = qv_seconds() };
     qv_error err = { 0 };
     if (o->n_arguments > 1) {
-        tool_complain("%s: one clip at most", name);
+        tool_complain("%s: accepts at most one clip", name);
         return TOOL_USAGE;
     }
     const qv_status status = bench(&b, &err);

@@ -102,8 +102,8 @@ record(struct bench_list *l, int64_t times, qv_error *err)
     return status;
 }
 
-/* Repeats short calls until the recording is long enough. The time of a short recording is mostly
- * launching, so the first estimate of how many are needed can be too low. */
+/* Repeats short calls until the recording is long enough. A short recording's time is mostly
+ * launching, so the first estimate of the number of repeats may be too low. */
 static qv_status
 record_enough(struct bench_list *l, qv_error *err)
 {
@@ -210,7 +210,7 @@ bench_ops_close(struct bench_ops *b)
     *b = (struct bench_ops){ .weight = NULL };
 }
 
-/* Any codes, and scales and offsets that are values. */
+/* Arbitrary codes, with valid scales and offsets. */
 static void
 fill_groups(const struct qv_matrix *matrix, char *values)
 {

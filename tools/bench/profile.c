@@ -46,7 +46,7 @@ close_all(struct profile *p)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Opens the plan that suits the clip, or a dense one of --grid. The chunk is the first of it. */
+/* Opens the plan that suits the clip, or a dense plan for --grid, and its first chunk. */
 static qv_status
 open_plan(struct profile *p, qv_error *err)
 {
@@ -98,7 +98,7 @@ open_data(struct profile *p, qv_error *err)
 }
 
 /* Names the kernel of each operation, and its layer. In the list only a layer's last operation has
- * the layer's name; the operations before it belong to it too, and so does the conversion behind a
+ * the layer's name; the preceding operations belong to it too, and so does the conversion after a
  * merger. */
 static void
 name_layers(struct profile *p)
@@ -187,8 +187,8 @@ struct sum {
     double ms, flops, bytes;
 };
 
-/* What operations have in common that are summed: a kind and its kernel, or the part of a layer's
- * name that it shares with others ("blocks" in "blocks.0"). */
+/* The property by which operations are summed: a kind and its kernel, or the common part of layers'
+ * names ("blocks" in "blocks.0"). */
 typedef bool alike(const struct row *a, const struct row *b);
 
 static bool
@@ -210,8 +210,8 @@ any(const struct row *a, const struct row *b)
     return a && b;
 }
 
-/* Returns the sum of the operations that are like operation i, or none unless i is the first of
- * them. */
+/* Returns the sum of the operations like operation i; an empty sum unless i is the first of them.
+ * */
 static struct sum
 sum_of(const struct profile *p, size_t i, alike *is_alike)
 {

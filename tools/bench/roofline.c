@@ -3,16 +3,16 @@
  * copied. */
 #include "bench.h"
 
-/* Returns how long a run should be: sizes grow until one takes a good part of it. A user who asks
- * for few repeats wants a quick answer, so it is less then. */
+/* Returns how long a run should be: sizes grow until a run takes a good part of this. It is shorter
+ * for few repeats, because their user wants a quick answer. */
 static double
 long_ms(const struct bench *b)
 {
     return b->o->repeats < 7 ? 100 * (double)b->o->repeats / 7 : 100;
 }
 
-/* Finds the shortest of several runs after one that warms up: anything that makes a run longer is
- * not the machine's limit. */
+/* Finds the shortest of several runs after a warm-up: whatever makes a run longer is not the
+ * machine's limit. */
 static qv_status
 best_ms(const struct bench *b, struct bench_ops *ops, double *best, qv_error *err)
 {
@@ -61,7 +61,7 @@ time_copy(const struct bench *b, size_t bytes, double *ms, qv_error *err)
     return status;
 }
 
-/* What is measured of a device. */
+/* The rates measured on a device. */
 enum rated {
     PEAK, /* the best square GEMM */
     /* a GEMM of one row, which reads a matrix once and writes almost nothing. It is up to twice as

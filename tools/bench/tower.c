@@ -3,7 +3,7 @@
  * qwenvit bench tower: a clip of --grid, or the items of --pack as a job packs them into chunks. It
  * times the chunks' work on the device, its limit and floor (limit.c), and the same chunks as
  * callers see them, one by one and in a stream. All of these run alternately, so that their ratios
- * mean something even on a machine that is disturbed.
+ * mean something even on a disturbed machine.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 #include "model/feeder_inside.h"
 #include "model/items.h"
 
-/* How often a single chunk is streamed: until so many patches are through, within bounds. */
+/* How often to stream a single chunk: until this many patches are done, within bounds. */
 enum { STREAMED_PATCHES = 1 << 16, LEAST_STREAMED = 3, MOST_STREAMED = 8 };
 
 struct tower_bench {
@@ -67,7 +67,7 @@ read_grid(void *user, char *line, qv_error *err)
     return qv_capacity_fits(&t->info.capacity, &pair)
                ? QV_OK
                : qv_fail(err, QV_EINVAL,
-                         "%lld patches of a frame pair; a chunk takes %lld (--chunk-rows)",
+                         "%lld patches per frame pair; a chunk has room for %lld (--chunk-rows)",
                          (long long)pair.patches, (long long)t->info.capacity.patches);
 }
 
@@ -106,7 +106,8 @@ add_chunk(struct tower_bench *t, const qv_feeder_chunk *packed, qv_capacity *mos
     return QV_OK;
 }
 
-/* Has a feeder cut and pack the items, as a job does. *most is what all chunks need room for. */
+/* Lets a feeder cut and pack the items, as in a job. Sets *most to the room that any chunk needs.
+ * */
 static qv_status
 pack(struct tower_bench *t, qv_capacity *most, qv_error *err)
 {
@@ -155,8 +156,8 @@ add_clip(struct tower_bench *t, const struct tool_options *o, qv_capacity *capac
     return QV_OK;
 }
 
-/* Opens one plan for all chunks; those of a list get the plan that a job has for the chunk that
- * needs most. */
+/* Opens one plan for all chunks; for a list, the plan that a job would use for the chunk that needs
+ * most. */
 static qv_status
 open_chunks(struct tower_bench *t, const struct tool_options *o, qv_error *err)
 {
@@ -167,7 +168,7 @@ open_chunks(struct tower_bench *t, const struct tool_options *o, qv_error *err)
     if (!status && o->pack)
         status = bench_each_line(t->b, o->pack, NULL, read_grid, t, err);
     if (!status && !t->n_items)
-        status = qv_fail(err, QV_EFORMAT, "%s: has no grids", o->pack);
+        status = qv_fail(err, QV_EFORMAT, "%s: contains no grids", o->pack);
     if (!status)
         status = open_pixels(t, err);
     if (!status)
@@ -218,7 +219,7 @@ close_all(struct tower_bench *t)
 struct way {
     struct tower_bench *t;
     qv_plan *plan;
-    size_t passes, ahead; /* of chunks that are pushed and pulled; 0: each chunk's work alone */
+    size_t passes, ahead; /* passes over the chunks, and chunks ahead; 0: each chunk's work alone */
 };
 
 /* Runs each chunk a second time, by itself: the push's run keeps the device busy while that is

@@ -76,7 +76,7 @@ def make_conv(d, x, weight, bias):
 
 
 def bench_conv3d(args):
-    torch.backends.cudnn.benchmark = True  # the rest runs as it is shipped, without cuDNN's search
+    torch.backends.cudnn.benchmark = True  # everything else runs as shipped, without cuDNN's search
     for d in read_shapes(args.shapes):
         for dtype in args.dtype:
             if d["dtype"] not in ("auto", dtype):
@@ -116,7 +116,7 @@ def time_conv(args, d, dtype):
         run = make()
         try:
             times = measure(args, run, graph=True)
-        except RuntimeError as error:  # not enough memory, or no such kernel
+        except RuntimeError as error:  # out of memory, or no such kernel
             left_out(d["case"], dtype, way, reason(error))
             continue
         report(args, ("conv3d", d["case"], dtype), way, times, (flops, moved), desc=d["desc"])

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Times what else runs the Qwen-VL vision tower and Conv3d: transformers and torch.
+"""Times other software that runs the Qwen-VL vision tower and its Conv3d: transformers and torch.
 
     peers.py tower --model DIR --grid 1,20,38 --dtype bf16,f32 --json peers.jsonl
     peers.py patch-embed --model DIR --rows 760,3040 --json peers.jsonl
@@ -25,7 +25,7 @@ def numbers(count=None):
         except ValueError:
             values = []
         if not values or min(values) < 1 or count and len(values) != count:
-            raise argparse.ArgumentTypeError(f"{text}: {count or 'some'} numbers from 1 up")
+            raise argparse.ArgumentTypeError(f"{text}: must be {count or 'one or more'} numbers, from 1 up")
         return values
     return parse
 
@@ -41,14 +41,14 @@ def read_pack(path):
                 except (ValueError, argparse.ArgumentTypeError) as error:
                     raise argparse.ArgumentTypeError(f"{path}:{number}: {error}") from None
     if not grids:
-        raise argparse.ArgumentTypeError(f"{path}: has no grid")
+        raise argparse.ArgumentTypeError(f"{path}: contains no grids")
     return grids
 
 
 def dtypes(text):
     values = text.split(",")
     if not set(values) <= {"f32", "bf16"}:
-        raise argparse.ArgumentTypeError(f"{text}: f32, bf16 or both with a comma")
+        raise argparse.ArgumentTypeError(f"{text}: must be f32, bf16 or both, separated by a comma")
     return values
 
 
@@ -61,9 +61,9 @@ def main():
                         if hasattr(os, "sched_getaffinity") else os.cpu_count(),
                         help="default: every core")
     shared.add_argument("--repeats", type=int, default=7, metavar="N", help="timed runs (7)")
-    shared.add_argument("--warmup", type=int, default=2, metavar="N", help="runs before (2)")
+    shared.add_argument("--warmup", type=int, default=2, metavar="N", help="untimed runs before (2)")
     shared.add_argument("--limit-s", type=float, default=60, metavar="S",
-                        help="no more repeats of one way after S seconds (60); a warm-up and three runs at least")
+                        help="stop repeating a way after S seconds (60), but not before a warm-up and three runs")
     shared.add_argument("--json", metavar="FILE", help="append the records to FILE")
 
     parser = argparse.ArgumentParser(description=__doc__,
@@ -74,9 +74,9 @@ def main():
     tower.add_argument("--grid", type=numbers(3), action="append", metavar="T,H,W",
                        help="frame pairs, patch rows, patch columns (1,20,38); repeatable")
     tower.add_argument("--pack", type=read_pack, action="append", metavar="FILE",
-                       help="items encoded together, a line T,H,W each; repeatable")
+                       help="items encoded together, one line T,H,W per item; repeatable")
     tower.add_argument("--modes", metavar="LIST",
-                       help='of torch.compile, the best is reported; "" for none (cpu: default,'
+                       help='of torch.compile; the best is reported; "" for none (cpu: default,'
                             "freezing,max-autotune; cuda: reduce-overhead,"
                             "max-autotune-no-cudagraphs)")
     tower.set_defaults(run=bench_tower)
@@ -98,7 +98,7 @@ def main():
                  else "reduce-overhead,max-autotune-no-cudagraphs")
         args.modes = [m for m in (usual if args.modes is None else args.modes).split(",") if m]
     if args.device == "cuda" and not torch.cuda.is_available():
-        raise SystemExit("--device cuda: torch finds no CUDA device here")
+        raise SystemExit("--device cuda: torch finds no CUDA device")
     torch.set_num_threads(args.threads)
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     args.run(args)

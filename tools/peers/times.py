@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Decides which times are worth a record. Needs no torch; python/tests/test_peers.py tests it."""
+"""Decides which times may be recorded. Needs no torch; python/tests/test_peers.py tests it."""
 
 LEAST_REPEATS = 3
 MOST_SPREAD = 3.0  # slowest over fastest; a first run, which compiles and reads, exceeds it by far

@@ -7,12 +7,12 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "reference"))
 
-import common  # first: it sets what transformers reads when it is imported
+import common  # first: it sets variables that transformers reads at import
 import torch
 from times import LEAST_REPEATS, summary
 
-GRAPH_MS = 1.0  # on CUDA so much work goes into one graph, or launches are what is timed
-MOST_CALLS = 500  # in one
+GRAPH_MS = 1.0  # on CUDA, the least work in one graph, so that launching is not what is timed
+MOST_CALLS = 500  # in one graph
 
 
 def once_ms(args, function):

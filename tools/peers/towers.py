@@ -27,7 +27,7 @@ def linear_tower(folder, shipped):
     weight = shipped.patch_embed.proj.weight
     with torch.device("meta"):
         model = model_class._from_config(config, dtype=weight.dtype, attn_implementation="sdpa")
-    clear_patch_mapping()  # otherwise towers made later would have it too
+    clear_patch_mapping()  # otherwise later towers would have it too
     if not hasattr(model.patch_embed, "linear_proj"):
         return None
     state = {k.replace("patch_embed.proj.", "patch_embed.linear_proj."): v
@@ -119,7 +119,7 @@ class BareTower(torch.nn.Module):
 
 
 def compiler_setting(args, mode):
-    """Sets what a mode needs while it is compiled and run."""
+    """Applies a mode's settings while it is compiled and run."""
     import torch._inductor.config as inductor
     stack = contextlib.ExitStack()
     stack.enter_context(inductor.patch(autotune_num_choices_displayed=0))
@@ -134,7 +134,7 @@ def compiler_setting(args, mode):
 
 
 def compiled(bare, mode):
-    """Call this in the mode's compiler_setting, the first time and every time after it."""
+    """Must be called within the mode's compiler_setting, the first time and every later time."""
     return torch.compile(bare, fullgraph=True, dynamic=False,
                          mode="default" if mode == "freezing" else mode)
 
@@ -153,7 +153,7 @@ def time_compiled(args, case, dtype, bare, pixels, truth):
                 compiled_s = time.perf_counter() - began
                 worst = common.mean_and_worst(tokens, truth)[1]
                 if not worst < (1e-4 if dtype == "f32" else 0.1):
-                    raise ValueError(f"its tokens are wrong: worst distance {worst:.1e}")
+                    raise ValueError(f"wrong tokens: worst distance {worst:.1e}")
                 graph = args.device == "cuda" and mode.endswith("no-cudagraphs")
                 times = measure(args, lambda: run(pixels), graph)
             if "refused" in times:
@@ -236,7 +236,7 @@ def time_towers(args, dtype, grids, towers):
         if model is shipped:
             truth = tokens
         elif not common.mean_and_worst(tokens, truth)[1] < (1e-4 if dtype == "f32" else 0.1):
-            raise SystemExit(f"{case}, {way}: its tokens are not those of the tower as shipped")
+            raise SystemExit(f"{case}, {way}: the tokens differ from those of the tower as shipped")
     if "transformers linear" not in towers:
         left_out(case, dtype, "transformers linear",
                  "this transformers has no linear patch embedding for this model")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the reference tools share: transformers' vision tower alone, its processors, and distances."""
+"""Code that the reference tools share: transformers' vision tower alone, its processors, and distances."""
 import importlib
 import json
 import os
@@ -62,7 +62,7 @@ def read_weights(folder, config):
                     name = key[len(prefix):].replace("linear_proj", "proj")
                     weights[name] = f.get_tensor(key)
     if not weights:
-        raise SystemExit(f"{folder}: no tensor whose name begins with one of {PREFIXES}")
+        raise SystemExit(f"{folder}: no tensor's name begins with one of {PREFIXES}")
     t, p, c = config.temporal_patch_size, config.patch_size, config.in_channels
     w = weights["patch_embed.proj.weight"]
     if w.ndim == 5 and tuple(w.shape[1:]) == (t, p, p, c) != (c, t, p, p):  # channels last
@@ -76,7 +76,7 @@ def vision_classes(folder):
     config = read_json(folder, "config.json")
     family = config["model_type"]
     if family not in FAMILIES:
-        raise SystemExit(f"{folder}/config.json: model_type {family!r} is none of {list(FAMILIES)}")
+        raise SystemExit(f"{folder}/config.json: unknown model_type {family!r}; must be one of {list(FAMILIES)}")
     model_name, config_name = FAMILIES[family]
     models = "transformers.models." + family
     modeling = importlib.import_module(f"{models}.modeling_{family}")
@@ -85,7 +85,7 @@ def vision_classes(folder):
     values = {k: v for k, v in vision.items() if k not in ("model_type", "dtype")}
     if family.startswith(("qwen3_5", "qwen4")):
         if values.pop("deepstack_visual_indexes", None):
-            raise SystemExit(f"{folder}/config.json: {family} has no DeepStack in transformers")
+            raise SystemExit(f"{folder}/config.json: transformers has no DeepStack for {family}")
     return getattr(modeling, model_name), getattr(configuration, config_name)(**values)
 
 
@@ -97,7 +97,7 @@ def load_tower(folder, dtype="f32", attention="sdpa", round_weights=False, devic
     module would round inv_freq too.)
     """
     if dtype == "f64" and attention != "sdpa":
-        raise SystemExit("f64 needs sdpa: transformers' eager attention has its softmax in f32")
+        raise SystemExit("f64 needs sdpa, because transformers' eager attention computes its softmax in f32")
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     model_class, config = vision_classes(folder)
     weights = read_weights(folder, config)
@@ -217,7 +217,7 @@ def run_tower(model, pixel_values, grids):
 
 
 def output_names(layers):
-    """Returns what a caller of the tower gets: tokens, then DeepStack's outputs."""
+    """Returns the tower's outputs: tokens, then DeepStack's outputs."""
     return ["merger"] + sorted(n for n in layers if n.startswith("deepstack_merger_list."))
 
 
@@ -228,7 +228,7 @@ def is_glm(folder):
 
 
 def image_values(folder, name="preprocessor_config.json"):
-    """Returns what a processor of images, or of clips, is made of."""
+    """Returns the settings of the processor for images, or for clips."""
     values = read_json(folder, name)
     return {k: v for k, v in values.items() if k not in ("image_processor_type", "video_processor_type")}
 
@@ -320,8 +320,8 @@ def add_sampling(parser):
     parser.add_argument("--min-pixels", type=int, metavar="N")
     parser.add_argument("--max-pixels", type=int, metavar="N")
     parser.add_argument("--cap-pixels", action="store_true")
-    parser.add_argument("--device", default="cpu", help="where transformers runs: cpu or cuda")
-    parser.add_argument("--threads", type=int, metavar="N", help="of transformers")
+    parser.add_argument("--device", default="cpu", help="the device for transformers: cpu or cuda")
+    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads for transformers")
 
 
 # ---- distances -----------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What the scripts for engines and `patch` share: tiny whole models with random weights around a golden
-tower, the checkpoint folder of one, and a chat with clips and images."""
+"""Code that the scripts for engines and `patch` share: tiny whole models with random weights around a golden
+tower, a checkpoint folder for such a model, and a chat with clips and images."""
 import argparse
 import base64
 import contextlib
@@ -19,7 +19,7 @@ import common
 import prompts
 import qwenvit
 
-# model_type: transformers' class, and what its text config needs besides the sizes
+# model_type: transformers' class, and the fields of its text config besides the sizes
 MOE = {"head_dim": 10, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
        "mlp_only_layers": [], "decoder_sparse_step": 1}
 HYBRID = {"head_dim": 20, "linear_num_value_heads": 2, "linear_num_key_heads": 2, "linear_key_head_dim": 8,
@@ -69,7 +69,7 @@ def make_config(config, vocab_size, ids):
 
 
 def make_model(config):
-    """Returns the model of such a config."""
+    """Returns a model with the given config."""
     torch.manual_seed(3)
     return getattr(transformers, config.architectures[0])(config).eval()
 

@@ -34,7 +34,7 @@ async def encode(backend, golden, raws):
         except ValueError as e:
             assert "cannot be decoded" in str(e), e
         else:
-            raise AssertionError("nonsense was taken")
+            raise AssertionError("nonsense was accepted")
     finally:
         encoder.shutdown()
     return [artifact for artifacts in many for artifact in artifacts]

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Runs vLLM's own code on what qwenvit gives it, without a GPU: its parser and processor for Qwen3-VL (prompt
+"""Runs vLLM's own code on qwenvit's output, without a GPU: its parser and processor for Qwen3-VL (prompt
 ids, placeholders), and the model's splitting of tokens and DeepStack. vllm_proxy.py tests the EC connector.
 
     engines_vllm.py CLIP CLIP [--golden tests/golden/qwen3_vl]
 
-vllm, transformers in a version that it takes, and the wheel must be installed; vllm's compiled parts are
+vllm, a version of transformers that it supports, and the wheel must be installed; vllm's compiled parts are
 not needed. Exit 1: something differs.
 """
 import sys
@@ -45,7 +45,7 @@ def check_processor(folder, tokenizer, entries):
     counts = {k: [p.get_num_embeds() for p in places] for k, places in out["mm_placeholders"].items()}
     rows = {k: [len(e) for e in entries if ("image" if e.is_image else "video") == k] for k in counts}
     assert counts == rows, (counts, rows)
-    print(f"processor: {len(wanted)} ids as qwenvit.prompt says, placeholders {counts}")
+    print(f"processor: {len(wanted)} ids as from qwenvit.prompt, placeholders {counts}")
     return out
 
 
@@ -60,7 +60,7 @@ def check_parser(entries):
     except ValueError as e:
         assert "timestamps" in str(e), e
     else:
-        raise AssertionError("a clip without timestamps was taken")
+        raise AssertionError("a clip without timestamps was accepted")
     bare = engines.to_vllm(entries, embeddings=False)
     items = Qwen3VLMultiModalDataParser(2, allow_missing_mm_embeddings=True).parse_mm_data(bare)
     counts = {kind: len(items[kind]) for kind in items}
@@ -68,7 +68,7 @@ def check_parser(entries):
 
 
 def check_model(out, entries):
-    """Tests the model's methods, on an object that has only what they read."""
+    """Tests the model's methods, on an object with only the attributes that they read."""
     from vllm.model_executor.models.qwen3_vl import Qwen3VLForConditionalGeneration as Model
 
     width, n_deepstack = entries[0].tokens.shape[1], len(entries[0].deepstack)

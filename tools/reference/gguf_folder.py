@@ -76,7 +76,7 @@ def write_folder(file, folder, out):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file")
-    parser.add_argument("folder", help="the checkpoint that it was made of: its names, shapes and configs")
+    parser.add_argument("folder", help="the checkpoint that FILE was made from, for its names, shapes and configs")
     parser.add_argument("out")
     args = parser.parse_args()
     write_folder(args.file, args.folder, args.out)

@@ -115,8 +115,8 @@ def show(row):
 def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("folder", metavar="FOLDER", help="the checkpoint")
-    options.add_argument("--llama", metavar="LLAMA", required=True, help="what llama_cpp.sh made")
-    options.add_argument("--work", metavar="DIR", required=True, help="GGUF files are made there, and stay")
+    options.add_argument("--llama", metavar="LLAMA", required=True, help="the folder made by llama_cpp.sh")
+    options.add_argument("--work", metavar="DIR", required=True, help="folder in which GGUF files are made and kept")
     options.add_argument("--threads", type=int, default=2, metavar="N")
     options.add_argument("--json", metavar="FILE", help="append the numbers, one JSON object per line")
     # what parity.py's functions ask for

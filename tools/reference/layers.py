@@ -28,7 +28,7 @@ def main():
     parser.add_argument("-o", "--output", metavar="FILE.safetensors", required=True)
     parser.add_argument("--dtype", choices=common.DTYPES, default="f32")
     parser.add_argument("--yardstick", action="store_true",
-                        help="f32 on bf16-rounded weights, and bf16 beside it")
+                        help="write f32 on bf16-rounded weights, and bf16 too")
     common.add_sampling(parser)
     args = parser.parse_args()
     if args.yardstick and args.dtype != "f32":

@@ -13,7 +13,7 @@ if [ ! -d "$folder/llama.cpp" ]; then
     "${PYTHON:-python3}" -m pip download "llama-cpp-python==$version" --no-binary :all: --no-deps -d "$folder"
     tar -xf "$folder/llama_cpp_python-$version.tar.gz" -C "$folder"
     mv "$folder/llama_cpp_python-$version/vendor/llama.cpp" "$folder/llama.cpp"
-    rm -rf "$folder/llama.cpp/.git" # it names a repository that is not there, and CMake would wait for it
+    rm -rf "$folder/llama.cpp/.git" # it refers to a missing repository, and CMake would wait for it
 fi
 cmake -S "$folder/llama.cpp" -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF \
     -DLLAMA_BUILD_TOOLS=ON -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Makes tests/golden: tiny checkpoints of every family and what transformers computes with them.
+"""Makes tests/golden: tiny checkpoints of every family, and transformers' outputs for them.
 
 Weights and pixels depend only on the seeds below. Layer outputs are transformers' in f32; their last
 bits may differ between machines and torch versions.
@@ -18,7 +18,7 @@ HALVES = dict(image_mean=[0.5] * 3, image_std=[0.5] * 3)
 CLIP = dict(image_mean=[0.48145466, 0.4578275, 0.40821073],
             image_std=[0.26862954, 0.26130258, 0.27577711])
 
-# what most cases share
+# defaults of most cases
 DEFAULTS = dict(prefix="model.visual.", dtype=torch.bfloat16, shards=1)
 CASES = {
     # no learned positions, no bias in the Conv3d, the tower's width under another key, quick GELU
@@ -42,7 +42,7 @@ CASES = {
                     patch_size=2, out_hidden_size=12, window_size=8, fullatt_block_indexes=[1],
                     hidden_act="silu"),
         frames=2, grids=[[1, 6, 6], [2, 4, 2]]),
-    # q, k and v stored apart, the vision config one level deeper
+    # q, k and v stored separately, the vision config one level deeper
     "qwen2_5_omni": dict(
         seed=7, vision_type="qwen2_5_omni_vision_encoder", pixels=CLIP,
         architecture="Qwen2_5OmniModel", thinker=True,
@@ -71,7 +71,7 @@ CASES = {
                     out_hidden_size=20, num_position_embeddings=25,
                     deepstack_visual_indexes=[1]),
         shards=2, frames=4, grids=[[2, 4, 6], [3, 2, 10]]),
-    # Qwen3-VL's tower, in classes of its own
+    # Qwen3-VL's tower, in separate classes
     "cohere_compass": dict(
         seed=13, vision_type="cohere_compass_vision",
         architecture="CohereCompassForConditionalGeneration",
@@ -232,7 +232,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("out", metavar="OUT_DIR", help="folder to write, such as tests/golden")
     parser.add_argument("families", metavar="FAMILY", nargs="*", default=list(CASES),
-                        help="those to make; all by default")
+                        help="the families to make (default: all)")
     args = parser.parse_args()
     torch.set_num_threads(1)
     total = sum(make_case(os.path.join(args.out, name), case) for name, case in CASES.items() if name in args.families)

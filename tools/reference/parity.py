@@ -203,7 +203,7 @@ def main():
     parser.add_argument("--extra", metavar="OPTIONS", default="",
                         help='more options for qwenvit: --extra="--backend cuda"')
     parser.add_argument("--pack", action="store_true",
-                        help="all clips and images at once, of different names: one chunk "
+                        help="all clips and images at once, with different names: one chunk "
                              "against one call")
     parser.add_argument("--dtype", type=lambda s: s.split(","), default=["f32", "bf16"],
                         metavar="LIST", help="default: f32,bf16")

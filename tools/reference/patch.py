@@ -90,7 +90,7 @@ IDS = {"image_token_id": 190, "video_token_id": 191, "vision_start_token_id": 19
 
 
 def an_image(whole, seed, sign=1):
-    """Returns what a processor makes of an image of 4 x 8 patches and of the text around it."""
+    """Returns a processor's output for an image of 4 x 8 patches and the text around it."""
     torch.manual_seed(seed)
     vision = whole.config.vision_config
     pixels = torch.rand(32, vision.in_channels * vision.temporal_patch_size * vision.patch_size**2) * 2 - 1

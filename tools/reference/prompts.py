@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Does qwenvit.prompt give the text of transformers' own processors? Real clips and images at several
+"""Compares qwenvit.prompt with the text of transformers' own processors: real clips and images at several
 frames per second, and made-up lengths and rates, for the families of the given folders.
 
     prompts.py FOLDER... --files FILE... [--table python/tests/prompts.json]
 
-FOLDER: a checkpoint's, as tests/golden has them. The wheel must be installed. transformers
+FOLDER: a checkpoint's folder, such as those in tests/golden. The wheel must be installed. transformers
 ignores display rotation, so rotated clips are skipped. --table writes the made-up cases for a test.
 Exit 1: a text, a grid or a time differs.
 """
@@ -43,7 +43,7 @@ def make_processor(folder):
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE({c: i for i, c in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
-    # 4.57 takes only this class, and 5.x converts it as it needs
+    # 4.57 accepts only this class, and 5.x converts it
     new = transformers.__version__ >= "5"
     fast = transformers.PreTrainedTokenizerFast if new else transformers.Qwen2TokenizerFast
     tokenizer = fast(tokenizer_object=tokenizer)
@@ -136,7 +136,7 @@ def main():
             table.append({**case, "text": short(text)})
         for path in args.files:
             if not path.endswith((".png", ".jpg")) and common.quarter_turns(path):
-                print(f"{path}: rotated, passed over")
+                print(f"{path}: rotated, skipped")
                 continue
             for name, tokens, text, grid, seconds, ids in real(path, processor, model):
                 ours = qwenvit.prompt(tokens, TEXT["image" if tokens.is_image else "video"], outer=OUTER)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # Makes an environment in which SGLang's token receiver and its Qwen-VL processor run on a CPU, without SGLang's compiled
 # parts: SGLang's wheel and the few modules it imports, on top of an environment made by vllm_env.sh, which has
-# torch 2.14.0 (SGLang asks for 2.14.1) and the rest. Needs 1.4 GB.
+# torch 2.14.0 (SGLang requires 2.14.1) and the rest. Needs 1.4 GB.
 # Usage: sglang_env.sh DIR VLLM_DIR; then, with the wheel's folder in PYTHONPATH: DIR/run sglang_receiver.py CLIP
 set -eu
 dir=${1:?usage: sglang_env.sh DIR VLLM_DIR} vllm=$(cd "${2:?usage: sglang_env.sh DIR VLLM_DIR}" && pwd)

@@ -69,7 +69,7 @@ class Side:
         aiohttp.ClientSession.post, receiver.safe_pickle_loads = posted, loaded
 
     def __call__(self, text, images, clips):
-        """Returns the receiver's result for a request; keeps what it asked for and what it was sent."""
+        """Returns the receiver's result for a request; records its request and the message that it received."""
         self.asked.clear()
         self.sent.clear()
         request = GenerateReqInput(text=text, image_data=images, video_data=clips)
@@ -155,7 +155,7 @@ def check(golden, clip, folder):
         until = time.monotonic() + 20
         while healthy and time.monotonic() < until:
             time.sleep(0.1)
-        assert not healthy, "an encoder that has ended is still healthy"
+        assert not healthy, "the encoder has ended but is still reported healthy"
     finally:
         watch.close()
         server.kill()

@@ -76,10 +76,10 @@ def part(data, kind):
     return {"type": name, name: {"url": data_url(data, kind)}}
 
 
-# ---- the decode side, and what is in front of the encoder ----------------------------------------
+# ---- the decode side, and the proxy in front of the encoder --------------------------------------
 
 class Decoder:
-    """Takes a request as vLLM's decode side does, up to the rows that its connector loads."""
+    """Handles a request as vLLM's decode side does, up to the rows that its connector loads."""
 
     def __init__(self, model, tokenizer, storage):
         config = engines_vllm.config_of(model)

@@ -24,7 +24,8 @@ read_matrix(const struct qv_safetensors *file, struct matrix *m, qv_error *err)
 {
     const struct qv_safetensor *t = qv_safetensors_find(file, m->name);
     if (!t)
-        return qv_fail(err, QV_EFORMAT, "%s: no tensor %s", qv_safetensors_path(file), m->name);
+        return qv_fail(err, QV_EFORMAT, "%s: tensor %s is missing", qv_safetensors_path(file),
+                       m->name);
     if (strcmp(t->dtype_name, m->dtype) || t->n_dims != 2 || t->shape[0] < 1 ||
         (m->rows >= 0 && t->shape[0] != m->rows) || t->shape[1] != m->cols) {
         char shape[128], rows[24];
@@ -67,7 +68,7 @@ read_input(const struct qv_safetensors *file, const struct qv_config *c, struct 
             break;
     }
     if (rows != pixels.rows)
-        return qv_fail(err, QV_EFORMAT, "%s: pixel_values has %lld rows, grid_thw asks for %lld%s",
+        return qv_fail(err, QV_EFORMAT, "%s: pixel_values has %lld rows, but grid_thw needs %lld%s",
                        qv_safetensors_path(file), (long long)pixels.rows, (long long)rows,
                        rows > pixels.rows ? " or more" : "");
     return QV_OK;

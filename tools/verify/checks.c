@@ -103,14 +103,14 @@ verify_same_layer(const struct verify_layers *in, const char *name, const struct
 {
     const struct verify_layer *l = verify_layer_find(in, name);
     if (!l || l->n != like->n || l->cols != like->cols)
-        return qv_fail(err, QV_ESTATE, "layer %s is [%lld, %lld] in one run and not in the other",
+        return qv_fail(err, QV_ESTATE, "layer %s is [%lld, %lld] in one run but not in the other",
                        name, (long long)like->n, (long long)like->cols);
     *rows = l->rows;
     return QV_OK;
 }
 
-/* Compares every layer of a run, and every pulled output, with the layers of the truth. With an
- * ideal tower the bars come from that. */
+/* Compares every layer of a run, and every pulled output, with the layers of the truth. An ideal
+ * tower, if there is one, sets the bars. */
 static qv_status
 check_layers(const char *check, qv_dtype dtype, const struct verify_layers *found,
              const struct verify_layers *truth, const struct verify_layers *ideal,
@@ -287,7 +287,7 @@ verify_unless_left_out(const struct verify_job *job, qv_status status)
 {
     if (status != QV_EUNSUPPORTED || job->dtype != QV_DTYPE_AUTO)
         return status;
-    say(job, "bf16 left out: this device has no GEMMs of it");
+    say(job, "bf16 skipped: this device has no bf16 GEMMs");
     return QV_OK;
 }
 
@@ -310,7 +310,7 @@ verify_model(const struct verify_job *job, const struct verify_input *input,
 /* ---- against another backend ----------------------------------------------------------------- */
 
 /* Runs our tower and returns its layers. In f32 its weights are rounded to bf16 if the truth's
- * are. */
+ * weights are. */
 qv_status
 verify_ours(const struct verify_job *job, qv_dtype dtype, enum verify_rounding rounding,
             const struct verify_input *input, struct verify_layers *out, qv_error *err)

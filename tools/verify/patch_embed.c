@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit verify: computes the patch embedding by its definition. Weights are read from the
- * checkpoint anew, sums are in double, and nothing is rounded on the way.
+ * qwenvit verify: computes the patch embedding by its definition. It reads the weights from the
+ * checkpoint again, sums in double, and rounds nothing on the way.
  */
 #include <float.h>
 #include <math.h>
@@ -15,7 +15,7 @@
 #include "towers/geometry.h"
 #include "verify.h"
 
-/* Multiply-adds by the definition, which take about a second in each of the two parts. */
+/* Multiply-adds by the definition: about one second in each of the two parts. */
 static const double most_work = 1.5e8;
 enum { MOST_ROWS = 64 };
 
@@ -35,7 +35,7 @@ struct definition {
     void *weight;         /* [o, k] in dtype */
     float *bias;          /* [o], or NULL */
     float *positions;     /* [n_positions, o], rounded to dtype; NULL: the family has none, or adds
-                           * them behind a norm */
+                           * them after a norm */
     int64_t window_cells; /* side of a window in cells; 0: there are no windows */
     enum qv_interpolation interpolation;
     int32_t *tap_index; /* [pair_rows, taps] */
@@ -43,8 +43,7 @@ struct definition {
     const struct verify_layer *found;
 };
 
-/* A part of the outputs: so many rows and columns, spread evenly, the first and the last among
- * them. */
+/* A part of the outputs: some rows and columns, spread evenly, including the first and the last. */
 struct part {
     int64_t rows, cols;
 };
@@ -332,7 +331,7 @@ check_part(const struct definition *d, const struct part *part, struct verify_ta
     return status;
 }
 
-/* Checks everything if that is quick; else some rows with all outputs, and all rows with some
+/* Checks everything if that is quick; otherwise some rows with all outputs, and all rows with some
  * outputs. */
 static qv_status
 check_parts(const struct definition *d, struct verify_table *out, qv_error *err)
@@ -391,7 +390,7 @@ verify_definition(const char *dir, const struct qv_config *config, qv_dtype dtyp
                             .found = found };
     qv_status status = QV_OK;
     if (!found || found->n != d.rows || found->cols != d.desc.o)
-        status = qv_fail(err, QV_ESTATE, "the plan showed no layer patch_embed of %lld rows",
+        status = qv_fail(err, QV_ESTATE, "the plan has no layer patch_embed of %lld rows",
                          (long long)d.rows);
     if (!status)
         status = qv_conv3d_check(&d.desc, err);

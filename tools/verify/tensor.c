@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* qwenvit verify: reads the tensors that the definition takes. */
+/* qwenvit verify: reads the tensors that the definition needs. */
 #include <stdlib.h>
 #include <string.h>
 

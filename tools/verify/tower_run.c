@@ -228,8 +228,8 @@ pass(struct passage *p, qv_model *model, qv_input input, const qv_item *item,
     return out->lost ? qv_fail(err, QV_ENOMEM, "no memory to keep every layer") : QV_OK;
 }
 
-/* Sets *out to the frames whose bytes the pixel_values of a grid are, or to NULL if they are none
- * that were normalised as a clip's. */
+/* Recovers the frames whose bytes became the pixel_values of a grid; sets *out to NULL if these
+ * were not normalised as a clip's. */
 static qv_status
 frames_of(const struct qv_config *c, const int64_t g[3], const float *rows, uint8_t **out,
           qv_error *err)
@@ -297,7 +297,7 @@ verify_run(qv_model *model, const struct verify_input *input, enum verify_run_ki
         if (!status)
             status = pass(&p, model, kind_of, &item, out, err);
         end_passage(&p, model);
-        data += bytes; /* only patches have several clips: frames are of one clip */
+        data += bytes; /* only patches may be of several clips; frames are of one */
     }
     if (status)
         verify_layers_free(out);

@@ -13,7 +13,7 @@
 #include "command/tool.h"
 #include "verify.h"
 
-/* Frame pairs that are read of a clip, which is sampled and sized as `encode` does it. */
+/* Frame pairs to read of a clip, which is sampled and resized as by `encode`. */
 enum { MOST_PAIRS = 2 };
 
 /* ---- pixels ---------------------------------------------------------------------------------- */
@@ -37,8 +37,7 @@ take_bytes(struct verify_input *input, double bytes, qv_error *err)
     return QV_OK;
 }
 
-/* Makes noise that is the same on every machine (the upper bits of a linear congruential
- * generator). */
+/* Makes the same noise on every machine (the upper bits of a linear congruential generator). */
 static qv_status
 make_pixels(const struct tool_options *o, const struct qv_config *c, struct verify_input *input,
             char *text, size_t size, qv_error *err)
@@ -124,8 +123,7 @@ struct report {
     double seconds;
 };
 
-/* Says what is compared with what: without --against no other program than qwenvit says anything of
- * the model. */
+/* Describes the comparison: without --against, no other program takes part in it. */
 static void
 say_compared(struct report *r)
 {
@@ -148,11 +146,11 @@ say_compared(struct report *r)
 static const struct {
     const char *check, *title;
 } titles[] = {
-    { "definition", "definition: the patch embedding by its seven loops, in double" },
-    { "pulled", "pulled: what a caller receives, equal to the bit to the layers it comes from" },
+    { "definition", "definition: the patch embedding by its seven loops in double" },
+    { "pulled", "pulled: a caller's outputs, bit for bit equal to the layers that they come from" },
     { "rounding", "rounding: bf16 against f32, the bars from an ideal bf16 tower" },
-    { "repeat", "repeat: another fresh plan, equal to the bit" },
-    { "against", "against: each layer held to the other's, in bf16 with bars from rounding" },
+    { "repeat", "repeat: a second fresh plan, bit for bit equal" },
+    { "against", "against: each layer compared with the other program's; bf16 bars from rounding" },
 };
 
 /* Prints a number, or nothing if it is infinite. */
@@ -283,10 +281,11 @@ report_json(const struct report *r)
 static int
 check_usage(const struct tool_options *o)
 {
-    const char *wrong = o->against && o->verify_clip ? "--against has pixels of its own: no --clip"
-                        : o->against && o->against_backend
-                            ? "--against and --against-backend exclude each other"
-                            : NULL;
+    const char *wrong =
+        o->against && o->verify_clip
+            ? "--against and --clip exclude each other: the file contains the pixels"
+        : o->against && o->against_backend ? "--against and --against-backend exclude each other"
+                                           : NULL;
     if (wrong)
         tool_complain("verify: %s (qwenvit verify --help)", wrong);
     return wrong ? TOOL_USAGE : TOOL_DONE;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * qwenvit verify: checks whether the lowered model is the same model. The checks fill rows and
- * print nothing, so that a test can give them a context of its own.
+ * print nothing, so that a test can use its own context.
  *
  * The distance of a row is |x - truth| / |truth|, in double. The worst row decides, never a mean
  * alone.
@@ -14,13 +14,13 @@ struct qv_config;
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* Says how far x is from the truth. All values are NaN if any value of either is not finite. */
+/* The distance of x from the truth. All fields are NaN if any value of either is not finite. */
 struct verify_distance {
     double worst, mean; /* over rows; a row whose truth is zero counts 0 if equal, else infinite */
     double worst_cosine, pooled_cosine; /* pooled: cosine of the means over all rows */
     double max_abs;
-    double alike; /* number of rows of equal distance whose mean would be as certain; fewer than
-                   * there are rows */
+    double alike; /* the number of rows of equal distance whose mean would be equally certain; at
+                   * most the number of rows */
 };
 
 /* A bar is infinite if there is none. */
@@ -49,8 +49,8 @@ const struct verify_row *verify_first_failure(const struct verify_table *t); /* 
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
-/* Pixels of one or several clips, one behind the other. pixel_values run as the bytes of frames if
- * they were made of such. */
+/* Pixels of one or several clips, one after the other. pixel_values that were made from the bytes
+ * of frames run as those bytes. */
 struct verify_input {
     qv_input input;    /* bytes [frames, 16*h, 16*w, 3], or pixel_values f32 [sum t*h*w, row] */
     bool still;        /* an image, which is one frame with the image's norm */
@@ -63,7 +63,7 @@ void verify_input_free(struct verify_input *input);
 struct verify_job {
     qv_context *ctx;
     const char *dir;
-    const double *image_mean, *image_std; /* in place of the checkpoint's; NULL: as it says */
+    const double *image_mean, *image_std; /* replace the checkpoint's; NULL keeps them */
     qv_dtype dtype;                       /* QV_DTYPE_AUTO: f32 and bf16 */
     void (*say)(const char *what);        /* progress; may be NULL */
 };
@@ -92,7 +92,7 @@ struct verify_layer {
 struct verify_layers {
     struct verify_layer *layers;
     size_t n, capacity;
-    bool lost; /* memory for a layer was missing */
+    bool lost; /* out of memory for a layer */
 };
 void verify_layers_free(struct verify_layers *layers);
 struct verify_layer *verify_layer_find(const struct verify_layers *layers, const char *name);
@@ -152,8 +152,9 @@ struct verify_held_to {
     double cosine;
 };
 struct verify_held_to verify_held_to_ideal(void);
-/* Returns how many times as large as another honest tower's errors one's may be by chance, in the
- * mean of so many rows of so many values. 4.7534 deviations are exceeded once in a million. */
+/* Returns how many times larger than another honest tower's errors an honest tower's may be by
+ * chance, in the mean of so many rows of so many values. 4.7534 deviations are exceeded once in a
+ * million. */
 double verify_spread(int64_t values, double rows, double deviations);
 qv_status verify_layer(const char *check, qv_dtype dtype, const struct verify_layer *l,
                        const struct verify_held_to *to, struct verify_table *out, qv_error *err);

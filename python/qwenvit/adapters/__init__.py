@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-"""Functions that hand results to other packages. Each module here says who uses it."""
+"""Functions that pass results to other packages. Each module here names its users."""

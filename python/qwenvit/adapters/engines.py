@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""For those who serve or generate by vLLM, SGLang or transformers, which take tokens that were
-computed before (docs/engines.md).
+"""For people who serve or generate with vLLM, SGLang or transformers, which accept precomputed
+tokens (docs/engines.md).
 
-All use one layout: rows [n, out_hidden * (1 + deepstack)], which are the merger's output with
-DeepStack's outputs beside it, one item after another, and grid_thw before merging. The functions
-take one result or several, Tokens or a Cache's Entries; both have the functions as methods.
+All use one layout: rows [n, out_hidden * (1 + deepstack)], in which DeepStack's outputs follow the
+merger's output, one item after another; grid_thw is before merging. The functions accept one result
+or several, Tokens or a Cache's Entries; both have the functions as methods.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from .._files import DTYPES, header, whole
 from .._transformers import find_tower, output_of
 from .items import FAMILIES, NO_SECONDS, PADS, Item, as_list, items_of, wrong
 
-# the oldest release whose interface is known, and the newest one that was tried
+# the oldest release with a known interface, and the newest tested one
 VLLM, SGLANG = ("vllm", (0, 33), (0, 33)), ("sglang", (0, 5), (0, 5))
-EC_FILE = "encoder_cache.safetensors"  # of each item, where ECExampleConnector reads it
+EC_FILE = "encoder_cache.safetensors"  # an item's file, as ECExampleConnector reads it
 HAVE_DEEPSTACK = {"qwen3_vl", "qwen3_vl_moe", "qwen3_omni_moe", "cohere_compass"}
 
 
@@ -39,14 +39,13 @@ def to_vllm(
     {"video_embeds", "video_grid_thw"}}, or both, as torch tensors on the host. Clips of Qwen3 also
     have "timestamps", the seconds of each frame pair; clips of Qwen2.5 have "second_per_grid_ts".
 
-    embeddings: False leaves the tokens out, for an instance that gets them by its EC connector.
-    is_image, timestamps: for one result that does not know them.
-    second_per_grid_ts: a number, or one for each clip, in place of what the results know; None for
-        that.
-    version: vLLM's; None for the one that is installed, otherwise the one that was tried.
+    embeddings: False leaves the tokens out, for an instance that gets them through its EC connector.
+    is_image, timestamps: for one result that lacks them.
+    second_per_grid_ts: a number, or one per clip, to replace the results' own; None keeps them.
+    version: vLLM's version; None for the installed one, or the tested one if none is installed.
 
-    Raises Error for an older version than those known (a newer one gives a warning), a cache
-    without the DeepStack outputs that its model has, or a clip without what its family needs.
+    Raises Error for a version older than the known ones (a newer one causes a warning), a cache that
+    lacks its model's DeepStack outputs, or a clip that lacks what its family needs.
     """
     check_version(*VLLM, version)
     embeddings = _check.flag(embeddings, "embeddings")
@@ -62,9 +61,9 @@ def to_sglang(
     version: str | None = None,
 ) -> dict[str, Any]:
     """Returns {"image_data": [..], "video_data": [..]}, arguments of SGLang's Engine.generate(),
-    which also needs input_ids of a text that prompt() has made.
+    which also needs the input_ids of prompt()'s text.
 
-    Arguments and errors are those of to_vllm().
+    Arguments and errors are as for to_vllm().
     """
     check_version(*SGLANG, version)
     data: dict[str, Any] = {}
@@ -79,9 +78,9 @@ def to_transformers(
     results: Any, *, is_image: bool | None = None, timestamps: Any = None, second_per_grid_ts: Any = None,
 ) -> dict[str, Any]:
     """Returns {"pixel_values": [n, width], "image_grid_thw"}, and for clips "pixel_values_videos"
-    and "video_grid_thw": arguments of a transformers model on which accept_tokens() was called.
+    and "video_grid_thw": arguments of a transformers model after accept_tokens().
 
-    Arguments and errors are those of to_vllm().
+    Arguments and errors are as for to_vllm().
     """
     data: dict[str, Any] = {}
     for kind, items in _by_kind(results, is_image, timestamps).items():
@@ -96,8 +95,8 @@ def save_ec(result: Any, path: Path, hash: str, metadata: dict[str, str] | None 
     file's name.
 
     The connector reads it if path is its shared_storage_path and hash is the request's
-    multi_modal_uuid. The result is one clip or image. The file appears whole or not at all, and
-    replaces one that was there. metadata: texts to be added.
+    multi_modal_uuid. The result must be one clip or image. The file appears whole or not at all, and
+    replaces an earlier one. metadata: strings to add.
     """
     (result,) = as_list([result])
     if not _check.is_text(hash) or hash in (".", "..") or "/" in hash:
@@ -120,21 +119,21 @@ def save_ec(result: Any, path: Path, hash: str, metadata: dict[str, str] | None 
 
 
 def accept_tokens(model: Any) -> Any:
-    """Makes the tower of a loaded transformers model (4.57, 5.x) pass tokens on instead of
-    computing them, so that pixel_values are the rows of to_transformers().
+    """Makes the tower of a loaded transformers model (4.57, 5.x) pass tokens through instead of
+    computing them: pixel_values must be the rows of to_transformers().
 
-    generate() works as before, and so does training of the rest of the model. reject_tokens()
-    undoes it. The tower's weights stay and are not used.
+    generate() works as before, and so does training the rest of the model. reject_tokens() undoes
+    this. The tower keeps its weights, unused.
     """
     tower = find_tower(model)
     if "forward" in tower.__dict__:
-        raise error("QV_ESTATE", "this model's tower is patched, or accepts tokens already")
+        raise error("QV_ESTATE", "this model's tower is patched or already accepts tokens")
     tower.forward = _Stored(tower).forward
     return model
 
 
 def reject_tokens(model: Any) -> Any:
-    """Lets the tower take pixels again."""
+    """Makes the tower accept pixels again."""
     tower = find_tower(model)
     if not isinstance(getattr(tower.__dict__.get("forward"), "__self__", None), _Stored):
         raise error("QV_ESTATE", "this model does not accept tokens")
@@ -143,13 +142,12 @@ def reject_tokens(model: Any) -> Any:
 
 
 def mm_token_type_ids(input_ids: Any, of: Any) -> Any:
-    """Returns what models of transformers 5 want beside input_ids: 1 at placeholders of images, 2
-    at those of clips, 0 elsewhere.
+    """Returns mm_token_type_ids, which models of transformers 5 need in addition to input_ids: 1 at image
+    placeholders, 2 at clip placeholders, 0 elsewhere.
 
-    input_ids: a tensor or an array of any shape, or lists of numbers; the result is of the same
-        kind.
-    of: what knows the placeholders' ids: the transformers model, its config, processor or
-        tokenizer, or the checkpoint's folder. Raises Error if it does not.
+    input_ids: a tensor or array of any shape, or lists of numbers; the result is of the same kind.
+    of: the source of the placeholder ids: the transformers model, its config, processor or
+        tokenizer, or the checkpoint's folder. Raises Error if it lacks them.
     """
     image, video = _placeholders(of)
 
@@ -164,13 +162,13 @@ def mm_token_type_ids(input_ids: Any, of: Any) -> Any:
 
 
 def _placeholders(of: Any) -> Any:
-    """Returns (id of an image's placeholder, id of a clip's)."""
+    """Returns the ids of (an image placeholder, a clip placeholder)."""
     names = ("image_token_id", "video_token_id")
     if isinstance(of, (str, os.PathLike)):
         folder = os.fsdecode(_check.path(of, "of"))
         file = os.path.join(folder, "config.json")
         if not os.path.exists(file) and (os.path.isfile(folder) or glob.glob(os.path.join(glob.escape(folder), "*.gguf"))):
-            raise error("QV_EINVAL", f"{folder}: a GGUF file of a vision tower has no ids of placeholders: give the "
+            raise error("QV_EINVAL", f"{folder}: the GGUF file of a vision tower contains no placeholder ids: pass the "
                                      "model, config, processor or tokenizer, or a folder with config.json")
         try:
             with open(file, encoding="utf-8") as f:
@@ -186,12 +184,12 @@ def _placeholders(of: Any) -> Any:
     for pair in pairs:
         if all(isinstance(number, int) for number in pair):
             return pair
-    raise _check.wrong("of", of, "what knows the ids of <|image_pad|> and <|video_pad|>: a model, config, processor, "
-                                 "tokenizer or checkpoint's folder")
+    raise _check.wrong("of", of, "a model, config, processor, tokenizer or checkpoint folder that has the ids of "
+                                 "<|image_pad|> and <|video_pad|>")
 
 
 class _Stored:
-    """Stands in a tower's place: separates rows into tokens and DeepStack's outputs."""
+    """Replaces a tower: splits rows into tokens and DeepStack's outputs."""
 
     def __init__(self, tower: Any) -> None:
         self.tower, config = tower, tower.config
@@ -205,14 +203,14 @@ class _Stored:
         if tuple(hidden_states.shape) != wanted:
             raise error(
                 "QV_EINVAL",
-                f"pixel_values: {list(hidden_states.shape)}; this model accepts tokens {list(wanted)} "
-                f"({self.n_deepstack} DeepStack outputs), as to_transformers() gives",
+                f"pixel_values has shape {list(hidden_states.shape)}; must be {list(wanted)}, as to_transformers() "
+                f"returns it (tokens with {self.n_deepstack} DeepStack outputs)",
             )
         tokens, *deepstack = hidden_states.split(self.width, dim=1)
         return output_of(self.tower, tokens, deepstack)
 
 
-# ---- what they share -------------------------------------------------------------------------------
+# ---- shared helpers --------------------------------------------------------------------------------
 
 
 def _numbers(version: str) -> tuple[int, ...] | None:
@@ -240,25 +238,25 @@ def check_version(engine: str, oldest: tuple[int, int], newest: tuple[int, int],
     if numbers is None or numbers < oldest:
         raise error(
             "QV_EUNSUPPORTED",
-            f"{engine} {version}: its interface is not known; {tried} was tried, and version={tried!r} "
-            "makes what that version takes",
+            f"{engine} {version}: unknown interface; {tried} was tested, and version={tried!r} "
+            "returns what that version accepts",
         )
     if numbers > newest:
-        warnings.warn(f"{engine} {version} has not been tried; {tried} has", stacklevel=3)
+        warnings.warn(f"{engine} {version} has not been tested; {tried} has", stacklevel=3)
 
 
 def _check_deepstack(result: Any) -> None:
     if result.model_type in HAVE_DEEPSTACK and not result.deepstack:
         raise wrong(
             result,
-            f"tokens of {result.model_type} without DeepStack's outputs, which the engine's model adds to "
-            "its first layers: make the cache without --no-deepstack",
+            f"these tokens of {result.model_type} lack DeepStack's outputs, which the engine's model adds to "
+            "its first layers: fill the cache without --no-deepstack",
             "QV_EUNSUPPORTED",
         )
 
 
 def _by_kind(results: Any, is_image: bool | None, timestamps: Any) -> dict[str, list[Item]]:
-    """Returns {"image": Items, "video": Items}, without a key that has none."""
+    """Returns {"image": Items, "video": Items}, without empty kinds."""
     is_image = is_image if is_image is None else _check.flag(is_image, "is_image")
     kinds: dict[str, list[Item]] = {}
     made_by = None
@@ -266,7 +264,7 @@ def _by_kind(results: Any, is_image: bool | None, timestamps: Any) -> dict[str, 
         _check_deepstack(result)
         this = (result.model_type, 1 + len(result.deepstack), result.tokens.shape[1], result.dtype)
         if made_by is not None and this != made_by:
-            raise wrong(result, f"its model, matrices, width and dtype are {this}, those of other results {made_by}")
+            raise wrong(result, f"its model, matrices, width and dtype are {this}, but earlier results have {made_by}")
         made_by = this
         for item in items_of(result, is_image, timestamps):
             kinds.setdefault(item.kind, []).append(item)
@@ -276,7 +274,7 @@ def _by_kind(results: Any, is_image: bool | None, timestamps: Any) -> dict[str, 
 
 
 def _fields(kind: str, items: list[Item], second_per_grid_ts: Any) -> dict[str, Any]:
-    """Returns what a family's processor gives besides tokens."""
+    """Returns the other outputs of a family's processor."""
     import torch
 
     grid = {f"{kind}_grid_thw": torch.tensor([item.grid for item in items], dtype=torch.int64)}
@@ -303,8 +301,8 @@ def _fields(kind: str, items: list[Item], second_per_grid_ts: Any) -> dict[str, 
         if not value:
             raise wrong(
                 item.result,
-                "Qwen2.5-VL needs the seconds of a frame pair, which frames and older caches do not say: "
-                "give second_per_grid_ts=, 2 divided by the sampled frames per second",
+                "Qwen2.5-VL needs the seconds per frame pair, which frames and older caches do not record: "
+                "pass second_per_grid_ts=, 2 divided by the sampled frames per second",
             )
     return {**grid, "second_per_grid_ts": torch.tensor(seconds)}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""For those who train by torch on a cache: datasets, and a sampler that reads part by part."""
+"""For people who train with torch on a cache: datasets, and a sampler that reads part by part."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CacheDataset(Dataset[Sample]):
     may be forked or spawned.
 
     cache: a Cache or its folder.
-    keys: which keys, in this order; None for all. Raises Error for a key that the cache lacks.
+    keys: the keys, in this order; None for all. Raises Error for a key that the cache lacks.
     """
 
     def __init__(self, cache: Cache | _check.Path, keys: Iterable[str] | None = None) -> None:
@@ -39,12 +39,12 @@ class CacheDataset(Dataset[Sample]):
 
 class CacheIterableDataset(IterableDataset[Sample]):
     """The samples of CacheDataset as a stream, part by part, for several processes and their
-    workers. In an epoch each sample comes exactly once, to one of them.
+    workers. In an epoch each sample goes to one of them, exactly once.
 
     cache, keys: as in CacheDataset.
     shuffle: True for parts in random order, and keys in random order within each part, differently
         in each epoch (set_epoch()); False for the order of the parts.
-    rank, num_replicas: of this process; by default torch.distributed's if that is initialized,
+    rank, num_replicas: this process's; by default torch.distributed's if it is initialized,
         otherwise 0 of 1. If the keys cannot be divided evenly, some processes get one more.
     """
 
@@ -57,7 +57,7 @@ class CacheIterableDataset(IterableDataset[Sample]):
         self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()  # with persistent workers
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch. Called before each, it gives another order."""
+        """Sets the epoch. Call it before each epoch, to get a different order."""
         self._epoch[0] = _check.whole(epoch, "epoch")
 
     def __len__(self) -> int:
@@ -73,13 +73,12 @@ class CacheIterableDataset(IterableDataset[Sample]):
 
 
 class PartSampler(Sampler[int]):
-    """A shuffled order that reads part by part: parts come in random order, and the keys within
-    each part too. set_epoch() gives another order.
+    """A shuffled order that reads part by part: the parts are in random order, and so are the keys
+    within each part. set_epoch() changes the order.
 
-    rank, num_replicas: of this process, which gets as many keys as every other process. By default
-        they are torch.distributed's if that is initialized; otherwise all keys come, once.
-    drop_last: if the keys cannot be divided evenly, True leaves some out; False lets some come
-        twice.
+    rank, num_replicas: this process's; every process gets equally many keys. By default they are
+        torch.distributed's if it is initialized; otherwise this process gets all keys once.
+    drop_last: if the keys cannot be divided evenly, True leaves some out; False repeats some.
     """
 
     def __init__(
@@ -104,7 +103,7 @@ class PartSampler(Sampler[int]):
         return itertools.islice(itertools.cycle(order), first, first + len(self))
 
 
-# ---- what they share -------------------------------------------------------------------------------
+# ---- shared helpers --------------------------------------------------------------------------------
 
 
 def _take(cache: Cache | _check.Path, keys: Iterable[str] | None) -> tuple[Cache, list[str]]:
@@ -114,7 +113,7 @@ def _take(cache: Cache | _check.Path, keys: Iterable[str] | None) -> tuple[Cache
     keys = _check.items(keys, "keys")
     for key in keys:
         if key not in cache:
-            raise _check.wrong("keys: one", key, f"in the cache {cache.folder}")
+            raise _check.wrong("keys: an element", key, f"in the cache {cache.folder}")
     return cache, keys
 
 
@@ -123,7 +122,7 @@ def _sample(cache: Cache, key: str) -> Sample:
     try:
         tokens, deepstack = entry.torch()
     except FileError:
-        cache.refresh()  # the part was pruned, and the key was done again in another part
+        cache.refresh()  # the part was pruned after another part got the key
         entry = cache[key]
         tokens, deepstack = entry.torch()
     return {
@@ -138,7 +137,7 @@ def _sample(cache: Cache, key: str) -> Sample:
 def _replica(rank: int | None, num_replicas: int | None) -> tuple[int, int]:
     """Returns (rank, num_replicas): those given, else torch.distributed's."""
     if (rank is None) != (num_replicas is None):
-        raise error("QV_EINVAL", "one of rank and num_replicas was given; give both, or none")
+        raise error("QV_EINVAL", "rank and num_replicas must be passed together or not at all")
     if rank is None:
         group: Any = getattr(torch, "distributed", None)
         known = group and group.is_available() and group.is_initialized()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""For those who run vLLM: its plugin, which registers the video loader "qwenvit" (docs/engines.md). A clip is decoded
-in the locked process, no frame but those that are sampled, which come at the size that vLLM's processor would give them.
+"""A plugin for vLLM that registers the video loader "qwenvit" (docs/engines.md). Clips are decoded in the locked
+process; only the sampled frames are returned, already at the size that vLLM's processor would give them.
 
 vLLM loads this module in all of its processes; neither vLLM nor transformers is imported before the loader is used."""
 
@@ -14,7 +14,7 @@ from .._arrays import to_numpy
 from .._error import error
 from .engines import VLLM, check_version
 
-LOADERS = ("qwen3_vl", "qwen2_vl")  # vLLM's own, whose samplings ours are
+LOADERS = ("qwen3_vl", "qwen2_vl")  # vLLM's own, whose sampling this loader reproduces
 NOT_RESIZED = {"min_pixels": 1, "max_pixels": 1 << 40}  # with patches of one pixel
 
 
@@ -34,14 +34,14 @@ def _processor_of(model: str) -> tuple[Any, Any]:
     name = type(processor).__name__
     loader = VIDEO_LOADER_REGISTRY.get_backend_for_video_processor(name)
     if loader not in LOADERS:
-        raise error("QV_EUNSUPPORTED", f"model {model!r}: its video processor is {name}; known are those of Qwen2-VL to Qwen3.5")
+        raise error("QV_EUNSUPPORTED", f"model {model!r}: unknown video processor {name}; must be one of Qwen2-VL to Qwen3.5")
     return processor, VIDEO_LOADER_REGISTRY.load(loader)
 
 
 class Loader:
-    """What vLLM calls for a clip. model: the checkpoint, as it was given to vLLM. resize: False gives whole frames, which
-    a size option of --mm-processor-kwargs or of a request needs. threads: for decoding; 0: every core. What else is
-    given, fps, min_frames and max_frames among it, is for the function by which vLLM samples."""
+    """The loader that vLLM calls for a clip. model: the checkpoint, as vLLM knows it. resize: False returns frames in
+    full size, which a size option of --mm-processor-kwargs or of a request needs. threads: for decoding; 0: every
+    core. All other arguments, such as fps, min_frames and max_frames, are passed to vLLM's sampling function."""
 
     def __init__(self) -> None:
         check_version(*VLLM, None)
@@ -53,7 +53,7 @@ class Loader:
         from vllm.multimodal.video_decoders import VideoSourceMetadata, VideoTargetMetadata, check_frame_pixel_limit
 
         if not isinstance(model, str):
-            raise error("QV_EINVAL", 'the video loader "qwenvit" needs "model" next to "video_backend": the checkpoint')
+            raise error("QV_EINVAL", 'the video loader "qwenvit" needs the checkpoint as "model", next to "video_backend"')
         processor, loader = _processor_of(model)
         options = {"fps": fps, "threads": threads, **{k: v for k, v in sampling.items() if k in ("min_frames", "max_frames")}}
         size = processor.size
@@ -61,11 +61,11 @@ class Loader:
         if getattr(processor, "cap_pixels_per_frame", None):
             sizes["cap_pixels"] = True
         sizes = sizes if resize else NOT_RESIZED
-        for _ in range(3):  # at most: a second time for another number of frames, and a third for another size
+        for _ in range(3):  # at most: again for a different number of frames, and again for a different size
             frames = _read(data, processor, sizes, options)
             total, rate, header, width, height = frames.source()
             check_frame_pixel_limit(width, height)
-            header = header or rate  # which vLLM samples by
+            header = header or rate  # vLLM samples by this rate
             source = loader._prepare_source(VideoSourceMetadata(total, header, total / header))
             target = VideoTargetMetadata(num_frames, fps, max_duration)
             wanted = loader.compute_frames_index_to_sample(source, target, **sampling)
@@ -77,7 +77,7 @@ class Loader:
             else:
                 break
         if wanted != found:
-            raise error("QV_EUNSUPPORTED", f"vLLM samples the frames {wanted} of {total}, and qwenvit {found}")
+            raise error("QV_EUNSUPPORTED", f"vLLM samples the frames {wanted} of {total}, but qwenvit samples {found}")
         about = loader.create_hf_metadata(source=source, video_backend="qwenvit", valid_frame_indices=found)
         return to_numpy(frames.array()), {**about, "do_sample_frames": False}
 
@@ -88,5 +88,5 @@ def _read(data: bytes, processor: Any, sizes: dict[str, Any], options: dict[str,
         _decoder.start(), data, _transformers.counts_all(processor), patch, processor.temporal_patch_size, merge, {**sizes, **options}
     )
     if frames.is_image:
-        raise error("QV_EINVAL", "an image, where a clip is expected")
+        raise error("QV_EINVAL", "this is an image; must be a clip")
     return frames

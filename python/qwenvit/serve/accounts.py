@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What each client has of the server: amounts that are refused above a bound, and places that are waited for.
-No client has more than half of either while another asks."""
+"""Each client's share of the server: bounded amounts, which are refused above the bound, and places to wait for.
+No client gets more than half of either while another client needs some."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from collections.abc import AsyncIterator, Callable
 
 from .items import Refused, Room
 
-IMAGES_UNDER_WAY = 256  # enough to fill a device's chunks with small ones
-RECENT = 30.0  # seconds over which the rate is taken
-_lock = threading.Lock()  # of all that is held: a thread may take, and its request end meanwhile
+IMAGES_UNDER_WAY = 256  # enough small images to fill a device's chunks
+RECENT = 30.0  # seconds over which the rate is measured
+_lock = threading.Lock()  # guards everything held: a thread may take more while its request ends
 
 
 class Bound:
-    """An amount that is refused above `most`. One client may have half of it, but always `one`, the most
-    that it may ask for at once."""
+    """An amount that is refused above `most`. One client may have half of it, but at least `one`, the most
+    that it may request at once."""
 
     def __init__(self, what: str, most: int, one: int = 1, after: Callable[[], int] = lambda: 1) -> None:
         self.what, self.most, self.share, self.after = what, most, min(most, max(most // 2, one)), after
@@ -34,23 +34,23 @@ class Bound:
         return self.total() + size <= self.most and self.held[client] + size <= self.share
 
     def check(self, client: str, size: int) -> None:
-        """Refuses what does not fit."""
+        """Refuses a size that does not fit."""
         if size > self.share:
-            raise Refused(413, "QV_EFULL", f"{size} {self.what}; a client may have {self.share}")
+            raise Refused(413, "QV_EFULL", f"{size} {self.what}; at most {self.share} per client")
         if not self.has_room(client, size):
             words = f"{self.total()} of {self.most} {self.what} are in use, {self.held[client]} of them by this client"
-            raise Refused(429, "QV_EFULL", f"{words}, which may have {self.share}", Retry_After=str(self.after()))
+            raise Refused(429, "QV_EFULL", f"{words}, whose limit is {self.share}", Retry_After=str(self.after()))
 
 
 def _count(of: Counter[str], client: str, by: int) -> None:
-    """Adds to what a client has. Who has nothing is forgotten."""
+    """Adds to a client's count. A client with nothing left is forgotten."""
     of[client] += by
     if not of[client]:
         del of[client]
 
 
 class Hold:
-    """What a connection, a request or a computation has taken, which it gives back at its end."""
+    """Everything that a connection, a request or a computation has taken and returns at its end."""
 
     def __init__(self, client: str) -> None:
         self.client, self.taken, self.is_over = client, Counter[Bound](), False
@@ -75,8 +75,8 @@ class Hold:
 
 
 class Line:
-    """Those who wait for a place, by client. Clients take turns; who has half of the places waits for those who have less,
-    and if `alone` is not set, even if nobody else waits."""
+    """The queue for places, by client. Clients take turns; a client with half of the places waits for those with less and,
+    unless `alone` is set, waits even if no other client does."""
 
     def __init__(self, most: Callable[[], int], alone: bool = True) -> None:
         self.most, self.alone = most, alone
@@ -93,19 +93,19 @@ class Line:
         return next((client for client in self.clients if self.places[client] < half), first)
 
     def go_on(self) -> None:
-        """Gives places to those whose turn it is. A client then stands behind all other clients."""
+        """Gives places to the clients whose turn it is. A client that gets one moves to the end."""
         while self.under_way < (most := self.most()) and (client := self._next(max(1, most // 2))) is not None:
             turns = self.clients.pop(client)
             turn = turns.popleft()
             if turns:
                 self.clients[client] = turns
-            if not turn.done():  # otherwise its task was cancelled, and has not heard of it yet
+            if not turn.done():  # otherwise its task was cancelled but has not run since
                 _count(self.places, client, 1)
                 turn.set_result(None)
 
     @contextlib.asynccontextmanager
     async def place(self, client: str, got: Callable[[], None] = lambda: None) -> AsyncIterator[None]:
-        """Waits for a place, which lasts as long as the context. got is called once it is there."""
+        """Waits for a place and holds it during the context. got is called once the place is free."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.clients.setdefault(client, deque()).append(turn)
         self.go_on()
@@ -124,8 +124,8 @@ class Line:
 
 
 class Turns:
-    """The queue in front of the encoder, where at most `most` wait. While images wait or are under way, clips have
-    at most half of the decoders."""
+    """The encoder's queue, with room for `most` items. While images wait or are under way, clips use at most half
+    of the decoders."""
 
     def __init__(self, decoders: int, most: int) -> None:
         self.decoders = decoders
@@ -134,7 +134,7 @@ class Turns:
         self._done: deque[float] = deque(maxlen=256)
 
     def retry_after(self) -> int:
-        """Returns the seconds until what waits now may be done, from 1 to 60."""
+        """Estimates the seconds until the current queue is done, from 1 to 60."""
         now = time.monotonic()
         recent = [t for t in self._done if t > now - RECENT]
         return max(1, min(60, round(self.queue.total() * (now - recent[0]) / len(recent)))) if recent else 1
@@ -145,7 +145,7 @@ class Turns:
 
     @contextlib.asynccontextmanager
     async def turn(self, client: str, is_image: bool) -> AsyncIterator[None]:
-        """Waits for a turn, which lasts as long as the context."""
+        """Waits for a turn and holds it during the context."""
         line = self.images if is_image else self.clips
         with contextlib.closing(Hold(client)) as hold:
             hold.take(self.queue)

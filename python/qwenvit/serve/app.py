@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The server's paths, what each answers, and the log line of a request: an ASGI application."""
+"""The ASGI application: the server's paths, their answers, and the log line of each request."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from .metrics import AccessLog
 from .service import DRAINING, Answer, Left, Request, Service
 from .vllm import asked_of
 
-PIECE = 3 << 18  # bytes of an answer that are written at once, so that a client who reads slowly is known to read; base64 needs threes
-LINGER = 2.0  # seconds for the rest of a body that is refused
+PIECE = 3 << 18  # bytes written at once, so that a slow reader is seen to read; base64 needs a multiple of three
+LINGER = 2.0  # seconds to read the rest of a refused body
 _encoded = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Reply(NamedTuple):
     status: int
-    body: list[bytes | Kept]  # what is written one after the other; tokens that are kept, as base64
+    body: list[bytes | Kept]  # written in order; cached tokens as base64
     kind: bytes = b"application/json"
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
@@ -53,7 +53,7 @@ def _refusal(e: Refused) -> Reply:
     return _json({"error": e.json()}, e.status, e.headers)
 
 
-# ---- what each path answers ----------------------------------------------------------------------
+# ---- the answers of each path ---------------------------------------------------------------------
 
 
 def _row(answer: Answer, store: bool) -> bytes:
@@ -71,7 +71,7 @@ def _rows_reply(answers: list[Answer], store: bool) -> Reply:
         text += _row(answer, store) + b","
         if answer.kept and not store:
             body += [text[:-3], answer.kept]
-            text = text[-3:]  # which ends the text of the tokens, and the row
+            text = text[-3:]  # this closes the tokens' string and the row
     return Reply(statuses.pop() if len(statuses) == 1 else 207, [*body, text[:-1] + b"]}"], headers=tuple(headers.items()))
 
 
@@ -93,10 +93,10 @@ async def encode(service: Service, request: Request) -> Reply:
     except ValueError:
         until = math.nan
     if not until > time.monotonic():
-        raise Refused(422, "QV_EINVAL", f"timeout is {shown(seconds)}; must be a number of seconds above 0")
+        raise Refused(422, "QV_EINVAL", f"timeout is {shown(seconds)}; must be a number of seconds greater than 0")
     is_json = request.kind.partition(";")[0].strip() == "application/json"
     if is_json and query:
-        raise Refused(422, "QV_EINVAL", f"unknown option {shown(next(iter(query)))}; options of JSON are in the body")
+        raise Refused(422, "QV_EINVAL", f"unknown option {shown(next(iter(query)))}; with JSON, options belong in the body")
     body = await service.body_of(request)
     began = time.perf_counter()
     items: list[Item | Refused] = [] if is_json else [make_item(body, query, limits)]
@@ -114,7 +114,7 @@ async def encode(service: Service, request: Request) -> Reply:
 
 
 async def chat(service: Service, request: Request) -> Reply:
-    """Answers vLLM's decode side."""
+    """Handles requests of vLLM's decode side."""
     service.must_be_ready()
     folder, client, settings = service.ec, request.client, service.settings
     if not folder:
@@ -138,7 +138,7 @@ def _sglang_refusal(e: Refused, req_id: str | None) -> Reply:
 
 
 async def encode_for_sglang(service: Service, request: Request) -> Reply:
-    """Answers SGLang's decode side once its socket has the tokens."""
+    """Handles requests of SGLang's decode side; answers once its socket has received the tokens."""
     settings, req_id = service.settings, None
     try:
         service.must_be_ready()
@@ -157,7 +157,7 @@ async def encode_for_sglang(service: Service, request: Request) -> Reply:
             return _sglang_refusal(refused, req_id)
         files = [answer.kept.data for answer in answers if answer.kept and answer.kept.data]
         size = sum(map(len, files))
-        request.hold.take(service.answers, size)  # they are copied
+        request.hold.take(service.answers, size)  # for the copies
         frames = await off_loop(size, sglang.frames_of, asked, files)
         await peers.push(frames, asked.host, asked.port, request.client)
         return _json(None)
@@ -199,7 +199,7 @@ PATHS: dict[str, tuple[tuple[str, ...], Callable[[Service, Request], Awaitable[R
 
 
 class App:
-    """Checks the key, counts and logs a request, and turns what was raised into an answer."""
+    """Checks the key, counts and logs a request, and turns exceptions into answers."""
 
     def __init__(self, service: Service, log: AccessLog) -> None:
         self.service, self.log = service, log
@@ -239,10 +239,10 @@ class App:
         except asyncio.CancelledError:
             if request.has_left:
                 raise
-            return _refusal(Refused(503, "QV_ESTATE", DRAINING, Connection="close"))  # the time to drain is over
+            return _refusal(Refused(503, "QV_ESTATE", DRAINING, Connection="close"))  # the time to drain has passed
         except Left:
             raise
-        except Exception as e:  # a fault of ours
+        except Exception as e:  # a bug in the server
             logging.getLogger("uvicorn.error").exception("internal error")
             return _refusal(Refused(500, "QV_EBACKEND", f"internal error: {type(e).__name__}"))
 
@@ -256,7 +256,7 @@ class App:
             left -= len(piece)
             await send({"type": "http.response.body", "body": piece, "more_body": left > 0 or lingers})
         if lingers:
-            # what the client still sends is read for a while, so that closing the connection does not take the answer away
+            # keep reading for a while: closing the connection while the client sends would discard the answer
             with contextlib.suppress(asyncio.TimeoutError), within(LINGER):
                 while (await request.receive()).get("more_body"):
                     pass

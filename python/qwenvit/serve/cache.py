@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Tokens by the content of what they were made of, in memory and in a folder; and equal requests
-under way, which are computed once."""
+"""Caches tokens in memory and in a folder, keyed by the content of their sources, and computes equal
+simultaneous requests once."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from .items import Item, Refused, Room
 from .loop import Writers, forgotten, off_loop
 
 ENDING = ".safetensors"
-SCRATCH = "qwenvit-serve-"  # begins the names of folders that last as long as a server
-STARTING = 60.0  # seconds, more than a server takes from making such a folder to taking it
+SCRATCH = "qwenvit-serve-"  # prefix of the folders that a server deletes when it ends
+STARTING = 60.0  # seconds; longer than a server needs from creating such a folder to locking it
 NAME = re.compile("[0-9a-f]{64}" + re.escape(ENDING))
 
 
 class Kept(NamedTuple):
     name: str
     size: int
-    data: bytes | None  # None: it lies in the folder only
+    data: bytes | None  # None: only in the folder
 
 
 Finish = Callable[[Tokens], Kept]
@@ -44,23 +44,24 @@ Compute = Callable[..., Awaitable[Any]]  # Service.compute of an item
 
 
 class _Flight:
-    """A computation, and how many wait for it."""
+    """A computation, and how many requests wait for it."""
 
     task: asyncio.Task[Any]
     waiters = 0
 
 
 class TokenCache:
-    """Files as `encode` writes them, by names made of the content. memory, most: bytes in memory and
-    in the folder; those used last are kept. folder: None for none. Errors are not kept.
+    """Files as `encode` writes them, under names derived from the content. memory, most: the most bytes
+    in memory and in the folder; the least recently used are dropped. folder: None for none. Errors are
+    not cached.
 
-    A folder belongs to one server at a time. What is in it is whole: a file gets its name once it is
+    A folder belongs to one server at a time. Its files are whole: a file gets its name once it is
     written."""
 
     option = "--cache"
 
     def __init__(self, about: dict[str, Any], memory: int, folder: str | None, most: int, writers: Writers) -> None:
-        self.about = json.dumps(about, sort_keys=True)  # all that tokens depend on but the item
+        self.about = json.dumps(about, sort_keys=True)  # everything that tokens depend on, except the item
         self.folder, self.most, self.memory, self.writers = folder, most, memory, writers
         self.files: OrderedDict[str, int] = OrderedDict()
         self.in_memory: OrderedDict[str, bytes] = OrderedDict()
@@ -78,7 +79,7 @@ class TokenCache:
             self._lock = _taken(folder)
             found = self._files_in(folder)
         except BlockingIOError:
-            raise InputError(f"{self.option} {folder}: another server has it; each server needs its own") from None
+            raise InputError(f"{self.option} {folder}: another server is using it; each server needs its own") from None
         except OSError as e:
             raise FileError(f"{self.option} {folder}: {e.strerror}") from None
         self.files.update((name, size) for _, name, size in sorted(found))
@@ -86,12 +87,12 @@ class TokenCache:
         self._drop_files()
 
     def _files_in(self, folder: str) -> list[tuple[float, str, int]]:
-        """Returns when each file was last used, its name and its size."""
+        """Returns each file's time of last use, name and size."""
         found = []
         for f in os.scandir(folder):
             if NAME.fullmatch(f.name):
                 found.append((f.stat().st_mtime, f.name, f.stat().st_size))
-            elif NAME.match(f.name):  # unfinished, of a server that was killed
+            elif NAME.match(f.name):  # left unfinished by a server that was killed
                 os.unlink(f.path)
         return found
 
@@ -100,7 +101,7 @@ class TokenCache:
             self._scratch.cleanup()
 
     async def name_of(self, item: Item, client: str) -> str:
-        """Returns the name of an item's tokens. client: "" if clients share them."""
+        """Returns the file name for an item's tokens. client: "" if clients share them."""
 
         def digest() -> str:
             content = blake3.blake3(item.data).digest()
@@ -115,7 +116,7 @@ class TokenCache:
     # ---- finding -----------------------------------------------------------------------------------
 
     async def find(self, name: str, room: Room | None) -> tuple[Kept, str] | None:
-        """Returns what is kept, and where. room: for its bytes; None: only its name is wanted."""
+        """Returns the cached tokens and where they were. room: takes room for their bytes; None if only the name is needed."""
         if room and (data := self.in_memory.get(name)) is not None:
             room(len(data))
             self.in_memory.move_to_end(name)
@@ -127,9 +128,9 @@ class TokenCache:
         if room:
             room(self.files[name])
         try:
-            os.utime(path)  # the order survives this process
+            os.utime(path)  # keeps the order of use for the next process
             data = await asyncio.to_thread(_read, path) if room else None
-        except OSError:  # someone removed it
+        except OSError:  # the file was removed by another process
             self._forget(name)
             return None
         if data is not None:
@@ -142,12 +143,12 @@ class TokenCache:
     # ---- keeping -----------------------------------------------------------------------------------
 
     async def keep(self, name: str, compute: Compute, wanted: bool) -> Kept:
-        """Writes the file of tokens, and keeps it."""
+        """Writes the tokens' file and adds it to the cache."""
         kept: Kept = await compute(lambda tokens: self._write(name, tokens, wanted), self._add)
         return kept
 
     def _write(self, name: str, tokens: Tokens, wanted: bool) -> Kept:
-        """Is called by any thread."""
+        """May be called by any thread."""
         path = self.path_of(name if self.folder else f"{name}.{os.urandom(8).hex()}")
         is_kept = False
         try:
@@ -156,13 +157,13 @@ class TokenCache:
             size = os.path.getsize(path) if data is None else len(data)
             is_kept = bool(self.folder) and size <= self.most
         except (Error, OSError) as e:
-            raise Refused(507, "QV_EIO", f"the tokens cannot be written: {e}") from None
+            raise Refused(507, "QV_EIO", f"cannot write the tokens: {e}") from None
         finally:
             if not is_kept:
                 with contextlib.suppress(OSError):
                     os.unlink(path)
         if self.folder and not is_kept:
-            raise Refused(507, "QV_EIO", f"tokens of {size} bytes; --cache-bytes is {self.most}")
+            raise Refused(507, "QV_EIO", f"the tokens need {size} bytes; --cache-bytes is {self.most}")
         return Kept(name, size, data)
 
     def _add(self, kept: Kept) -> None:
@@ -189,13 +190,13 @@ class TokenCache:
         while self.file_bytes > self.most:
             name = next(iter(self.files))
             self._forget(name)
-            self.writers.do(name, functools.partial(os.unlink, self.path_of(name)))  # before one that is made again
+            self.writers.do(name, functools.partial(os.unlink, self.path_of(name)))  # in order, before a file of this name is written again
 
-    # ---- what is under way -------------------------------------------------------------------------
+    # ---- computations under way --------------------------------------------------------------------
 
     async def get(self, name: str, room: Room | None, compute: Compute) -> tuple[Kept, str]:
-        """Returns the tokens, and where they were found: memory, folder, flight (an equal request was
-        under way) or miss. A computation ends when the last who waits for it leaves."""
+        """Returns the tokens and where they were found: memory, folder, flight (an equal request was
+        under way) or miss. A computation is cancelled when no request waits for it any more."""
         while True:
             if found := await self.find(name, room):
                 return found
@@ -211,10 +212,10 @@ class TokenCache:
                 return kept, where
 
     async def _compute(self, flight: _Flight, name: str, wanted: bool, compute: Compute) -> Kept | Exception | None:
-        """Returns what it fails with: a task would keep an exception's frames."""
+        """Returns exceptions instead of raising them: a task would keep their frames."""
         try:
             return await self.keep(name, compute, wanted)
-        except asyncio.CancelledError:  # nobody waits
+        except asyncio.CancelledError:  # no request waits
             return None
         except Exception as e:
             return forgotten(e)
@@ -245,8 +246,8 @@ def _read(path: str) -> bytes:
 
 
 def _taken(folder: str) -> int:
-    """Takes a folder for this process, until the descriptor that it returns is closed. Raises BlockingIOError if another
-    process has it."""
+    """Locks a folder for this process until the returned descriptor is closed. Raises BlockingIOError if another process
+    has locked it."""
     lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -257,10 +258,10 @@ def _taken(folder: str) -> int:
 
 
 def _scratch() -> tempfile.TemporaryDirectory[str]:
-    """Makes a folder for files that are read at once. Removes such folders of servers that were killed."""
+    """Makes a folder for files that are read back immediately. Removes such folders left by killed servers."""
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
     for folder in glob.glob(os.path.join(glob.escape(place), f"{SCRATCH}*")):
-        with contextlib.suppress(OSError):  # of a server that lives, or of another user
+        with contextlib.suppress(OSError):  # a running server's, or another user's
             if os.stat(folder).st_mtime < time.time() - STARTING:
                 os.close(_taken(folder))
                 shutil.rmtree(folder)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The options of `python -m qwenvit serve`, loading, and the end of the server."""
+"""`python -m qwenvit serve`: its options, loading the model, and shutting down."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from .service import AHEAD, Service, Settings
 from .sglang import Peers
 from .vllm import EcFolder
 
-WARM = base64.b64decode(  # a grey JPEG of 64x64: every build of the decoder reads JPEG, and none needs to read anything else
+WARM = base64.b64decode(  # a grey JPEG of 64x64, because every build of the decoder reads JPEG
     "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAP" + "/" * 86 + "wAALCABAAEABAREA/8QAFAABAAAAAAAAAAAAAAAAAAAAAP/EABQQAQAA"
     "AAAAAAAAAAAAAAAAAAD/2gAIAQEAAD8AAAAAAAAAAAAAAAAAAAAAAP/Z")
 
 def _bytes(text: str) -> int:
-    """Reads a number with an ending K, M, G or T if wanted."""
+    """Parses a number that may end in K, M, G or T."""
     power = " KMGT".find(text[-1:].upper())
     return int(text[:-1]) << 10 * power if power > 0 else int(text)
 
@@ -45,7 +45,7 @@ def _number(kind: str, convert: Callable[[str], Any], least: float, below: float
             raise ValueError
         return value
 
-    read.__name__ = kind  # in argparse's messages
+    read.__name__ = kind  # appears in argparse's messages
     return read
 
 
@@ -57,53 +57,53 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser("qwenvit serve", usage="qwenvit serve --model DIR [option ..]", epilog="example: "
                                 "qwenvit serve --model Qwen3-VL-4B-Instruct --device all --cache /dev/shm/tokens",
                                 formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=28, width=118),
-                                description="Serves vision tokens over HTTP (docs/serving.md). K, M, G or T may end a number.")
+                                description="Serves vision tokens over HTTP (docs/serving.md). Numbers may end in K, M, G or T.")
 
     def add(name: str, kind: Any, default: Any, help: str, **more: Any) -> None:
         more = more or {"type": kind, "default": default, "metavar": "TEXT" if kind is str else "N"}
         p.add_argument(name, help=help, **more)
 
-    add("--model", str, None, "the checkpoint's folder (needed)")
+    add("--model", str, None, "the checkpoint's folder (required)")
     add("--served-model-name", str, None, "the model's name in /v1/models (default: the folder's)")
     add("--device", str, None, "indices or names, such as 0,1 or cpu; or all (default: the first)")
-    add("--host", str, "127.0.0.1", "address to listen at (default 127.0.0.1)")
+    add("--host", str, "127.0.0.1", "address to listen on (default 127.0.0.1)")
     add("--port", _port, 8000, "port (default 8000; 0: a free one)")
-    add("--uds", str, None, "listen at this Unix socket instead, in a folder of those who may connect")
-    add("--api-key", str, None, "for every path but /health; may be given again (default: QWENVIT_API_KEY)", action="append", metavar="KEY")
-    add("--cache", str, None, "folder for ?store=1 and for tokens that are kept; /dev/shm/NAME for a consumer here")
+    add("--uds", str, None, "listen on this Unix socket instead; whoever may open its folder may connect")
+    add("--api-key", str, None, "required for every path but /health; repeatable (default: QWENVIT_API_KEY)", action="append", metavar="KEY")
+    add("--cache", str, None, "folder for ?store=1 and for cached tokens; /dev/shm/NAME for a consumer on this machine")
     add("--cache-bytes", _count, 16 << 30, "most bytes in that folder (default 16G)")
     add("--cache-memory", _count, 1 << 30, "most bytes of tokens kept in memory (default 1G)")
     add("--ec-path", str, None, "folder where vLLM's ECExampleConnector looks for tokens (docs/engines.md)")
     add("--ec-bytes", _from_1, 16 << 30, "most bytes in that folder (default 16G)")
-    add("--ec-seconds", _seconds, 600.0, "a file stays there so long after its last answer (default 600)")
-    add("--vllm-model-id", str, None, "the model as vLLM's decode side was given it, for images' keys (default: --model)")
-    add("--sglang-peers", str, None, "HOST,..: SGLang's decode sides, which /encode may send tokens to (docs/engines.md)")
-    add("--no-shared-cache", bool, False, "a client gets only tokens that itself asked for before", action="store_true")
+    add("--ec-seconds", _seconds, 600.0, "how long a file stays there after the last answer that names it (default 600)")
+    add("--vllm-model-id", str, None, "--model of vLLM's decode side, part of images' keys (default: --model)")
+    add("--sglang-peers", str, None, "HOST,..: SGLang's decode sides that /encode may send tokens to (docs/engines.md)")
+    add("--no-shared-cache", bool, False, "a client gets cached tokens only of its own earlier requests", action="store_true")
     add("--decoders", _from_1, len(os.sched_getaffinity(0)), "items decoded at once (default: one per core)")
-    add("--decode-memory", _from_1, 1 << 30, "most bytes for decoding an item (default 1G)")
-    add("--queue", _from_1, 1024, "most items that wait (default 1024)")
-    add("--timeout", _seconds, 60.0, "most seconds of a request once its body is here (default 60)")
-    add("--drain-seconds", _seconds, 30.0, "after SIGTERM, time for what is under way (default 30)")
-    add("--max-connections", _from_1, 256, "default 256; with decoders, fewer than half of the descriptors (ulimit -n)")
-    add("--max-body", _from_1, 256 << 20, "bytes of a body (default 256M)")
-    add("--max-bodies", _from_1, 4 << 30, "bytes of all bodies under way, and of what JSON is read into (default 4G)")
-    add("--max-answers", _from_1, 2 << 30, "bytes of all tokens that wait to be sent (default 2G)")
+    add("--decode-memory", _from_1, 1 << 30, "most bytes for decoding one item (default 1G)")
+    add("--queue", _from_1, 1024, "most waiting items (default 1024)")
+    add("--timeout", _seconds, 60.0, "most seconds for a request after its body has arrived (default 60)")
+    add("--drain-seconds", _seconds, 30.0, "seconds after SIGTERM to finish what is under way (default 30)")
+    add("--max-connections", _from_1, 256, "default 256; plus --decoders, must be less than half of the descriptors (ulimit -n)")
+    add("--max-body", _from_1, 256 << 20, "bytes per body (default 256M)")
+    add("--max-bodies", _from_1, 4 << 30, "bytes of all bodies under way and of their parsed JSON (default 4G)")
+    add("--max-answers", _from_1, 2 << 30, "bytes of all tokens waiting to be sent (default 2G)")
     add("--max-items", _from_1, 64, "items per request (default 64)")
     add("--max-frames", _from_1, 768, "frames per item (default 768)")
-    add("--max-seconds", _seconds, 3600.0, "seconds of a clip (default 3600)")
-    add("--max-pixels", _from_1, 64_000_000, "pixels of an image, or of a frame (default 64000000)")
-    add("--all-codecs", bool, False, "decode all that FFmpeg does; default: common codecs (docs/serving.md)", action="store_true")
-    add("--idle-seconds", _seconds, 60.0, "cut a connection whose client neither sends nor reads so long (default 60)")
+    add("--max-seconds", _seconds, 3600.0, "seconds per clip (default 3600)")
+    add("--max-pixels", _from_1, 64_000_000, "pixels per image or frame (default 64000000)")
+    add("--all-codecs", bool, False, "decode everything FFmpeg can; default: common codecs (docs/serving.md)", action="store_true")
+    add("--idle-seconds", _seconds, 60.0, "close a connection whose client neither sends nor reads for this long (default 60)")
     return p
 
 
 class Server(uvicorn.Server):
-    """Ends once nothing is under way, or the time to drain is over. Until then it answers 503."""
+    """After SIGTERM, answers 503 and ends once nothing is under way or the time to drain has passed."""
 
     def __init__(self, config: uvicorn.Config, service: Service, a: argparse.Namespace) -> None:
         super().__init__(config)
         self.service, self.a, self.until = service, a, math.inf
-        self.failure: Error | None = None  # of loading
+        self.failure: Error | None = None  # raised while loading
 
     async def _load(self) -> None:
         try:
@@ -134,29 +134,29 @@ class Server(uvicorn.Server):
 
 
 def load(service: Service, a: argparse.Namespace, loop: asyncio.AbstractEventLoop) -> None:
-    """Makes the encoder and the cache, and encodes an image, so that the first request finds all ready."""
+    """Makes the encoder and the cache, and encodes an image, so that the first request need not wait."""
     devices = a.device if a.device in (None, "all") else [int(d) if d.isdigit() else d for d in a.device.split(",")]
-    # what is kept is decoded by the CPU
+    # cached tokens must not depend on who decoded, so the CPU always does
     service.writers.start(loop)
     service.encoder = encoder = AsyncEncoder(
         a.model, devices=devices, dtype=None, queue=IMAGES_UNDER_WAY + 2 * a.decoders, queue_bytes=AHEAD, decoders=a.decoders, decode="cpu",
         decode_memory=a.decode_memory, max_seconds=a.max_seconds, max_source_pixels=a.max_pixels, usual_codecs=not a.all_codecs)
     info = encoder.info
-    service.metrics.gauge("chunk_rows", "Patches that were computed", lambda: encoder.progress()["rows"])
-    service.metrics.gauge("chunk_capacity_rows", "Patches that their chunks had room for", lambda: encoder.progress()["capacity_rows"])
-    # all that tokens depend on but the item
+    service.metrics.gauge("chunk_rows", "Computed patches", lambda: encoder.progress()["rows"])
+    service.metrics.gauge("chunk_capacity_rows", "Room for patches in their chunks", lambda: encoder.progress()["capacity_rows"])
+    # everything that tokens depend on, except the item
     about = {name: info[name] for name in ("identity", "dtype", "backend", "device")}
     about.update(version=__version__, ffmpeg=media.ffmpeg())
     service.cache = TokenCache(about, a.cache_memory, a.cache, a.cache_bytes, service.writers)
     if a.ec_path:
         if info["model_type"] not in FAMILIES:
-            raise InputError(f"--ec-path: vLLM takes no tokens of {info['model_type']} from elsewhere")
+            raise InputError(f"--ec-path: vLLM accepts no precomputed tokens of {info['model_type']}")
         service.ec = EcFolder(about, a.ec_path, a.ec_bytes, a.ec_seconds, service.writers)
     service.peers = Peers(a.sglang_peers, info["model_type"]) if a.sglang_peers else None
-    for warm in [encoder.submit({"bytes": WARM}) for _ in range(a.decoders)]:  # each decoder starts
+    for warm in [encoder.submit({"bytes": WARM}) for _ in range(a.decoders)]:  # starts every decoder
         warm.result()
     gc.collect()
-    gc.freeze()  # what is here by now stays, and need not be looked at again
+    gc.freeze()  # objects made so far stay, so later collections can skip them
     gc.set_threshold(10_000)
     service.ready = True
 
@@ -186,7 +186,7 @@ def serve(a: argparse.Namespace) -> int:
     server = Server(config, service, a)
     try:
         server.run()
-    except SystemExit:  # uvicorn has logged why it cannot listen
+    except SystemExit:  # uvicorn has logged the reason
         return 4
     log.write()
     if e := server.failure:
@@ -199,15 +199,15 @@ def main(arguments: list[str]) -> int:
     p = parser()
     a, rest = p.parse_known_args(arguments)
     if rest:
-        p.error(f"no option {rest[0]}{near(rest[0], p._option_string_actions)}")
+        p.error(f"unknown option {rest[0]}{near(rest[0], p._option_string_actions)}")
     if not a.model:
-        p.error("--model is needed: the folder of a checkpoint")
+        p.error("--model is required: the folder of a checkpoint")
     if any(not key or key != key.strip() for key in keys_of(a)):
-        p.error("--api-key and QWENVIT_API_KEY: an empty key, or one with space around it")
+        p.error("--api-key and QWENVIT_API_KEY: a key must not be empty or have spaces around it")
     if a.ec_path and a.no_shared_cache:
-        p.error("--ec-path and --no-shared-cache exclude each other: any client can name what another has sent")
+        p.error("--ec-path and --no-shared-cache exclude each other: any client can name another client's images")
     if a.ec_path and a.ec_seconds < a.timeout:
-        p.error(f"--ec-seconds is {a.ec_seconds:g}; must be at least --timeout, {a.timeout:g}, in which a request is answered")
+        p.error(f"--ec-seconds is {a.ec_seconds:g}; must be at least --timeout, {a.timeout:g}")
     if a.sglang_peers and keys_of(a):
-        p.error("--sglang-peers and API keys exclude each other: SGLang sends none")
+        p.error("--sglang-peers and API keys exclude each other: SGLang sends no key")
     return serve(a)

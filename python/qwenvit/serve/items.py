@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a request asks for: files in memory with their options, checked before anything is decoded.
+"""Parses requests into files in memory with options, and checks both before anything is decoded.
 Nothing here opens a path or a URL."""
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from .. import Error
 from ..media import FrameFiles, bytes_of_data, chat_part, image_kind, is_data, options_of
 
 FLAGS = {"1": True, "true": True, "0": False, "false": False}
-# the options that a request may have, of those in clips/options.inc: the others (threads, memory, a
-# piece of a file) are the server's
+# the options in clips/options.inc that a request may set; the server decides the rest (threads, memory,
+# a range of a file)
 OPTIONS: dict[str, type] = {
     "like": str, "fps": float, "start": float, "end": float, "first_frame": bool, "cap_pixels": bool, "frames_indices": tuple,
     **dict.fromkeys("num_frames min_frames max_frames min_pixels max_pixels total_pixels total_num_frames".split(), int)}
 FRAMES = ("num_frames", "min_frames", "max_frames")
-VALUES = 32  # of an item, at most, besides a clip's frames and their places, which commas separate: twice the options
-ENGINES_VALUES = 1 << 16  # of an engine's request, at most: a client's tools may come along
-JSON_TIMES, WIDE_TIMES = 2, 5  # how many times its bytes JSON takes besides; by four bytes a character if one is not ASCII
-DEFAULT_FRAMES = 768  # transformers' most frames of a clip
-Room = Callable[[int], None]  # takes room for so many bytes, or refuses
+VALUES = 32  # most JSON values per item, twice the options; a clip's frames and their places count extra
+ENGINES_VALUES = 1 << 16  # most JSON values in an engine's request, which may contain the client's tools
+JSON_TIMES, WIDE_TIMES = 2, 5  # parsing takes so many times the bytes of JSON: if not ASCII, four bytes per character
+DEFAULT_FRAMES = 768  # transformers' default limit of frames per clip
+Room = Callable[[int], None]  # reserves a number of bytes, or refuses
 
 
 class Refused(Exception):
-    """An answer that is an error: its status, a code and a message."""
+    """An error answer: HTTP status, code and message."""
 
     def __init__(self, status: int, code: str, message: str, **headers: str) -> None:
         super().__init__(message)
@@ -39,7 +39,7 @@ class Refused(Exception):
 
 
 class Limits(NamedTuple):
-    """What one request may ask for."""
+    """The limits of one request."""
 
     body: int  # bytes
     items: int
@@ -63,13 +63,13 @@ def shown(value: object) -> str:
 
 
 def near(name: str, names: Iterable[str]) -> str:
-    """Returns the end of a message about an unknown name: the closest that is known, if one is close."""
+    """Returns the end of a message about an unknown name, which suggests the closest known name."""
     close = difflib.get_close_matches(name, [*names], 1)
     return f"; did you mean {close[0]}?" if close else ""
 
 
 def _value(name: str, given: Any) -> Any:
-    """Returns an option's value from a query's text or JSON."""
+    """Returns an option's value from a query string or JSON."""
     kind = OPTIONS[name]
     try:
         if kind is tuple:
@@ -81,12 +81,12 @@ def _value(name: str, given: Any) -> Any:
             return kind(given)
     except (KeyError, ValueError, OverflowError):
         pass
-    wanted = {float: "a number", int: "a whole number", bool: "true or false", str: "a text", tuple: "a list of numbers"}[kind]
+    wanted = {float: "a number", int: "a whole number", bool: "true or false", str: "a string", tuple: "a list of numbers"}[kind]
     raise Refused(422, "QV_EINVAL", f"{name} is {shown(given)}; must be {wanted}")
 
 
 def take_options(given: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-    """Returns options in their canonical form: of the right types, without those that are unset."""
+    """Returns options in canonical form: with the right types, without unset ones."""
     for name in given:
         if name not in OPTIONS:
             raise Refused(422, "QV_EINVAL", f"unknown option {shown(name)}{near(name, OPTIONS) or '; options are ' + ', '.join(OPTIONS)}")
@@ -101,7 +101,7 @@ def take_options(given: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
             raise Refused(422, "QV_EINVAL", f"{name} is {options[name]}; must be from 1 to {limits.frames} on this server")
     if limits.frames < DEFAULT_FRAMES and not {"num_frames", "max_frames"} & set(options):
         options["max_frames"] = limits.frames
-    return {name: value for name, value in options.items() if value}  # 0, or false, is unset
+    return {name: value for name, value in options.items() if value}  # 0 and false mean unset
 
 
 # ---- items ---------------------------------------------------------------------------------------
@@ -110,19 +110,19 @@ def take_options(given: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
 def make_item(data: bytes, options: Mapping[str, Any], limits: Limits) -> Item:
     taken = take_options(options, limits)
     if not data:
-        raise Refused(422, "QV_EFORMAT", "an empty file; send the bytes of a clip or an image")
+        raise Refused(422, "QV_EFORMAT", "the file is empty; send the bytes of a clip or an image")
     kind = image_kind(data)
     return Item(data, taken, kind is not None and (not kind[1] or "first_frame" in taken))
 
 
 def bytes_of(url: Any, name: str, is_image: bool, limits: Limits) -> bytes:
-    """Returns the bytes in a data: URL, which must be an image's if is_image says so, or in a list of a clip's frames."""
+    """Returns the bytes in a data: URL, or in a list of a clip's frames. is_image: they must be an image."""
     if isinstance(url, list) and not is_image:
         if len(url) > limits.frames:
             raise Refused(422, "QV_EINVAL", f"{len(url)} frames; at most {limits.frames} on this server")
         return FrameFiles.of(bytes_of(one, f"{name} {i}", True, limits) for i, one in enumerate(url))
     if not is_data(url):
-        raise Refused(422, "QV_EINVAL", f"{name} is {shown(url)}; must be a data: URL (no other URL is fetched, no path is opened)")
+        raise Refused(422, "QV_EINVAL", f"{name} is {shown(url)}; must be a data: URL (other URLs are not fetched, and paths are not opened)")
     try:
         data = bytes_of_data(url, name, limits.frames)
     except Error as e:
@@ -133,7 +133,7 @@ def bytes_of(url: Any, name: str, is_image: bool, limits: Limits) -> bytes:
 
 
 def media_item(url: Any, name: str, is_image: bool, limits: Limits) -> Item:
-    """Returns an engine's image or clip. What engines open as an image is the first frame of an animation."""
+    """Returns an engine's image or clip. As engines do, it uses the first frame of an animated image."""
     return make_item(bytes_of(url, name, is_image, limits), {"first_frame": True} if is_image else {}, limits)
 
 
@@ -142,10 +142,10 @@ def _no_constant(name: str) -> Any:
 
 
 def parsed(body: bytes, most: int, room: Room) -> Any:
-    """Returns what JSON of at most so many values says. room takes room for what is made of it."""
+    """Parses JSON with at most `most` values, after reserving room for the result."""
     values = sum(map(body.count, (b"{", b"[", b",")))
-    if values > most:  # parsed, they would take many times the bytes of the body
-        raise Refused(413, "QV_EINVAL", f"JSON of {values} values; at most {most}")
+    if values > most:  # parsed values need many times the body's bytes
+        raise Refused(413, "QV_EINVAL", f"the JSON has {values} values; at most {most}")
     room((JSON_TIMES if body.isascii() else WIDE_TIMES) * len(body))
     try:
         return json.loads(body, parse_constant=_no_constant)
@@ -154,7 +154,7 @@ def parsed(body: bytes, most: int, room: Room) -> Any:
 
 
 def object_of(body: bytes, form: str, room: Room) -> dict[str, Any]:
-    """Returns the JSON of an engine's request."""
+    """Returns the JSON object of an engine's request."""
     asked = parsed(body, ENGINES_VALUES, room)
     if not isinstance(asked, dict):
         raise Refused(400, "QV_EFORMAT", f"the body must be {form}")
@@ -163,14 +163,14 @@ def object_of(body: bytes, form: str, room: Room) -> dict[str, Any]:
 
 def items_of_json(body: bytes, limits: Limits, room: Room) -> list[Item | Refused]:
     """Returns the items of {"items": [{"data": "data:..", OPTION: ..}, {"frames": [..]}, ..], OPTION: ..}, each of
-    which may be refused by itself. Options beside "items" are those of all."""
+    which may be refused separately. Options next to "items" apply to all items."""
     asked = parsed(body, min(ENGINES_VALUES, VALUES + limits.items * (VALUES + 2 * limits.frames)), room)
     rows = asked.pop("items", None) if isinstance(asked, dict) else None
     if not isinstance(rows, list) or not rows:
         raise Refused(400, "QV_EFORMAT", 'the body must be {"items": [{"data": "data:...;base64,..."}, ...]}')
     if len(rows) > limits.items:
         raise Refused(413, "QV_EINVAL", f"{len(rows)} items; at most {limits.items} per request")
-    take_options(asked, limits)  # a wrong one is the request's fault, not each item's
+    take_options(asked, limits)  # a wrong common option fails the request, not each item
     found: list[Item | Refused] = []
     for row in rows:
         try:

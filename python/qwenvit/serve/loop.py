@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the event loop leaves to other threads, and for how long it waits."""
+"""Helpers for the event loop: work in other threads, and timeouts."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-SMALL = 64 << 10  # bytes that take less time than handing them to another thread
+SMALL = 64 << 10  # bytes; handling fewer is faster than using another thread
 WRITERS = 4  # threads
 
 
 class within:
-    """Ends what its task waits for after so many seconds, by asyncio.TimeoutError, as asyncio.timeout does from 3.11 on."""
+    """Raises asyncio.TimeoutError in its task after so many seconds, like asyncio.timeout, which needs Python 3.11."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.is_over = seconds, False
@@ -38,13 +38,13 @@ class within:
 
 
 async def off_loop(size: int, call: Callable[..., T], *arguments: Any) -> T:
-    """Calls it in another thread, if there are more bytes than the event loop should wait for."""
+    """Calls a function, in another thread if it handles too many bytes for the event loop."""
     return await asyncio.to_thread(call, *arguments) if size > SMALL else call(*arguments)
 
 
 def forgotten(e: Exception) -> Exception:
-    """Returns an exception without the frames that it came through: with them, a request's body would
-    stay in memory until the garbage collector's turn, however many bodies that are."""
+    """Returns an exception without its frames, which would keep a request's body in memory until the
+    next garbage collection."""
     at: BaseException | None = e
     while at:
         at.__traceback__ = None
@@ -53,8 +53,8 @@ def forgotten(e: Exception) -> Exception:
 
 
 class Writers:
-    """Threads that make and remove files. What concerns one name is done in order. The event loop is
-    woken once for all that is done until it looks."""
+    """Threads that write and remove files. Operations on one name run in order. The event loop is woken
+    once for all operations that finish before it runs."""
 
     def __init__(self) -> None:
         self.queues: list[queue.SimpleQueue[Any]] = [queue.SimpleQueue() for _ in range(WRITERS)]
@@ -70,7 +70,7 @@ class Writers:
             jobs.put(None)
 
     def do(self, name: str, call: Callable[[], Any], then: Callable[[Any, Exception | None], None] | None = None) -> None:
-        """Calls it in a thread, and then in the event loop with what it returned or raised."""
+        """Runs `call` in a thread, then `then` in the event loop with its result or exception."""
         self.queues[hash(name) % WRITERS].put((call, then))
 
     def _run(self, jobs: queue.SimpleQueue[Any], loop: asyncio.AbstractEventLoop) -> None:

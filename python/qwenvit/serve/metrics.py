@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What is counted for /metrics, and the log, which is a JSON object per line."""
+"""The counters of /metrics, and the log, one JSON object per line."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-COUNTED = {  # what is counted, by which labels
+COUNTED = {  # each counter's description and labels
     "requests": ("Requests by path and status", ("path", "status")),
     "items": ("Items by status", ("status",)),
-    "tokens": ("Tokens that were computed", ()),
+    "tokens": ("Computed tokens", ()),
     "cache_lookups": ("Where an item's tokens came from", ("found",)),
     "decode_errors": ("Items that could not be decoded", ("code",))}
 STAGES = ("body", "parse", "queue", "encode")
-LOG_DELAY = 0.05  # seconds after which lines are written, many at once
-REFUSED = 10  # lines of refused requests among these, at most
+LOG_DELAY = 0.05  # seconds for which lines are collected
+REFUSED = 10  # most lines of refused requests per write
 
 
 class Metrics:
-    """Prometheus's own counters have a lock each, which takes longer than the rest of what they do."""
+    """Replaces Prometheus's own counters: each has a lock, which costs more than the counting."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -43,18 +43,18 @@ class Metrics:
         self.counts[(name, *labels)] += by
 
     def took(self, stage: str, began: float) -> float:
-        """Counts what a stage took since a time of time.perf_counter, and returns that of now."""
+        """Records a stage's duration since `began` (time.perf_counter) and returns the current time."""
         now = time.perf_counter()
         self.buckets[stage][bisect.bisect_left(SECONDS, now - began)] += 1
         self.took_seconds[stage] += now - began
         return now
 
     def gauge(self, name: str, what: str, value: Callable[[], float]) -> None:
-        """Adds a number that is asked for when the metrics are read."""
+        """Adds a value that is computed when the metrics are read."""
         Gauge(f"qwenvit_{name}", what, registry=self.registry).set_function(value)
 
     def collect(self) -> Iterator[Any]:
-        """Is called by the registry."""
+        """Called by the registry."""
         for name, (what, labels) in COUNTED.items():
             counter = CounterMetricFamily(f"qwenvit_{name}", what, labels=labels)
             for (counted, *values), count in self.counts.items():
@@ -77,7 +77,7 @@ _encoded = json.JSONEncoder().encode
 
 
 class AccessLog:
-    """Keeps lines for a moment, so that many are written at once. Of refused requests only some have a line."""
+    """Collects lines for a moment and writes them together. Only some refused requests get a line."""
 
     def __init__(self) -> None:
         self.lines: list[dict[str, Any]] = []
@@ -116,5 +116,5 @@ def start_log() -> None:
     handler.setFormatter(_Lines())
     logger = logging.getLogger("uvicorn.error")
     logger.handlers, logger.propagate = [handler], False
-    logger.addFilter(lambda record: record.getMessage() != "Invalid HTTP request received.")  # the refusal has a line
+    logger.addFilter(lambda record: record.getMessage() != "Invalid HTTP request received.")  # the refusal already has a line
     logger.setLevel(logging.INFO)

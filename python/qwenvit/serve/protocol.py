@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The limits that uvicorn lacks, by a subclass of its protocol: how many connections a client has, how large
-headers may be, how many requests it may send before their answers, and how long it may neither send nor read."""
+"""Adds limits that uvicorn lacks, in a subclass of its protocol: connections per client, the size of headers,
+pipelined requests, and the time in which a client neither sends nor reads."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from .items import Refused
 
 class Patience(NamedTuple):
     connections: Bound
-    idle: float  # seconds in which a client that is waited for neither sends nor reads
-    refused: Callable[..., None]  # gets the client, the status and the message of each refusal
+    idle: float  # most seconds in which an awaited client neither sends nor reads
+    refused: Callable[..., None]  # called with the client, status and message of each refusal
 
 
-LINGER = 1.0  # seconds for a refusal to be read; a close at once would reset the connection
-HEADERS = 16 << 10  # bytes; also of all else that is no body, such as trailers
-PIPELINED = 16  # requests that may wait for the answer to an earlier one of their connection
+LINGER = 1.0  # seconds for the client to read a refusal; closing immediately would reset the connection
+HEADERS = 16 << 10  # bytes; also for everything else outside bodies, such as trailers
+PIPELINED = 16  # most requests waiting for an earlier answer on their connection
 
 
 class _Corked:
-    """A transport that keeps what is written next after cork(), an answer's headers, and sends it with what follows."""
+    """A transport that, after cork(), holds the next write (an answer's headers) and sends it with the following one."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self.transport, self.is_corked, self.kept = transport, False, b""
@@ -55,7 +55,7 @@ class Protocol(HttpToolsProtocol):
     def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any],
                  _loop: asyncio.AbstractEventLoop | None = None) -> None:
         super().__init__(config, server_state, {**app_state, "connection": weakref.ref(self)}, _loop)
-        self.leave: Callable[[], None] | None = None  # called when the client leaves; set by the request that is worked on
+        self.leave: Callable[[], None] | None = None  # called when the client disconnects; set by the current request
         self.refused = self.in_message = self.is_awaited = self.is_alive = False
         self.no_body = 0  # bytes since the last whole headers or piece of a body
         self.timer: asyncio.TimerHandle | None = None
@@ -79,7 +79,7 @@ class Protocol(HttpToolsProtocol):
             self.leave()
 
     def _look(self) -> None:
-        """Cuts the connection of a client that is waited for, and has neither sent nor read anything since the last look."""
+        """Closes the connection of an awaited client that has neither sent nor read anything since the last check."""
         is_done = not self.cycle or self.cycle.response_complete
         awaited = is_done or self.flow.write_paused or self.in_message and not self.flow.read_paused
         if awaited and self.is_awaited and not self.is_alive:
@@ -89,7 +89,7 @@ class Protocol(HttpToolsProtocol):
             self.is_awaited, self.is_alive = awaited, False
             self.timer = self.loop.call_later(self.patience.idle, self._look)
 
-    # ---- what the client sends ---------------------------------------------------------------------
+    # ---- data from the client ----------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
         if self.refused:
@@ -98,19 +98,19 @@ class Protocol(HttpToolsProtocol):
         self.no_body += len(data)
         super().data_received(data)
         if self.no_body > HEADERS and not self.refused:
-            self.send_400_response(f"headers of more than {HEADERS} bytes")
+            self.send_400_response(f"the headers have more than {HEADERS} bytes")
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) == PIPELINED:
-            raise ValueError  # which data_received answers
+            raise ValueError  # data_received answers it
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self.in_message:  # a trailer must not stand for a header
+        if not self.in_message:  # a trailer must not replace a header
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > HEADERS:  # which came in one piece
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > HEADERS:  # they came in one piece
             raise ValueError
         self.in_message, self.no_body = True, 0
         super().on_headers_complete()
@@ -134,7 +134,7 @@ class Protocol(HttpToolsProtocol):
         self.refuse(400, "QV_EFORMAT", "Upgrade is not accepted; send HTTP/1.1 without it")
 
     def refuse(self, status: int, code: str, message: str) -> None:
-        """Answers without a request, then closes the connection."""
+        """Answers outside a request, then closes the connection."""
         self.refused = True
         self.patience.refused(self.hold.client, status, message)
         body = json.dumps({"error": {"code": code, "message": message}}).encode()

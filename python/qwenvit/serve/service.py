@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What requests share: who may ask, how much may be under way, and the way from an item to its tokens."""
+"""The state that requests share: keys, limits, and the path from an item to its tokens."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from .metrics import Metrics
 from .sglang import Peers
 from .vllm import EcFolder
 
-AHEAD = 1 << 30  # bytes of sources and results that the encoder may have
-DRAINING = "this server is going to end; ask another one"
+AHEAD = 1 << 30  # most bytes of sources and results in the encoder
+DRAINING = "the server is shutting down; retry elsewhere"
 
 
 class Left(Exception):
-    """The client has left."""
+    """The client has disconnected."""
 
 
 class Request:
-    """What a client asks, by ASGI's messages."""
+    """A client's request, read from ASGI messages."""
 
     def __init__(self, scope: Any, receive: Any) -> None:
         self.scope, self._receive = scope, receive
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.kind = self.headers.get(b"content-type", b"").decode("latin-1").lower()  # of its body
         self.address = scope["client"][0] if scope["client"] else ""
-        self.client = ""  # who asks, as Service.client_of says
-        self.hold = Hold("")  # what it has of the server
+        self.client = ""  # as returned by Service.client_of
+        self.hold = Hold("")  # what the request has taken
         self.about: dict[str, Any] = {}  # for the log
         self.body_is_read = self.has_left = False
         self._task: Any = asyncio.current_task()
@@ -48,7 +48,7 @@ class Request:
 
     def _leave(self) -> None:
         self.has_left = True
-        self._receive.__self__.disconnected = True  # uvicorn says so to the connection's last request alone
+        self._receive.__self__.disconnected = True  # uvicorn sets this only for the connection's last request
         self._task.cancel()
 
     def end(self) -> None:
@@ -58,7 +58,7 @@ class Request:
     async def receive(self) -> Any:
         message = await self._receive()
         self.body_is_read = not message.get("more_body")
-        if self.body_is_read:  # uvicorn has stopped reading after a large piece, and would not hear that the client leaves
+        if self.body_is_read:  # uvicorn stops reading after a large piece, and would not notice a disconnect
             self.connection.flow.resume_reading()
         return message
 
@@ -66,16 +66,16 @@ class Request:
 class Settings(NamedTuple):
     limits: Limits
     bodies: int  # bytes of all bodies under way
-    answers: int  # bytes of all tokens that wait to be sent
+    answers: int  # bytes of all tokens waiting to be sent
     seconds: float  # of a request, at most
-    keys: tuple[bytes, ...]  # those that may ask; empty: anyone
-    shared: bool  # whether clients share the tokens that are kept
+    keys: tuple[bytes, ...]  # accepted API keys; empty: any client
+    shared: bool  # whether clients share cached tokens
     name: str  # of the model, in /v1/models
-    vllm_model_id: str  # in the keys of vLLM's decode side
+    vllm_model_id: str  # part of the keys of vLLM's decode side
 
 
 class Answer(NamedTuple):
-    """Of one item."""
+    """The answer for one item."""
 
     status: int
     kept: Kept | None = None
@@ -84,7 +84,7 @@ class Answer(NamedTuple):
 
 
 class Service:
-    """All that requests share. encoder and cache are there once it is ready."""
+    """Everything that requests share. encoder and cache exist once it is ready."""
 
     encoder: AsyncEncoder
     cache: TokenCache
@@ -94,23 +94,23 @@ class Service:
     def __init__(self, settings: Settings, turns: Turns, metrics: Metrics) -> None:
         self.settings, self.turns, self.metrics = settings, turns, metrics
         self.ready = self.draining = False
-        self.broken = ""  # why nothing can be encoded any more
+        self.broken = ""  # why encoding has become impossible
         self.under_way = 0
         self.bodies = Bound("bytes of bodies", settings.bodies, (1 + WIDE_TIMES) * settings.limits.body)
         self.answers = Bound("bytes of answers", settings.answers, after=turns.retry_after)
-        self.sources = Bound("bytes of sources", max(AHEAD, settings.limits.body), settings.limits.body)  # which the encoder has
+        self.sources = Bound("bytes of sources", max(AHEAD, settings.limits.body), settings.limits.body)  # inside the encoder
         self.writers = Writers()
         self.adding: weakref.WeakValueDictionary[tuple[str, bool], asyncio.Lock] = weakref.WeakValueDictionary()
-        metrics.gauge("queue_items", "Items that wait for their turn", turns.queue.total)
-        metrics.gauge("under_way_items", "Items that are decoded or encoded", lambda: turns.images.under_way + turns.clips.under_way)
-        metrics.gauge("under_way_requests", "Requests that are worked on", lambda: self.under_way)
+        metrics.gauge("queue_items", "Items waiting for their turn", turns.queue.total)
+        metrics.gauge("under_way_items", "Items being decoded or encoded", lambda: turns.images.under_way + turns.clips.under_way)
+        metrics.gauge("under_way_requests", "Requests under way", lambda: self.under_way)
         metrics.gauge("body_bytes", "Bytes of all bodies under way", self.bodies.total)
-        metrics.gauge("answer_bytes", "Bytes of tokens that wait to be sent", self.answers.total)
+        metrics.gauge("answer_bytes", "Bytes of tokens waiting to be sent", self.answers.total)
 
     # ---- before the body ---------------------------------------------------------------------------
 
     def client_of(self, request: Request) -> str:
-        """Returns who asks: an API key, otherwise an address. Refuses a wrong key."""
+        """Identifies the client by its API key, otherwise by its address. Refuses a wrong key."""
         if self.settings.keys:
             kind, _, key = request.headers.get(b"authorization", b"").partition(b" ")
             if kind.lower() != b"bearer" or not any([hmac.compare_digest(key.strip(), known) for known in self.settings.keys]):
@@ -120,18 +120,18 @@ class Service:
 
     def must_live(self) -> None:
         if self.broken:
-            raise Refused(503, "QV_ESTATE", f"this server must be started again: {self.broken}", Connection="close")
+            raise Refused(503, "QV_ESTATE", f"the server must be restarted: {self.broken}", Connection="close")
 
     def must_be_ready(self) -> None:
         self.must_live()
         if self.draining:
             raise Refused(503, "QV_ESTATE", DRAINING, Connection="close")
         if not self.ready:
-            raise Refused(503, "QV_ESTATE", "the model is being loaded", Retry_After="5")
+            raise Refused(503, "QV_ESTATE", "the model is still loading", Retry_After="5")
 
     def _check_size(self, request: Request, size: int) -> None:
         if size > self.settings.limits.body:
-            raise Refused(413, "QV_EINVAL", f"a body of {size} bytes; at most {self.settings.limits.body}")
+            raise Refused(413, "QV_EINVAL", f"the body has {size} bytes; at most {self.settings.limits.body}")
         self.bodies.check(request.client, size - request.hold.taken[self.bodies])
 
     async def body_of(self, request: Request) -> bytes:
@@ -156,8 +156,8 @@ class Service:
     # ---- items -------------------------------------------------------------------------------------
 
     async def compute(self, item: Item, name: str, client: str, finish: Finish | None = None, added: Added | None = None) -> Any:
-        """Returns the tokens, or what finish makes of them in another thread. added gets that in the
-        event loop, even if the caller has left."""
+        """Returns the tokens, or the result of finish(tokens), which runs in another thread. The event loop
+        passes the result to added, even if the caller has left."""
         source = {"bytes": item.data, "key": name.partition(".")[0]}
         began, hold, making, info = time.perf_counter(), Hold(client), Hold(client), self.encoder.info
         try:
@@ -172,7 +172,7 @@ class Service:
                     return finish(tokens) if finish else tokens
 
                 def then(made: Any, fault: Exception | None) -> None:
-                    making.close()  # who waits for it takes as much
+                    making.close()  # the waiting requests take the same amount
                     if added and not fault:
                         added(made)
                     if not result.done():
@@ -200,8 +200,8 @@ class Service:
         return got
 
     async def _submit(self, hold: Hold, source: dict[str, Any], item: Item) -> Future[Tokens]:
-        """Adds a source once there is room: what has its turn is not refused because results before it
-        are large. A client's images are added in the order of their turns, and so are its clips."""
+        """Adds a source once there is room: an item whose turn has come is not refused because earlier
+        results are large. A client's images are added in the order of their turns, and so are its clips."""
         size, (source, options) = len(item.data), await self.encoder.prepared(source, item.options)
         async with self.adding.setdefault((hold.client, item.is_image), asyncio.Lock()):
             while True:
@@ -212,10 +212,10 @@ class Service:
                         return asked
                 except Error as e:
                     if e.status != "QV_EFULL":
-                        if not isinstance(e, (InputError, FileError, OutOfMemoryError)):  # no device is left
+                        if not isinstance(e, (InputError, FileError, OutOfMemoryError)):  # all devices were lost
                             self.broken = str(e)
                         raise
-                await asyncio.sleep(0.01 + size / (1 << 29))  # trying copies them
+                await asyncio.sleep(0.01 + size / (1 << 29))  # each attempt copies the source
 
     async def answer_item(self, item: Item | Refused, request: Request, until: float, wanted: bool) -> Answer:
         client, room = request.client, request.hold.room(self.answers) if wanted else None
@@ -223,7 +223,7 @@ class Service:
         async def got() -> tuple[Kept, str]:
             if isinstance(item, Refused):
                 raise item
-            # who has no name, behind a socket in the file system, shares with nobody
+            # a client without an address, on a Unix socket, shares with no other
             name = await self.cache.name_of(item, "" if self.settings.shared else client or os.urandom(16).hex())
             return await self.cache.get(name, room, lambda *then: self.compute(item, name, client, *then))
 
@@ -246,7 +246,7 @@ def as_refused(e: Exception, retry_after: int) -> Refused:
     if isinstance(e, Refused):
         return e
     if isinstance(e, asyncio.TimeoutError):
-        return Refused(504, "QV_ETIME", "not done within the time of this request")
+        return Refused(504, "QV_ETIME", "the request timed out")
     assert isinstance(e, Error)
     message = str(e).removeprefix(f"{e.key}: ")
     if isinstance(e, OutOfMemoryError):

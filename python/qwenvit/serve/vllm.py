@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What vLLM's decode side asks of an encoder: requests of its chat API, the keys by which it looks tokens up, and the
-folder where its ECExampleConnector reads them (docs/engines.md). Nothing of vLLM is imported."""
+"""Serves vLLM's decode side: requests in its chat API, the keys by which it looks tokens up, and the folder in which its
+ECExampleConnector reads them (docs/engines.md). vLLM is not imported."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from .items import Item, Limits, Refused, Room, media_item, object_of, shown
 from .loop import Writers
 
 KINDS = {"image_url": "image", "video_url": "video"}
-REKEYED = "which makes the decode side look for other keys than it sent; the decode side must set neither for images and clips"
+REKEYED = "with it, the decode side looks up different keys than it sent; it must not be set for images or clips"
 NOT_SERVED = {
-    "mm_processor_kwargs": REKEYED, "media_io_kwargs": REKEYED, "stream": "and an encoder's answer is one object",
-    "ec_transfer_params": "and tokens are handed over as files, which ECExampleConnector reads"}
-HEADER = 512  # bytes of a file's header besides what we say of it, at most
-MARKERS = 4096  # of a JPEG in front of its size, at most
-MOST_HEADER = 16 << 20  # bytes of one that is read
+    "mm_processor_kwargs": REKEYED, "media_io_kwargs": REKEYED, "stream": "an encoder's answer is one object",
+    "ec_transfer_params": "tokens are handed over as files, which ECExampleConnector reads"}
+HEADER = 512  # most bytes of a file's header, apart from our metadata
+MARKERS = 4096  # most markers in a JPEG before its size
+MOST_HEADER = 16 << 20  # most bytes to read of a header
 
 
 class Asked(NamedTuple):
-    """An image or a clip of a request, and the key by which the decode side looks for its tokens."""
+    """An image or clip of a request, and the key by which the decode side looks up its tokens."""
 
     key: str
     item: Item
@@ -52,7 +52,7 @@ def _jpeg_is_rgb(data: bytes) -> bool:
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
             return data[at + 9] == 3  # channels
         at += 1 if marker == 0xFF else 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    raise IndexError  # no JPEG
+    raise IndexError  # not a JPEG
 
 
 def _png_is_rgb(data: bytes) -> bool:
@@ -70,8 +70,8 @@ IS_RGB: dict[bytes, Callable[[bytes], bool]] = {
 
 
 def _framed(value: Any) -> Iterator[bytes]:
-    """Gives the bytes that vLLM hashes of a value. A mapping and a sequence begin with their length, all else with
-    its own, behind a byte for the kind; bytes of a file are named as what they are of."""
+    """Yields the bytes that vLLM hashes for a value: a byte for its kind, its length, and its content. The length of
+    a mapping or a sequence is its number of elements."""
     if isinstance(value, dict):
         yield b"\x02" + len(value).to_bytes(8, "little")
         for name, inner in value.items():
@@ -87,8 +87,8 @@ def _framed(value: Any) -> Iterator[bytes]:
 
 
 def image_key(data: bytes, model_id: str) -> str:
-    """Returns the key that vLLM gives an image without a uuid: its hash of the model's id and the file's bytes, in
-    which it also says how it makes RGB of an image that is something else."""
+    """Returns vLLM's key for an image without a uuid: a hash of the model's id and the file's bytes and, if the image
+    is not RGB, of how vLLM converts it to RGB."""
     is_rgb = next((call for first, call in IS_RGB.items() if data.startswith(first)), None)
     try:
         plain = is_rgb(data) if is_rgb else None
@@ -96,7 +96,7 @@ def image_key(data: bytes, model_id: str) -> str:
         plain = None
     if plain is None:
         raise Refused(400, "QV_EUNSUPPORTED", "an image without a uuid must be a whole JPEG, PNG, WebP or GIF, whose "
-                                              "key vLLM makes of the bytes alone: send a uuid")
+                                              "key vLLM computes from the bytes alone: send a uuid")
     how = {"image_mode": "RGB", "rgba_background_color": (255, 255, 255)}
     image = data if plain else {"io_config": how, "data": data}
     name = (5).to_bytes(8, "little") + b"image"
@@ -107,11 +107,11 @@ def image_key(data: bytes, model_id: str) -> str:
 def _key_of(part: dict[str, Any], kind: str, data: bytes, model_id: str) -> str:
     key = part.get("uuid")
     if key is None and kind == "video":
-        raise Refused(400, "QV_EUNSUPPORTED", "a clip without a uuid: its key in vLLM is what only vLLM's loader knows; send a uuid")
+        raise Refused(400, "QV_EUNSUPPORTED", "a clip needs a uuid, because only vLLM's loader can compute its key")
     if key is None:
         return image_key(data, model_id)
     if not isinstance(key, str) or not key.isprintable() or not 0 < len(key.encode()) <= 200 or "/" in key or key.startswith("."):
-        raise Refused(400, "QV_EINVAL", f"uuid is {shown(key)}; must name a folder: at most 200 bytes, without / and no . in front")
+        raise Refused(400, "QV_EINVAL", f"uuid is {shown(key)}; must be a folder's name of at most 200 bytes, without / or a leading dot")
     return key
 
 
@@ -119,7 +119,7 @@ def _key_of(part: dict[str, Any], kind: str, data: bytes, model_id: str) -> str:
 
 
 def _parts(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Gives the images and clips of a chat."""
+    """Yields the images and clips of a chat."""
     messages = asked.get("messages")
     for message in messages if isinstance(messages, list) else ():
         content = message.get("content") if isinstance(message, dict) else None
@@ -128,18 +128,18 @@ def _parts(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
             if isinstance(kind, str) and kind in KINDS:
                 yield part
             elif kind != "text":
-                raise Refused(400, "QV_EUNSUPPORTED", f"a part of type {shown(kind)}; types are text, {', '.join(KINDS)}")
+                raise Refused(400, "QV_EUNSUPPORTED", f"unknown part type {shown(kind)}; types are text, {', '.join(KINDS)}")
 
 
 def asked_of(body: bytes, limits: Limits, model_id: str, room: Room) -> list[Asked]:
-    """Returns what the body of a chat request asks for."""
+    """Parses the body of a chat request."""
     asked = object_of(body, '{"messages": [..]}', room)
     for name, why in NOT_SERVED.items():
         if asked.get(name):
-            raise Refused(400, "QV_EUNSUPPORTED", f"{name} is set, {why}")
+            raise Refused(400, "QV_EUNSUPPORTED", f"{name} is not supported: {why}")
     parts = list(_parts(asked))
     if not parts:
-        raise Refused(400, "QV_EINVAL", "no image_url and no video_url: this is an encoder, without a language model")
+        raise Refused(400, "QV_EINVAL", "the messages contain no image_url or video_url; this server is an encoder, without a language model")
     if len(parts) > limits.items:
         raise Refused(413, "QV_EINVAL", f"{len(parts)} images and clips; at most {limits.items} per request")
     found = []
@@ -155,7 +155,7 @@ def asked_of(body: bytes, limits: Limits, model_id: str, room: Room) -> list[Ask
 
 
 class Published(NamedTuple):
-    """What is known of a file: what it was made of, the model, and what answers say of it."""
+    """The metadata of a file: the content it was made from, the model, and the fields of answers."""
 
     content: str
     about: str
@@ -165,7 +165,7 @@ class Published(NamedTuple):
 
 
 def _read(path: str) -> Published | None:
-    """Returns what is known of a file by its header; None if it is none of ours."""
+    """Reads a file's metadata from its header; returns None if this server did not write it."""
     try:
         with open(path, "rb") as f:
             size = int.from_bytes(f.read(8), "little")
@@ -175,9 +175,9 @@ def _read(path: str) -> Published | None:
 
 
 class EcFolder(TokenCache):
-    """Files FOLDER/KEY/encoder_cache.safetensors. The connector looks whether a file exists and reads it some time
-    later, so it stays for so many seconds after the last answer that names it, and then until its room is needed.
-    While it is there, its key stands for what it was made of."""
+    """Files FOLDER/KEY/encoder_cache.safetensors. The connector checks that a file exists and reads it some time
+    later, so a file stays for `seconds` after the last answer that names it, and then until its room is needed.
+    While it exists, its key names the content it was made from."""
 
     option = "--ec-path"
 
@@ -191,14 +191,14 @@ class EcFolder(TokenCache):
         found = []
         for place in os.scandir(folder):
             for file in os.scandir(place.path) if place.is_dir(follow_symlinks=False) else ():
-                if file.name.startswith(f"{EC_FILE}."):  # of a server that was killed
+                if file.name.startswith(f"{EC_FILE}."):  # left by a server that was killed
                     os.unlink(file.path)
                 known = _read(file.path) if file.name == EC_FILE else None
                 if known and known.about == self.about:
                     found.append((file.stat().st_mtime, place.name, file.stat().st_size))
                     self.published[place.name] = known
                     self.until[place.name] = time.monotonic() + min(0, file.stat().st_mtime - time.time()) + self.seconds
-                elif known:  # of another model: its rows are none that this server's answers name
+                elif known:  # of another model, so no answer of this server can name it
                     os.unlink(file.path)
         return found
 
@@ -211,11 +211,11 @@ class EcFolder(TokenCache):
         self.until.pop(name, None)
 
     def _drop_files(self, size: int = 0) -> None:
-        """Makes room for so many bytes, as far as files may go."""
+        """Makes room for so many bytes by dropping files that are no longer needed."""
         while self.file_bytes + size > self.most and self.files:
             name = next(iter(self.files))
             if (left := self.until[name] - time.monotonic()) > 0:
-                if not size:  # at the start
+                if not size:  # at startup
                     return
                 raise Refused(503, "QV_EFULL", f"--ec-path is full: the decode side may still read its {len(self.files)} files",
                               Retry_After=str(math.ceil(left)))
@@ -228,7 +228,7 @@ class EcFolder(TokenCache):
         self.files.move_to_end(name)
         self.until[name] = time.monotonic() + self.seconds
         with contextlib.suppress(OSError):
-            os.utime(self.path_of(name))  # for a server that is started again
+            os.utime(self.path_of(name))  # kept for a restarted server
 
     async def find(self, name: str, room: Room | None) -> tuple[Kept, str] | None:
         found = await super().find(name, room)
@@ -238,21 +238,21 @@ class EcFolder(TokenCache):
 
     async def keep(self, name: str, compute: Compute, wanted: bool) -> Kept:
         result, known = await compute()
-        # once it is being written it ends by itself, so that what is written is counted
+        # once writing has begun, it must finish, so that its bytes are counted
         return await asyncio.shield(asyncio.ensure_future(self._keep(name, result, known)))
 
     async def _keep(self, name: str, result: Tokens, known: Published) -> Kept:
         about = json.dumps(known)
         size = sum(m.nbytes for m in (result.tokens, *result.deepstack)) + 2 * len(about) + HEADER
         if size > self.most:
-            raise Refused(507, "QV_EIO", f"tokens of {size} bytes; --ec-bytes is {self.most}")
+            raise Refused(507, "QV_EIO", f"the tokens need {size} bytes; --ec-bytes is {self.most}")
         self._drop_files(size)
-        self.file_bytes += size  # from now on, so that several that are written have room together
+        self.file_bytes += size  # counted from now on, so that simultaneous writes fit together
         try:
             path = await asyncio.to_thread(save_ec, result, str(self.folder), name, {"qwenvit": about})
             written = os.path.getsize(path)
         except (Error, OSError) as e:
-            raise Refused(507, "QV_EIO", f"the tokens cannot be written: {e}") from None
+            raise Refused(507, "QV_EIO", f"cannot write the tokens: {e}") from None
         finally:
             self.file_bytes -= size
         self._forget(name)
@@ -264,10 +264,10 @@ class EcFolder(TokenCache):
     def _must_be_of(self, key: str, content: str) -> None:
         known = self.published.get(key)
         if known and known.content != content:
-            raise Refused(409, "QV_EINVAL", f"uuid {shown(key)} stands for another file: a uuid must belong to the bytes")
+            raise Refused(409, "QV_EINVAL", f"uuid {shown(key)} already names a different file; each file needs its own uuid")
 
     async def publish(self, asked: Asked, compute: Callable[[Item, str], Awaitable[Tokens]]) -> tuple[Kept, str]:
-        """Puts the tokens of what is asked into the folder, if they are not there."""
+        """Ensures that the requested tokens are in the folder."""
         content = await self.name_of(asked.item, "")
         self._must_be_of(asked.key, content)
 
@@ -275,7 +275,7 @@ class EcFolder(TokenCache):
             tokens = await compute(asked.item, content)
             [one] = items_of(tokens)
             if (one.kind == "image") != bool(asked.item.options.get("first_frame")):
-                raise Refused(422, "QV_EINVAL", "video_url has an image")
+                raise Refused(422, "QV_EINVAL", "video_url contains an image; send it as image_url")
             metadata = {f"{one.kind}_grid_thw": list(one.grid)}
             if one.kind == "video" and FAMILIES[str(tokens.model_type)]:
                 metadata["timestamps"] = one.seconds  # type: ignore[assignment]
@@ -286,11 +286,11 @@ class EcFolder(TokenCache):
         return found
 
     def completion(self, asked: list[Asked], model: str) -> dict[str, Any]:
-        """Returns the answer, whose files stay from now on for so many seconds."""
+        """Returns the answer. The files that it names stay for `seconds` from now on."""
         items: dict[str, Any] = {}
         for index, (key, _) in enumerate(asked):
             if key not in self.files:
-                raise Refused(503, "QV_EIO", "someone else removed a file in --ec-path; ask again", Retry_After="1")
+                raise Refused(503, "QV_EIO", "another process removed a file in --ec-path; retry", Retry_After="1")
             self._stays(key)
             known = self.published[key]
             row = items.setdefault(key, {"modality": known.modality, "item_indices": [], "metadata": known.metadata})
