@@ -13,7 +13,8 @@
 #define QV_CACHE_VERSION "2"
 /* What is wrong with a cache or part of another version. */
 #define QV_CACHE_OTHER                                                                             \
-    "made by another version, while this one reads \"" QV_CACHE_VERSION "\"; fill it again"
+    "another version of qwenvit made it, and this one reads \"" QV_CACHE_VERSION "\"; fill it "    \
+                                                                                 "again"
 #define QV_CACHE_ALIGN 64u                          /* alignment of tensors of tokens */
 #define QV_CACHE_PAGE 4096u                         /* alignment of a part's data */
 #define QV_CACHE_MAX_ROOM ((uint64_t)16 << 20)      /* limit for a part's header with its length */

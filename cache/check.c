@@ -68,11 +68,11 @@ compare_key(const qv_cache *c, const struct qv_index_key *k, const char *path, i
     const qv_status s = hash_key(c, k, fd, path, &found, err);
     return s || found == k->row.xxh3
                ? s
-               : qv_fail(
-                     err, QV_EFORMAT,
-                     "%s: key %s: the checksum of its tensors is %016llx, its record has %016llx",
-                     qv_path_tail(path), qv_json_quote(qv_index_name(&c->index, k), quoted),
-                     (unsigned long long)found, (unsigned long long)k->row.xxh3);
+               : qv_fail(err, QV_EFORMAT,
+                         "%s: key %s: the checksum of its tensors is %016llx, but its record has "
+                         "%016llx",
+                         qv_path_tail(path), qv_json_quote(qv_index_name(&c->index, k), quoted),
+                         (unsigned long long)found, (unsigned long long)k->row.xxh3);
 }
 
 /* Checks the header and records of a part, unless it did so last. */

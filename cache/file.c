@@ -65,13 +65,13 @@ qv_cache_folder_open(const char *path, struct qv_cache_folder *out, qv_error *er
 {
     struct qv_cache_folder f = { .fd = -1 };
     if (mkdir(path, 0777) && errno != EEXIST)
-        return qv_fail_errno(path, "the folder cannot be created", errno, err);
+        return qv_fail_errno(path, "cannot create the folder", errno, err);
     f.path = strdup(path);
     if (!f.path)
         return qv_no_memory(path, err);
     f.fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (f.fd < 0) {
-        const qv_status s = qv_fail_errno(path, "the folder cannot be opened", errno, err);
+        const qv_status s = qv_fail_errno(path, "cannot open the folder", errno, err);
         free(f.path);
         return s;
     }
@@ -91,7 +91,7 @@ qv_cache_folder_sync(const struct qv_cache_folder *f, qv_error *err)
         close(above);
     else if (e == EACCES)
         e = 0;
-    return e ? qv_fail_errno(f->path, "the folder that it is in cannot be synced", e, err) : QV_OK;
+    return e ? qv_fail_errno(f->path, "cannot sync its parent folder", e, err) : QV_OK;
 }
 
 void
@@ -216,7 +216,7 @@ qv_cache_file_open(const struct qv_cache_folder *folder, struct qv_cache_file *o
     if (f.fd < 0)
         f.fd = open_named(&f);
     if (f.fd < 0)
-        return qv_fail_errno(folder->path, "no file can be created in it", errno, err);
+        return qv_fail_errno(folder->path, "cannot create a file in it", errno, err);
     *out = f;
     return QV_OK;
 }
@@ -226,7 +226,7 @@ qv_cache_file_write(const struct qv_cache_file *f, uint64_t offset, const void *
                     uint64_t bytes, qv_error *err)
 {
     const int e = qv_write_all(f->fd, offset, data, bytes, false);
-    return e ? qv_fail_errno(f->folder->path, "a part cannot be written", e, err) : QV_OK;
+    return e ? qv_fail_errno(f->folder->path, "cannot write a part", e, err) : QV_OK;
 }
 
 static int
@@ -245,18 +245,18 @@ qv_cache_file_publish(struct qv_cache_file *f, const char *name, bool *taken, qv
     *taken = false;
     int e = qv_sync_file(f->fd);
     if (e)
-        return qv_fail_errno(f->folder->path, "a part cannot be synced", e, err);
+        return qv_fail_errno(f->folder->path, "cannot sync a part", e, err);
     if (give_name(f, name)) {
         *taken = errno == EEXIST;
         return *taken ? QV_OK
-                      : qv_fail_errno(f->folder->path, "a part cannot be renamed to its final name",
+                      : qv_fail_errno(f->folder->path, "cannot rename a part to its final name",
                                       errno, err);
     }
     if (*f->temporary)
         unlinkat(f->folder->fd, f->temporary, 0);
     *f->temporary = 0;
     e = qv_sync_folder(f->folder->fd);
-    return e ? qv_fail_errno(f->folder->path, "a part is written, but the folder cannot be synced",
+    return e ? qv_fail_errno(f->folder->path, "a part was written, but the folder cannot be synced",
                              e, err)
              : QV_OK;
 }

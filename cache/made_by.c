@@ -97,7 +97,7 @@ qv_cache_made_by(const qv_model_info *model, int64_t pack_rows, const char *rule
     char *text = lost ? NULL : qv_json_text(j, JSON_COMPACT);
     json_decref(j);
     if (!text)
-        return qv_fail(err, QV_ENOMEM, "no memory for what a cache is made by");
+        return qv_fail(err, QV_ENOMEM, "no memory for a cache's made_by");
     *out = text;
     return QV_OK;
 }

@@ -69,8 +69,8 @@ static qv_status
 too_many(const struct qv_part_maps *m, const char *path, qv_error *err)
 {
     return qv_fail(err, QV_ENOMEM,
-                   "%s: cannot be mapped: %zu parts are in use at once, and a process can map no "
-                   "more; release (in Python, drop or copy) tokens that are not needed",
+                   "%s: cannot be mapped: %zu parts are in use, the most that a process can map; "
+                   "release (in Python, drop or copy) tokens that are no longer needed",
                    qv_path_tail(path), m->n_mapped - m->n_idle);
 }
 
@@ -87,7 +87,7 @@ map_part(struct qv_part_maps *m, struct qv_part_map *p, const char *path, qv_err
     if (!s && (size != p->bytes || !size))
         s = qv_fail(
             err, QV_EIO,
-            "%s: has %llu bytes and had %llu when the cache was opened: the file was changed",
+            "%s: has %llu bytes, but had %llu when the cache was opened: the file was changed",
             qv_path_tail(path), (unsigned long long)size, (unsigned long long)p->bytes);
     int e = 0;
     for (int attempt = 0; !s && !p->at && attempt < 2 && (!attempt || e == ENOMEM); attempt++) {

@@ -61,8 +61,9 @@ find_tensor(struct view *v, const char *name, const char *dtype, int n_dims, con
     char quoted[QV_QUOTE_SIZE];
     if (!t || strcmp(t->dtype_name, dtype) || t->n_dims != n_dims ||
         memcmp(t->shape, shape, (size_t)n_dims * sizeof *shape) || t->offset != at)
-        return qv_fail(err, QV_EFORMAT, "%s: its header has %s tensor %s than its index",
-                       qv_path_tail(v->path), t ? "another" : "no", qv_json_quote(name, quoted));
+        return qv_fail(err, QV_EFORMAT, "%s: tensor %s %s its header", qv_path_tail(v->path),
+                       qv_json_quote(name, quoted),
+                       t ? "of its index differs from that in" : "of its index is missing from");
     v->n_found++;
     return QV_OK;
 }
@@ -122,7 +123,7 @@ compare_header(struct view *v, qv_error *err)
         s = r.status ? QV_OK : find_key(v, &r, err);
     }
     if (!s && v->n_found + count_unused(v->file) != qv_safetensors_count(v->file))
-        s = qv_fail(err, QV_EFORMAT, "%s: its header has tensors that its index lacks",
+        s = qv_fail(err, QV_EFORMAT, "%s: its header has tensors that are missing from its index",
                     qv_path_tail(v->path));
     return s;
 }

@@ -361,10 +361,10 @@ load_index(struct qv_part_index *p, int fd, const char *path, qv_error *err)
     const uint64_t n = load8(p->bytes);
     p->header_bytes = n + 8;
     if (n > p->size - 8)
-        return fail(p, path, QV_CACHE_BROKEN, "its header is longer than it: it was cut short",
+        return fail(p, path, QV_CACHE_BROKEN, "its header extends past its end: it was cut short",
                     err);
     if (n > QV_CACHE_MAX_FRONT)
-        return fail(p, path, QV_CACHE_FOREIGN, "its header has more than 32 MiB", err);
+        return fail(p, path, QV_CACHE_FOREIGN, "its header is larger than 32 MiB", err);
     if (p->size - p->header_bytes < QV_INDEX_ROW)
         return QV_OK;
     if (p->header_bytes + QV_INDEX_ROW > have) {

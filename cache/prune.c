@@ -109,7 +109,7 @@ leave(struct pruning *p, uint32_t part, const qv_error *why, qv_error *err)
     p->out->left++;
     if (p->o->keep || p->o->n_drop)
         return qv_fail(err, QV_EIO,
-                       "%s: no more keys are removed, because a part that cannot be used may have "
+                       "%s: no more keys are removed, because a part that cannot be used may hold "
                        "older records of them: %s",
                        qv_path_tail(p->folder.path), why->text);
     if (!p->o->told)
@@ -401,7 +401,7 @@ refuse_links(const struct pruning *p, qv_error *err)
         if (!p->c->index.parts[i].damaged &&
             !fstatat(p->folder.fd, name_of(p, i), &st, AT_SYMLINK_NOFOLLOW) && S_ISLNK(st.st_mode))
             return qv_fail(err, QV_EIO,
-                           "%s: part %.255s is a symbolic link; put the file in its place",
+                           "%s: part %.255s is a symbolic link; replace it with the file",
                            qv_path_tail(p->folder.path), name_of(p, i));
     return QV_OK;
 }
@@ -497,12 +497,12 @@ qv_cache_prune(const char *dir, const qv_cache_prune_options *options, qv_cache_
     QV_NEED(err, dir, options, out);
     *out = (qv_cache_pruned){ .keys = 0 };
     if ((options->n_keep && !options->keep) || (options->n_drop && !options->drop))
-        return qv_fail(err, QV_EINVAL, "keep or drop is NULL, but has keys");
+        return qv_fail(err, QV_EINVAL, "keep or drop is NULL, but its number of keys is not 0");
     if (has_null(options->keep, options->n_keep) || has_null(options->drop, options->n_drop))
         return qv_fail(err, QV_EINVAL, "%s: a key to keep or drop is NULL", qv_path_tail(dir));
     if (options->keep && !options->n_keep)
         return qv_fail(err, QV_EINVAL,
-                       "%s: no key would be kept; to remove all of a cache, remove its folder",
+                       "%s: no key would be kept; to remove a whole cache, remove its folder",
                        qv_path_tail(dir));
     struct pruning p = { .o = options, .out = out, .lock = -1 };
     qv_status s = open_folder(&p, dir, err);

@@ -120,7 +120,7 @@ qv_cache_part_ffmpeg(const qv_cache *c, int64_t i, char version[QV_CACHE_FFMPEG_
                      qv_error *err)
 {
     if (!c || !version || i < 0 || (uint64_t)i >= c->index.n_parts)
-        return qv_fail(err, QV_EINVAL, "FFmpeg of part %lld: there is no such part, or no room",
+        return qv_fail(err, QV_EINVAL, "part %lld does not exist, or an argument is NULL",
                        (long long)i);
     qv_part_ffmpeg(c->index.parts[i].path, version);
     return QV_OK;
@@ -213,7 +213,7 @@ qv_cache_check_index(const qv_cache *c, int64_t i, qv_error *err)
 {
     return i >= 0 && (uint64_t)i < c->index.n_keys
                ? QV_OK
-               : qv_fail(err, QV_EINVAL, "%s: no key %lld; there are %zu keys",
+               : qv_fail(err, QV_EINVAL, "%s: key %lld does not exist; the cache has %zu keys",
                          qv_path_tail(c->dir), (long long)i, c->index.n_keys);
 }
 
@@ -262,9 +262,9 @@ qv_cache_look_again(const qv_cache *c, const struct qv_index_key *k, qv_status f
     if (!s && !same)
         s = qv_fail(
             err, QV_EIO,
-            "%s: key %s: its part %.120s is gone (No such file), and %s; open the cache again",
+            "%s: key %s: its part %.120s was removed (No such file), and %s; open the cache again",
             qv_path_tail(c->dir), qv_json_quote(name, quoted), c->index.parts[k->part].name,
-            item->key ? "the key was encoded again" : "the key with it");
+            item->key ? "the key was encoded again" : "so was the key");
     if (s)
         item->key = NULL;
     return s;

@@ -162,7 +162,7 @@ qv_record_row(const char *record, size_t bytes, const struct qv_cache_usual *usu
     const bool ok = status && !strcmp(status, "ok");
     *r = (struct qv_index_row){ .is_image = -1 };
     if (!key || strcmp(key, wanted))
-        s = wrong_record(path, j, "it names another key", err);
+        s = wrong_record(path, j, "it names a different key", err);
     else if (!source || !(ok || (status && !strcmp(status, "failed"))))
         s = wrong_record(path, j, "it has no path, or no status of \"ok\" or \"failed\"", err);
     else if (ok)

@@ -235,7 +235,7 @@ start(qv_cache_writer *w, qv_error *err)
     w->has_lock = true;
     w->has_thread = !pthread_create(&w->thread, NULL, seal_parts, w);
     return w->has_thread ? QV_OK
-                         : qv_fail(err, QV_ENOMEM, "%s: no thread can be started to seal parts",
+                         : qv_fail(err, QV_ENOMEM, "%s: cannot start a thread to seal parts",
                                    qv_path_tail(w->folder.path));
 }
 
@@ -379,10 +379,10 @@ make_entry(qv_cache_writer *w, const char *key, const qv_cache_source *source, i
         s = qv_cache_key(key, e->key, err);
     const uint64_t need = s ? 0 : qv_cache_part_need(&w->layout, e->key, e->path, e->options);
     if (!s && qv_cache_part_least(need) > QV_CACHE_MAX_ROOM)
-        s = qv_fail(err, QV_EFORMAT,
-                    "key, path and options take %llu bytes in front of a part's data; there is "
-                    "room for %llu",
-                    (unsigned long long)need, (unsigned long long)QV_CACHE_MAX_ROOM);
+        s = qv_fail(
+            err, QV_EFORMAT,
+            "key, path and options need %llu bytes before a part's data; there is room for %llu",
+            (unsigned long long)need, (unsigned long long)QV_CACHE_MAX_ROOM);
     if (s)
         free_entry(&e);
     else
@@ -470,7 +470,7 @@ check_rows(const qv_cache_entry *e, const qv_tokens *t, qv_error *err)
 {
     char quoted[QV_QUOTE_SIZE];
     if (t->n < 0 || t->n > e->rows - e->block.rows)
-        return qv_fail(err, QV_EINVAL, "key %s: %lld rows after %lld are more than its %lld",
+        return qv_fail(err, QV_EINVAL, "key %s: %lld rows after %lld exceed its %lld",
                        qv_json_quote(e->key, quoted), (long long)t->n, (long long)e->block.rows,
                        (long long)e->rows);
     return QV_OK;

@@ -169,7 +169,7 @@ caps_cpu(const struct qv_device *device, struct qv_caps *out)
     if (is_slow_isa() && !qv_has_blas_cpu)
         snprintf(out->warning, sizeof out->warning,
                  "this build has no OpenBLAS, and oneDNN %d.%d.%d has only reference code for "
-                 "matrix products on this CPU, which is many times slower than the CPU",
+                 "matrix products on this CPU, which is many times slower than the CPU could be",
                  v->major, v->minor, v->patch);
 }
 

@@ -157,7 +157,7 @@ qv_count_check_cpu(const struct qv_op *op, double most, qv_error *err)
 {
     return most <= INT32_MAX
                ? QV_OK
-               : qv_fail(err, QV_EUNSUPPORTED, "%s: %.3g rows or voxels; oneDNN counts up to %d",
+               : qv_fail(err, QV_EUNSUPPORTED, "%s: %.3g rows or voxels; oneDNN supports up to %d",
                          qv_op_name(op->kind), most, INT32_MAX);
 }
 

@@ -521,7 +521,7 @@ qv_graph_open_cuda(struct sketch_cuda *sketch, const struct target_cuda *target,
         .target = target,
         .dtype = dtype,
         .preferred = sketch->preferred,
-        .message = "its heuristics name none",
+        .message = "its heuristics suggest none",
     };
     bool taken = false;
     char key[KEY_BYTES];

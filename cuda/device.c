@@ -85,11 +85,11 @@ no_device(cudaError_t error, qv_error *err)
         return qv_fail(err, QV_ENODEVICE, "no NVIDIA GPU can be used: no driver is installed");
     if (error == cudaErrorInsufficientDriver)
         return qv_fail(err, QV_ENODEVICE,
-                       "no NVIDIA GPU can be used: the driver here is for CUDA %d.%d, and this "
-                       "needs one for %d.%d or newer",
+                       "no NVIDIA GPU can be used: the driver supports CUDA %d.%d, but %d.%d or "
+                       "newer is needed",
                        driver / 1000, driver / 10 % 100, runtime / 1000, runtime / 10 % 100);
     return qv_fail(err, QV_ENODEVICE, "no NVIDIA GPU can be used: %s",
-                   error ? cudaGetErrorString(error) : "there is none");
+                   error ? cudaGetErrorString(error) : "none was found");
 }
 
 static qv_status
@@ -116,14 +116,14 @@ check_code(struct qv_device_cuda *dev, qv_error *err)
     case CODE_RUNS: return QV_OK;
     case CODE_COMPILED:
         snprintf(dev->warning, sizeof dev->warning,
-                 "no kernels were built for sm_%d: the driver compiles those of sm_%d at first "
+                 "no kernels were built for sm_%d: the driver compiles those for sm_%d at first "
                  "use, and their speed was not measured",
                  dev->sm, from);
         return QV_OK;
     case CODE_UNSURE:
         snprintf(dev->warning, sizeof dev->warning,
-                 "no kernels were built for sm_%d, and NVIDIA does not promise that those of sm_%d "
-                 "run on it: build with -DQV_CUDA_ARCHITECTURES=%d",
+                 "no kernels were built for sm_%d, and NVIDIA does not promise that those for "
+                 "sm_%d run on it: build with -DQV_CUDA_ARCHITECTURES=%d",
                  dev->sm, from, dev->sm);
         return QV_OK;
     case CODE_NONE: break;
@@ -164,7 +164,7 @@ check_cudnn(qv_error *err)
     if (loaded >= CUDNN_OLDEST)
         return QV_OK;
     return qv_fail(err, QV_ENODEVICE,
-                   "cuDNN %zu.%zu.%zu was found, and 9.15 or newer is needed (9.8 to 9.14 compute "
+                   "cuDNN %zu.%zu.%zu was found, but 9.15 or newer is needed (9.8 to 9.14 compute "
                    "bf16 Conv3d wrongly): put a newer libcudnn.so.9 on the library path",
                    loaded / 10000, loaded / 100 % 100, loaded % 100);
 }

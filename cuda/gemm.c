@@ -347,11 +347,11 @@ prepare_cublas(struct qv_device_cuda *dev, struct qv_kernel *kernel, qv_error *e
     struct gemm_cuda *g = &kernel->u.gemm;
     const char *unfused = epilogue_obstacle(op);
     if (op->m > INT32_MAX || op->n > INT32_MAX || op->k > INT32_MAX)
-        return qv_fail(err, QV_EUNSUPPORTED, "gemm: %lld x %lld x %lld; cuBLASLt counts up to %d",
+        return qv_fail(err, QV_EUNSUPPORTED, "gemm: %lld x %lld x %lld; cuBLASLt supports up to %d",
                        (long long)op->m, (long long)op->n, (long long)op->k, INT32_MAX);
     qv_status status = prepare(dev, kernel, unfused, err);
     if (status == QV_EUNSUPPORTED && !unfused) {
-        unfused = "cuBLASLt has no algorithm with it";
+        unfused = "cuBLASLt has no algorithm that includes it";
         status = prepare(dev, kernel, true, err);
     }
     g->unfused = unfused;

@@ -46,7 +46,7 @@ static const struct change {
     bool one_thread;
 } changes[] = {
     [DAMAGED] = { "it is damaged", true },
-    [OTHER_TIMES] = { "its frames have other times than its packets", false },
+    [OTHER_TIMES] = { "its frames' times differ from its packets'", false },
     [GPU_FAILED] = { NULL, false },
 };
 
@@ -55,7 +55,7 @@ begin_again(qvm_reader *r, enum cause cause, qv_error *err)
 {
     const struct change *c = &changes[cause];
     if (cause == GPU_FAILED)
-        r->not_gpu = *r->gpu->why ? r->gpu->why : "its frames have other times";
+        r->not_gpu = *r->gpu->why ? r->gpu->why : "its frames' times are different";
     r->why = c->why;
     r->threads = c->one_thread ? 1 : r->threads;
     const qv_status status = restart(r, false, err);
@@ -197,7 +197,7 @@ fail_unread(const qvm_reader *r, const qv_outcome *info, qv_error *err)
     if (why)
         return qv_fail(err, QV_EFORMAT, "%s", why);
     if (!s->errors)
-        return qv_fail(err, QV_EFORMAT, "no frame in the '%s' video", info->codec);
+        return qv_fail(err, QV_EFORMAT, "the '%s' video has no frames", info->codec);
     /* FFmpeg refuses a size in these words, with "is invalid" or "exceeds" behind them */
     if (spoke && sscanf(s->codec.words, "Picture size %11[0-9]x%11[0-9]", width, height) == 2 &&
         *width != '0' && *height != '0')
@@ -207,7 +207,7 @@ fail_unread(const qvm_reader *r, const qv_outcome *info, qv_error *err)
                    info->is_image ? "the '%s' image cannot be decoded: %s%s"
                                   : "no frame of the '%s' video can be decoded: %s%s",
                    info->codec,
-                   spoke ? "FFmpeg's decoder says: "
+                   spoke ? "FFmpeg's decoder reports:  "
                          : "it is damaged, or of a kind that this FFmpeg lacks",
                    spoke ? s->codec.words : "");
 }
@@ -285,7 +285,7 @@ settle_count(qvm_reader *r, int64_t *n_frames, qv_error *err)
     if (count.frames != r->span.n)
         qvm_times_doubt(&r->times, "its packets are not its frames");
     if (!r->times.unsure && r->times.at[0].pts != r->last->pts)
-        qvm_times_doubt(&r->times, "its first frame has another time than its packets");
+        qvm_times_doubt(&r->times, "its first frame's time differs from its packets'");
     r->n_given = count.decoded;
     r->count = count;
     *n_frames = count.frames < 1 ? 1 : count.frames;

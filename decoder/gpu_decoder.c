@@ -11,7 +11,7 @@
 
 #define LOOK_MS 200 /* between checks whether the clip was stopped */
 
-static const char other_times[] = "its frames have other times";
+static const char other_times[] = "its frames' times are different";
 static const char too_long[] = "its groups of pictures are too long";
 
 /* ---- which streams --------------------------------------------------------------------------- */
@@ -90,11 +90,11 @@ wait_for(qvm_gpu_decoder *d, short events)
         if (ready > 0)
             return at.revents;
         if (ready < 0 && errno != EINTR) {
-            lose(d, "the GPU's process cannot be heard");
+            lose(d, "cannot read from the GPU process");
             return 0;
         }
         if (!ready && qv_seconds() > until_s) {
-            lose(d, "the GPU's process is silent");
+            lose(d, "the GPU process timed out");
             return 0;
         }
     }
@@ -109,13 +109,13 @@ take_event(qvm_gpu_decoder *d, bool wait)
 {
     qvm_gpu_decoder_event *to = &d->came[(d->first + d->n) % QVM_MOST_EVENTS];
     if (d->n == QVM_MOST_EVENTS)
-        return lose(d, "the GPU's process sent too much");
+        return lose(d, "the GPU process sent too much");
     for (size_t done = 0; done < sizeof *to;) {
         const ssize_t got = recv(d->socket, (char *)to + done, sizeof *to - done, MSG_DONTWAIT);
         if (got > 0)
             done += (size_t)got;
         else if (!got || (errno != EAGAIN && errno != EINTR))
-            return lose(d, "the GPU's process has ended");
+            return lose(d, "the GPU process exited");
         else if (errno == EAGAIN && !done && !wait)
             return AVERROR(EAGAIN);
         else if (errno == EAGAIN && !wait_for(d, POLLIN))
@@ -274,7 +274,7 @@ qvm_gpu_decoder_send(qvm_gpu_decoder *d, const AVPacket *packet, bool sampled)
     if (!packet)
         return send_all(d, &empty, sizeof empty);
     if (av_packet_ref(d->packet, packet) < 0)
-        return fail(d, "there is no memory");
+        return fail(d, "memory ran out");
     const qvm_packet headers = qvm_look_at_packet(d->annexb->par_in, packet);
     d->period += headers.resets;
     d->group += headers.start;
@@ -458,7 +458,7 @@ take_frame(qvm_gpu_decoder *d, const qvm_gpu_decoder_event *e, AVFrame *frame)
                                         : lay_out(d, e, from, frame);
     d->free[e->slot] = !e->is_scaled || !d->is_direct;
     if (code == AVERROR(ENOMEM))
-        return fail(d, "there is no memory");
+        return fail(d, "memory ran out");
     if (code < 0 ||
         (!e->is_scaled && (frame->width != like->width || frame->height != like->height)))
         return fail(d, "the size of its frames changes");
@@ -500,7 +500,7 @@ take_in(qvm_gpu_decoder *d, const qvm_gpu_decoder_event *e)
         return 0;
     h->frame = av_frame_alloc();
     d->held_bytes += d->frame_bytes;
-    return h->frame ? take_frame(d, e, h->frame) : fail(d, "there is no memory");
+    return h->frame ? take_frame(d, e, h->frame) : fail(d, "memory ran out");
 }
 
 /* Moves the frame that is shown next to the front of the held frames; NULL: it has not come. */

@@ -92,7 +92,7 @@ receive_data(struct stream *s, int32_t bytes)
     }
     if (!s->data && bytes) {
         s->room = 0;
-        return refuse(s, "the GPU's process has no memory");
+        return refuse(s, "the GPU process is out of memory");
     }
     return qvm_receive(s->socket, s->data, (size_t)bytes);
 }
@@ -201,7 +201,7 @@ start_stream(struct gpu_process *p, const qvm_order *order, const int fds[QVM_GP
         pthread_detach(thread);
         return;
     }
-    refuse(s, full ? "the GPU has too many streams" : "the GPU's process has no memory");
+    refuse(s, full ? "the GPU has too many streams" : "the GPU process is out of memory");
     end_stream(s);
 }
 
@@ -217,14 +217,13 @@ open_gpu(struct gpu_process *p, const char *number, qvm_gpu_hello *hello)
     if (!why && !failed)
         failed = qvm_sandbox_gpu();
     if (!why && !failed && !qvm_nvdec_try(p->gpu))
-        failed = "its driver makes no decoder then";
+        failed = "its driver cannot make a decoder after that";
     if (failed)
-        snprintf(hello->text, sizeof hello->text,
-                 "the process that has it open cannot be locked in (%s: %s)", failed,
-                 strerror(errno));
+        snprintf(hello->text, sizeof hello->text, "the GPU process cannot be locked in (%s: %s)",
+                 failed, strerror(errno));
     else if (why)
         snprintf(hello->text, sizeof hello->text, "%s%s", why,
-                 loaded ? " (perhaps as its process is locked in)" : "");
+                 loaded ? "  (perhaps because its process is locked in)" : "");
     hello->ready = !why && !failed;
 }
 

@@ -95,7 +95,7 @@ on_sequence(void *user, CUVIDEOFORMAT *f)
     }
     if (f->codec != qvm_nvcodecs[s->codec].codec || f->chroma_format != cudaVideoChromaFormat_420 ||
         f->bit_depth_luma_minus8 != s->bit_depth || f->bit_depth_chroma_minus8 != s->bit_depth)
-        return fail(s, "its headers say another format");
+        return fail(s, "its headers give a different format");
     if (!f->progressive_sequence)
         return fail(s, "it is interlaced");
     if (shape.surfaces > MOST_SURFACES || f->coded_width > s->most_width ||
@@ -189,7 +189,7 @@ ask(qvm_nvstream *s, uint32_t surfaces)
         if (!(surfaces & s->unasked & 1U << i))
             continue;
         if (s->gpu->call.cuvidGetDecodeStatus(s->decoder.handle, i, &status))
-            return fail(s, "the GPU does not say whether it is damaged");
+            return fail(s, "the GPU does not report whether it is damaged");
         if (status.decodeStatus == cuvidDecodeStatus_Error ||
             status.decodeStatus == cuvidDecodeStatus_Error_Concealed)
             return fail(s, "it is damaged");
@@ -265,7 +265,7 @@ settle(qvm_nvstream *s, uint32_t surfaces)
             done = fail(s, "the GPU's frames cannot be copied");
     if (!done || !ask(s, surfaces))
         return false;
-    return s->unasked & surfaces ? fail(s, "the GPU does not say whether it is damaged") : true;
+    return s->unasked & surfaces ? fail(s, "the GPU does not report whether it is damaged") : true;
 }
 
 /* Returns the first group in which a picture may be damaged or has not arrived yet. */
@@ -392,7 +392,7 @@ qvm_nvstream_open(qvm_nvdec *g, const qvm_gpu_decoder_stream *about, const qvm_n
     const int codec = qvm_nvcodec_find(about->codec_id);
     const unsigned deep = about->format == AV_PIX_FMT_YUV420P10;
     const CUVIDDECODECAPS *c = codec < QVM_NVCODECS ? &g->caps[codec][deep] : NULL;
-    *why = !c || !c->bIsSupported ? "the GPU does not decode its kind"
+    *why = !c || !c->bIsSupported ? "the GPU does not decode its format"
            : about->width < c->nMinWidth || about->height < c->nMinHeight
                ? "its frames are smaller than the GPU decodes"
            : about->width > (int)c->nMaxWidth || about->height > (int)c->nMaxHeight
@@ -410,7 +410,7 @@ qvm_nvstream_open(qvm_nvdec *g, const qvm_gpu_decoder_stream *about, const qvm_n
                          .most_height = c->nMaxHeight };
     qvm_find_colours(about->space, about->full_range, &s->colours);
     if (g->call.cuCtxPushCurrent(g->context) || !make_parser(s)) {
-        *why = "the GPU opens no more streams";
+        *why = "the GPU cannot open more streams";
         free(s);
         return NULL;
     }
@@ -447,7 +447,7 @@ qvm_nvstream_begin_anew(qvm_nvstream *s)
 {
     s->gpu->call.cuvidDestroyVideoParser(s->parser);
     s->parser = NULL;
-    return make_parser(s) ? s->why : "the GPU opens no more streams";
+    return make_parser(s) ? s->why : "the GPU cannot open more streams";
 }
 
 void

@@ -240,6 +240,6 @@ qvm_serve(qvm_serving *s, const qvm_session *session)
     if (s->listens)
         decode(s, &error);
     else
-        qv_fail(&error, QV_ENOMEM, "no thread can be started");
+        qv_fail(&error, QV_ENOMEM, "cannot start a thread");
     say(s, QVM_END, &error);
 }

@@ -156,8 +156,8 @@ find_clip_format(qvm_source *source, const AVInputFormat **found, qv_error *err)
         return qv_fail(err, QV_EFORMAT, "not a clip or image of a known format");
     return allowed ? QV_OK
                    : qv_fail(err, QV_EFORMAT,
-                             "the content is '%s', which is not read; an ordinary clip or image "
-                             "file is expected",
+                             "the content is '%s', which is not supported; an ordinary clip or "
+                             "image file is expected",
                              (*found)->name);
 }
 
@@ -168,7 +168,7 @@ find_image_format(qvm_source *source, const AVInputFormat **found, qv_error *err
 {
     const char *opens = source->kind->opens;
     if (!opens)
-        return qv_fail(err, QV_EFORMAT, "%s images are not read; convert it to PNG or JPEG",
+        return qv_fail(err, QV_EFORMAT, "%s images are not supported; convert it to PNG or JPEG",
                        source->kind->name);
     const size_t usual = strcspn(opens, ",");
     int score;
@@ -283,8 +283,7 @@ choose_stream(qvm_source *source, qv_error *err)
     }
     if (qvm_is_tiled(format))
         return qv_fail(err, QV_EFORMAT,
-                       "a tiled image (HEIC, AVIF), whose tiles are not put together here; convert "
-                       "it to JPEG or PNG");
+                       "tiled images (HEIC, AVIF) are not supported; convert it to JPEG or PNG");
     if (!source->stream)
         return qv_fail(err, QV_EFORMAT, "no video stream among %u streams of '%s'%s",
                        format->nb_streams, format->iformat->name,

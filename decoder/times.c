@@ -109,7 +109,7 @@ qvm_times_sort(qvm_times *t, const AVFormatContext *format, const AVStream *stre
     if (!t->n)
         qvm_times_doubt(t, "it has no packets");
     if (t->descending && !par->video_delay)
-        qvm_times_doubt(t, "its frames come in another order than their times");
+        qvm_times_doubt(t, "its frames are not in the order of their times");
     t->each_shows_one =
         t->each_shows_one && !t->unsure && t->at[0].start && is_countable(par->codec_id);
     const int64_t began = t->n ? t->at[0].pts : 0;

@@ -41,7 +41,7 @@ static qv_status
 open_metal(const struct qv_device_options *options, struct qv_device **out, qv_error *err)
 {
     if (options->stream)
-        return qv_fail(err, QV_EUNSUPPORTED, "stream: the metal backend does not support one");
+        return qv_fail(err, QV_EUNSUPPORTED, "stream: the metal backend does not support streams");
     struct qv_device_metal *dev = calloc(1, sizeof *dev);
     if (!dev)
         return qv_fail(err, QV_ENOMEM, "no memory for a device");

@@ -33,7 +33,8 @@ wait_until(struct qv_device_metal *dev, uint64_t sequence, qv_error *err)
         note_times(dev, oldest, dev->committed - dev->n_pending + 1);
         if ([oldest status] == MTLCommandBufferStatusError && !status) {
             NSError *error = [oldest error];
-            status = qv_fail(err, QV_EBACKEND, "the work on %s: Metal says \"%.300s\"", dev->name,
+            status = qv_fail(err, QV_EBACKEND, "the work on %s failed: Metal reported \"%.300s\"",
+                             dev->name,
                              error ? [[error localizedDescription] UTF8String] : "no reason given");
         }
         [oldest release];

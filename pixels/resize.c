@@ -234,7 +234,7 @@ qv_resize_bicubic(const uint8_t *src, int64_t src_h, int64_t src_w, int64_t src_
                        (long long)src_w, (long long)src_h, (long long)dst_w, (long long)dst_h,
                        QVM_MAX_SIDE);
     if (src_stride < 3 * src_w)
-        return qv_fail(err, QV_EINVAL, "resize: rows %lld bytes apart; %lld pixels take %lld",
+        return qv_fail(err, QV_EINVAL, "resize: rows are %lld bytes apart; %lld pixels need %lld",
                        (long long)src_stride, (long long)src_w, (long long)(3 * src_w));
     qvm_resizer *r = NULL;
     qv_status status =

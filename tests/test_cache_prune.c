@@ -630,10 +630,10 @@ TEST(test_readers)
     qv_cache_release(c, &twice);
     qv_cache_release(c, &held);
     assert_ok(qv_cache_find(c, key_name(8), &item, ERR));
-    expect_error(QV_EIO, "is gone|and the key with it|open the cache again",
+    expect_error(QV_EIO, "was removed|and so was the key|open the cache again",
                  qv_cache_hold(c, &item, ERR));
     assert_null(item.tokens);
-    expect_error(QV_EIO, "is gone", qv_cache_verify(c, item.index, ERR));
+    expect_error(QV_EIO, "was removed", qv_cache_verify(c, item.index, ERR));
     assert_int_equal(qv_cache_record(c, item.index, &record, &err), QV_EIO);
 }
 
@@ -857,7 +857,7 @@ TEST(test_model_names)
         assert_ok(qv_cache_made_by(&model, PACK_ROWS, "pairs", &clip, &by, ERR));
         const qv_cache_writer_options o = { .layout = tiny, .made_by = by };
         expect_error(QV_EFORMAT,
-                     "\"weights\" \"abc\"|the run \"def\"|the cache's model is "
+                     "\"weights\" \"abc\"|the run has \"def\"|the cache's model is "
                      "\"Org/Tower-4B\"|/snapshot|the run's \"qv_test_",
                      qv_cache_writer_open(dir, &o, &w, ERR));
         free(by);

@@ -402,14 +402,14 @@ TEST(missing_files_are_told)
         const char *words, *not ;                /* of the warning; NULL: there is none */
     } folders[] = {
         { "qwen3_vl", NULL, NULL, NULL,
-          ": missing: " IMAGE ", " VIDEO ".|Images have the defaults of transformers' "
-          "Qwen2VLImageProcessor: 3136 to 1003520 pixels, mean 0.481455|Clips have the defaults of "
+          ": missing: " IMAGE ", " VIDEO ".|Images use the defaults of transformers' "
+          "Qwen2VLImageProcessor: 3136 to 1003520 pixels, mean 0.481455|Clips use the defaults of "
           "transformers' Qwen3VLVideoProcessor: 131072 to 786432 pixels, mean 0.5 0.5 0.5, std 0.5 "
           "0.5 0.5, 2 frames per second|published checkpoint",
           "per frame" },
         { "qwen3_vl", NULL, "{}", NULL, ": missing: " IMAGE ".|Qwen2VLImageProcessor", "Clips" },
         { "qwen3_vl", "{}", NULL, NULL,
-          ": missing: " VIDEO ".|Clips have the numbers of " IMAGE ", as in transformers",
+          ": missing: " VIDEO ".|Clips use the values of " IMAGE ", as in transformers",
           "defaults" },
         { "qwen3_vl", NULL, NULL, "{\"image_processor\":{}}",
           ": missing: " VIDEO ".|Qwen3VLVideoProcessor", "Images" },

@@ -169,9 +169,9 @@ TEST(hostile_files_are_refused)
           "from 18446744073709551584 on end past" },
         { HEAD("1", "0") F32("a", "u4:1 u8:4", "0"), "before the data|half a download" },
         { HEAD("2", "0") F32("a", "u4:1 u8:16", "0") F32("b", "u4:1 u8:4", "32") " z:256",
-          "\"b\": its offset is 32, but the tensor before ends at 64" },
+          "\"b\": its offset is 32, but the previous tensor ends at 64" },
         { HEAD("2", "0") F32("a", "u4:1 u8:4", "0") F32("b", "u4:1 u8:4", "0") " z:256",
-          "its offset is 0, but the tensor before ends at 16" },
+          "its offset is 0, but the previous tensor ends at 16" },
         { HEAD("2", "0") F32("a", "u4:1 u8:4", "0") F32("a", "u4:1 u8:4", "32") " z:256",
           "tensor \"a\" occurs twice" },
         { HEAD("1", "0") " u8:200 z:300", "a tensor's name|has 200 bytes; it must have 1 to" },
@@ -215,7 +215,7 @@ TEST(large_arrays_take_no_memory)
             put_number(&f.keys, 1, 1);
     }
     expect_open_failure("sum", gguf_write(&f, "sum.gguf"), QV_EFORMAT,
-                        "key \"clip.64\": its array and those before have more than 65536");
+                        "key \"clip.64\": its array and the earlier ones have more than 65536");
 }
 
 /* Every cut of an honest file is refused, and none is read beyond its end. */

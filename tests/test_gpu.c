@@ -113,7 +113,7 @@ TEST(test_times)
     s->packets[1]->pts = s->packets[2]->pts;
     s->packets[2]->pts = pts;
     assert_true(stream_write(s, "mpegts", NULL, "times.ts"));
-    expect("times.ts", &options, false, "its frames have other times");
+    expect("times.ts", &options, false, "its frames' times are different");
 }
 
 /* A damaged clip that no GPU would have taken keeps that as the reason. */
@@ -193,11 +193,11 @@ TEST(test_faults)
     } cases[] = {
         { "crash 3", "the GPU's process has ended", false },
         { "exit 20", "the GPU's process has ended", false },
-        { "silent 5", "the GPU's process is silent", false },
+        { "silent 5", "the GPU process timed out", false },
         { "damage 9", "it is damaged", false },
         { "late 9", "it is damaged", false }, /* frames with damage come before it is told */
-        { "time 4", "its frames have other times", false },
-        { "lost 4", "its frames have other times", false },
+        { "time 4", "its frames' times are different", false },
+        { "lost 4", "its frames' times are different", false },
         { "slot 4", "the GPU process sent an impossible reply", false },
         { "slot again 12", "the GPU process sent an impossible reply", false },
         { "size 4", "the size of its frames changes", false },
@@ -208,7 +208,7 @@ TEST(test_faults)
         { "rgb", "the GPU's first frame is not the CPU's", false },
         { "copied", "", true },
         { "planes", "the GPU cannot convert as this CPU does", true },
-        { "full", "the GPU opens no more streams", false },
+        { "full", "the GPU cannot open more streams", false },
         { "long", "its groups of pictures are too long", false },
     };
     clip_write("x264-pyramid.mkv");
@@ -350,7 +350,7 @@ TEST(test_none)
         int gpu;
         const char *text;
     } cases[] = {
-        { "no driver", 0, "GPU 0 decodes nothing: NVIDIA's driver (libcuda.so.1) is not here" },
+        { "no driver", 0, "GPU 0 decodes nothing: NVIDIA's driver (libcuda.so.1) was not found" },
         { "dies at its start", 0, "GPU 0 decodes nothing: its process ended" },
         { "", 7, "GPU 7 decodes nothing: invalid device ordinal" },
         { "no decoder", 0, "cannot be locked in (its driver makes no decoder then" },
@@ -536,7 +536,7 @@ TEST(test_auto)
         { "", true, CLIPS, 2, CLIPS, CLIPS, "", 1 }, /* frames wait for the device */
         { "gone", true, CLIPS, 0, 1, CLIPS - 1, "the device is lost", 0 },
         { "crash 200", true, CLIPS, 0, 1, CLIPS - 1, "the GPU's process has ended", 0 },
-        { "no driver", false, CLIPS, 0, 0, 0, "NVIDIA's driver (libcuda.so.1) is not here", 0 },
+        { "no driver", false, CLIPS, 0, 0, 0, "NVIDIA's driver (libcuda.so.1) was not found", 0 },
         { "no lock", false, CLIPS, 0, 0, 0,
           "the process that has it open cannot be locked in (Landlock: Ope", 0 },
     };

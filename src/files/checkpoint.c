@@ -71,7 +71,7 @@ open_index(struct qv_checkpoint *c, qv_error *err)
 /* Other forms of checkpoints by the names of their files, and what to do with them. The first row
  * that fits counts. */
 #define SAVE_AGAIN "load it with transformers and save it with save_pretrained"
-#define ONE_MODEL "a distributed checkpoint; make one model of it (accelerate merge-weights)"
+#define ONE_MODEL "a distributed checkpoint; merge it into one model (accelerate merge-weights)"
 static const struct {
     const char *pattern, *advice;
 } others[] = {
@@ -79,7 +79,7 @@ static const struct {
       "an adapter; merge it into its base model (PEFT's merge_and_unload) and save the result" },
     { "*.distcp", ONE_MODEL },
     { "pytorch_model_fsdp*", ONE_MODEL },
-    { "*.safetensors", "a single file must be called " SINGLE ", several need an index; "
+    { "*.safetensors", "a single file must be named  " SINGLE ", several need an index; "
                        "transformers' save_pretrained writes both" },
     { "*.bin", SAVE_AGAIN },
     { "*.pt", SAVE_AGAIN },

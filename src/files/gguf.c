@@ -61,7 +61,7 @@ has(struct cursor *c, uint64_t n, const char *what)
 {
     if (!c->status && n > left(c))
         FAIL(c, QV_EFORMAT,
-             "ends inside %s: %llu bytes from byte %llu on, %llu are there (half a "
+             "ends inside %s: it needs %llu bytes from byte %llu on, but has %llu (half a "
              "download?)",
              what, (unsigned long long)n, (unsigned long long)c->at, (unsigned long long)left(c));
     return !c->status;
@@ -128,7 +128,7 @@ read_name(struct cursor *c, const char *what, size_t most, char *text)
     memcpy(text, take(c, (size_t)n, what), (size_t)n);
     text[n] = 0;
     if (!c->status && !is_text(text, (size_t)n))
-        FAIL(c, QV_EFORMAT, "%s before byte %llu is not UTF-8 without NUL", what,
+        FAIL(c, QV_EFORMAT, "%s before byte %llu is not UTF-8, or contains a NUL", what,
              (unsigned long long)c->at);
 }
 
@@ -232,8 +232,8 @@ read_type(struct cursor *c, const char *key, enum value_type most)
     if (c->status || (type < VALUE_TYPES && (type != ARRAY || most == VALUE_TYPES)))
         return (enum value_type)type;
     FAIL(c, QV_EFORMAT,
-         "key %s: its type is %llu%s; it must be a number, a boolean, a text or an array of these "
-         "(0 to 12)",
+         "key %s: its type is %llu%s; it must be a number, a boolean, a string or an array of "
+         "these (0 to 12)",
          qv_json_quote(key, quoted), (unsigned long long)type,
          type == ARRAY ? " (array) in an array" : "");
     return U8;
@@ -259,7 +259,7 @@ read_array(struct cursor *c, const char *key, bool keep)
     char quoted[QV_QUOTE_SIZE];
     if (!c->status && n > left(c) / least)
         FAIL(c, QV_EFORMAT,
-             "key %s: an array of %llu values; the file has %llu bytes from there on",
+             "key %s: an array of %llu values, but only %llu bytes of the file are left",
              qv_json_quote(key, quoted), (unsigned long long)n, (unsigned long long)left(c));
     if (c->status)
         return json_null();
@@ -269,7 +269,7 @@ read_array(struct cursor *c, const char *key, bool keep)
     }
     c->values += (size_t)n;
     if (c->values > MOST_VALUES)
-        FAIL(c, QV_EFORMAT, "key %s: its array and those before have more than %d values",
+        FAIL(c, QV_EFORMAT, "key %s: its array and the earlier ones have more than %d values",
              qv_json_quote(key, quoted), (int)MOST_VALUES);
     json_t *array = json_array();
     for (uint64_t i = 0; i < n && !c->status && array; i++)
@@ -328,9 +328,8 @@ read_shape(struct cursor *c, struct qv_gguf_tensor *t)
     const uint32_t id = (uint32_t)number(c, 4, "a tensor's type");
     t->type = qv_gguf_type_find(id);
     if (!c->status && !t->type)
-        FAIL(c, QV_EUNSUPPORTED,
-             "tensor %s has type %u of ggml, which is not known; %s can be read", quoted, id,
-             qv_gguf_types_read());
+        FAIL(c, QV_EUNSUPPORTED, "tensor %s has the unknown ggml type %u; %s can be read", quoted,
+             id, qv_gguf_types_read());
     t->offset = number(c, 8, "a tensor's offset");
     if (c->status || !t->type)
         return;
@@ -399,7 +398,7 @@ check_layout(struct cursor *c, struct qv_gguf *f)
     const uint64_t alignment = read_alignment(c, &data);
     if (!c->status && f->n && data > f->size)
         FAIL(c, QV_EFORMAT,
-             "ends at byte %llu, before the data, which begin at %llu (half a download?)",
+             "ends at byte %llu, before the data, which begin at %llu (incomplete download?)",
              (unsigned long long)f->size, (unsigned long long)data);
     if (c->status)
         return;
@@ -414,12 +413,13 @@ check_layout(struct cursor *c, struct qv_gguf *f)
                  "tensor %s: its offset is %llu, not a multiple of the alignment, %llu", quoted,
                  (unsigned long long)t->offset, (unsigned long long)alignment);
         else if (t->offset < end)
-            FAIL(c, QV_EFORMAT, "tensor %s: its offset is %llu, but the tensor before ends at %llu",
-                 quoted, (unsigned long long)t->offset, (unsigned long long)end);
+            FAIL(c, QV_EFORMAT,
+                 "tensor %s: its offset is %llu, but the previous tensor ends at %llu", quoted,
+                 (unsigned long long)t->offset, (unsigned long long)end);
         else if (t->offset > have || t->bytes > have - t->offset)
             FAIL(c, QV_EFORMAT,
                  "tensor %s: its %llu bytes from %llu on end past the file's %llu bytes of data "
-                 "(half a download?)",
+                 "(incomplete download?)",
                  quoted, (unsigned long long)t->bytes, (unsigned long long)t->offset,
                  (unsigned long long)have);
         end = t->offset + t->bytes; /* end is below `have`; otherwise this was left before */
@@ -472,7 +472,7 @@ static void
 check_count(struct cursor *c, const char *what, uint64_t n, uint64_t least)
 {
     if (!c->status && n > left(c) / least)
-        FAIL(c, QV_EFORMAT, "%s is %llu, but only %llu bytes follow (half a download?)", what,
+        FAIL(c, QV_EFORMAT, "%s is %llu, but only %llu bytes follow (incomplete download?)", what,
              (unsigned long long)n, (unsigned long long)left(c));
 }
 

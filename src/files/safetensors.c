@@ -236,8 +236,8 @@ check_layout(struct qv_safetensors *f, uint64_t data, qv_error *err)
         if (t->offset != end) {
             char quoted[QV_QUOTE_SIZE];
             return qv_fail(err, QV_EFORMAT,
-                           "%s: tensor %s: data_offsets begin at %llu, the tensor before ends at "
-                           "%llu; %s between tensors are not allowed",
+                           "%s: tensor %s: data_offsets begin at %llu, but the previous tensor "
+                           "ends at %llu; %s between tensors are not allowed",
                            qv_path_tail(f->path), qv_json_quote(t->name, quoted),
                            (unsigned long long)t->offset, (unsigned long long)end,
                            t->offset < end ? "overlaps" : "holes");
@@ -252,8 +252,8 @@ check_layout(struct qv_safetensors *f, uint64_t data, qv_error *err)
     const uint64_t have = f->size - data;
     if (end > have)
         return qv_fail(err, QV_EFORMAT,
-                       "%s: the header describes %llu bytes of data, the file has %llu: %llu are "
-                       "missing (half a download?)",
+                       "%s: the header describes %llu bytes of data, but the file has %llu: %llu "
+                       "are missing (incomplete download?)",
                        qv_path_tail(f->path), (unsigned long long)end, (unsigned long long)have,
                        (unsigned long long)(end - have));
     if (end < have)
@@ -285,15 +285,15 @@ read_header_length(const struct qv_safetensors *f, uint64_t *n, qv_error *err)
     for (int i = 7; i >= 0; i--)
         length = length << 8 | head[i];
     if (length > QV_SAFETENSORS_MAX_HEADER)
+        return qv_fail(err, QV_EFORMAT,
+                       "%s: header length is %llu, above the limit of %u: this is not a "
+                       "safetensors file, or it is damaged%s",
+                       path, (unsigned long long)length, QV_SAFETENSORS_MAX_HEADER, hint);
+    if (length > f->size - 8)
         return qv_fail(
             err, QV_EFORMAT,
-            "%s: header length is %llu; at most %u is read, so this is not a safetensors "
-            "file or a damaged one%s",
-            path, (unsigned long long)length, QV_SAFETENSORS_MAX_HEADER, hint);
-    if (length > f->size - 8)
-        return qv_fail(err, QV_EFORMAT,
-                       "%s: header length is %llu, but only %llu bytes follow (half a download?)%s",
-                       path, (unsigned long long)length, (unsigned long long)(f->size - 8), hint);
+            "%s: header length is %llu, but only %llu bytes follow (incomplete download?)%s", path,
+            (unsigned long long)length, (unsigned long long)(f->size - 8), hint);
     *n = length;
     return QV_OK;
 }

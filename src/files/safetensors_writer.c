@@ -97,7 +97,7 @@ make_header(struct qv_safetensors_writer *w, const struct qv_safetensor *tensors
     w->header_bytes = (w->header.n + 1 + (n_metadata ? AMEND_ROOM : 0) + 7) / 8 * 8;
     if (w->header_bytes - 8 > QV_SAFETENSORS_MAX_HEADER)
         return qv_fail(err, QV_EINVAL,
-                       "%s: the header needs %zu bytes; at most %u can be read again",
+                       "%s: the header needs %zu bytes, but readers accept at most %u",
                        qv_path_tail(w->path), w->header_bytes - 8, QV_SAFETENSORS_MAX_HEADER);
     return QV_OK;
 }

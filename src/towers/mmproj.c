@@ -90,7 +90,7 @@ check_file(const char *path, qv_error *err)
     if (s || ends_in_gguf(path) || qv_gguf_is(path))
         return s;
     return qv_fail(err, QV_EFORMAT,
-                   "%s: is neither a checkpoint's folder nor a GGUF file: give the folder that has "
+                   "%s: is neither a checkpoint folder nor a GGUF file; give the folder with "
                    "config.json and the weights",
                    qv_path_tail(path));
 }
@@ -207,8 +207,8 @@ find_family(struct reader *r)
     if (!s && (!architecture || strcmp(architecture, "clip") != 0))
         return qv_json_unsupported(&r->keys, "general.architecture",
                                    qv_json_get(&r->keys, "general.architecture"),
-                                   "a vision tower's is \"clip\": its file is the one called "
-                                   "mmproj, next to the language model's",
+                                   "for a vision tower it is \"clip\": give the file with mmproj "
+                                   "in its name, next to the language model's",
                                    r->err);
     for (int i = 0; i < 2 && !s && !projector; i++) {
         where = places[i];
@@ -292,12 +292,12 @@ set_intermediate(struct reader *r)
     }
     const struct qv_gguf_tensor *t = qv_gguf_find(r->file, name);
     if (!t || t->n_dims != 2)
-        return qv_fail(r->err, QV_EFORMAT, "%s: %s %s", qv_path_tail(r->keys.file),
-                       t ? "no matrix is" : "no", name);
+        return qv_fail(r->err, QV_EFORMAT, "%s: tensor %s is %s", qv_path_tail(r->keys.file), name,
+                       t ? "not a matrix" : "missing");
     const int64_t width = t->shape[0] == hidden ? t->shape[1] : t->shape[0];
     if (ratio && width % hidden)
         return qv_fail(r->err, QV_EFORMAT,
-                       "%s: tensor %s is [%lld,%lld]; one must be a multiple of " VISION
+                       "%s: tensor %s is [%lld,%lld]; one size must be a multiple of  " VISION
                        "embedding_length, %lld",
                        qv_path_tail(r->keys.file), name, (long long)t->shape[0],
                        (long long)t->shape[1], (long long)hidden);
@@ -424,13 +424,14 @@ warn_of_means(const struct reader *r, const json_t *mean, const json_t *std)
     if ((!mean || is_f32_of(mean, w[0])) && (!std || is_f32_of(std, w[1])))
         return;
     r->c->doubts_means = true;
-    snprintf(r->c->warning, sizeof r->c->warning,
-             "%s: " VISION
-             "image_mean or image_std is not what checkpoints of %s have (the mean is %s): tokens "
-             "will differ from transformers'. Give --image-mean %g,%g,%g --image-std %g,%g,%g "
-             "(image_mean and image_std in C and Python) to override the file",
-             qv_path_tail(r->keys.file), r->published->model_type, qv_json_show(mean, means),
-             w[0][0], w[0][1], w[0][2], w[1][0], w[1][1], w[1][2]);
+    snprintf(
+        r->c->warning, sizeof r->c->warning,
+        "%s: " VISION
+        "image_mean or image_std differs from published checkpoints of %s (the mean is %s): tokens "
+        "will differ from transformers'. Give --image-mean %g,%g,%g --image-std %g,%g,%g "
+        "(image_mean and image_std in C and Python) to override the file",
+        qv_path_tail(r->keys.file), r->published->model_type, qv_json_show(mean, means), w[0][0],
+        w[0][1], w[0][2], w[1][0], w[1][1], w[1][2]);
 }
 
 /* Reads means or deviations into values[3], with as many digits as config files have, since the
@@ -490,12 +491,12 @@ read_processors(struct reader *r)
     memcpy(c->video.mean, c->image.mean, sizeof c->video.mean);
     memcpy(c->video.std, c->image.std, sizeof c->video.std);
     snprintf(c->note, sizeof c->note,
-             "the file does not say %s, frames per second%s: qwenvit uses those of published "
-             "checkpoints of %s",
-             bounds ? "bounds of clips' pixels"
-             : mean ? "bounds of pixels"
-                    : "means, bounds of pixels",
-             c->family->windows ? ", the window's size" : "", r->published->model_type);
+             "the file does not give %s, frames per second%s: qwenvit uses the values of published "
+             "%s checkpoints",
+             bounds ? "clips' pixel bounds"
+             : mean ? "pixel bounds"
+                    : "means, pixel bounds",
+             c->family->windows ? ", window size" : "", r->published->model_type);
     warn_of_means(r, mean, std);
     return s;
 }

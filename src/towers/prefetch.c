@@ -146,7 +146,7 @@ qv_prefetch_open(const struct qv_prefetch_work *work, struct qv_prefetch **out, 
     }
     if (failed) {
         qv_prefetch_close(p);
-        return qv_fail(err, QV_ENOMEM, "no thread can be started to read ahead (%s)",
+        return qv_fail(err, QV_ENOMEM, "cannot start a thread to read ahead (%s)",
                        strerror(failed));
     }
     *out = p;

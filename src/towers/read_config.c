@@ -53,8 +53,7 @@ read_family(const struct qv_json_object *top, const struct qv_json_object *visio
     char found[QV_QUOTE_SIZE], known[256];
     const char *unknown = outer ? outer : inner;
     if (unknown)
-        qv_fail(err, QV_EUNSUPPORTED,
-                "%s: model_type is %s; this family is not known; supported are %s",
+        qv_fail(err, QV_EUNSUPPORTED, "%s: model_type is %s, an unknown family; supported are %s",
                 qv_path_tail(top->file), qv_json_quote(unknown, found),
                 list_families(known, sizeof known));
     else
@@ -146,8 +145,8 @@ read_deepstack(const struct qv_json_object *vision, struct qv_config *c, qv_erro
             return s;
         if (c->deepstack[i] >= c->depth)
             return qv_fail(err, QV_EFORMAT,
-                           "%s: %s%s is missing, and its default, %lld among others, does not suit "
-                           "a depth of %lld",
+                           "%s: %s%s is missing, and its default includes block %lld, which a "
+                           "depth of %lld does not have",
                            qv_path_tail(vision->file), vision->prefix, key,
                            (long long)c->deepstack[i], (long long)c->depth);
         /* transformers gives the outputs in the order of the blocks, not of this list */

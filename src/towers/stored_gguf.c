@@ -135,7 +135,7 @@ wrong_shape(const struct search *s, const struct qv_gguf_tensor *t, int64_t rows
 {
     char found[128];
     return qv_fail(s->err, QV_EFORMAT,
-                   "%s: tensor %s has shape [%s], the file's keys ask for [%lld,%lld]",
+                   "%s: tensor %s has shape [%s], but the file's keys require [%lld,%lld]",
                    qv_path_tail(qv_gguf_path(s->file)), t->name,
                    qv_safetensors_print_shape(t->shape, t->n_dims, found, sizeof found),
                    (long long)rows, (long long)cols);

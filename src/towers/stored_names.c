@@ -248,8 +248,7 @@ qv_stored_missing(const struct qv_stored_tower *in, const char *prefix, const ch
         snprintf(what, sizeof what, "no tensor %.140s%s", prefix, name);
     else
         snprintf(what, sizeof what,
-                 "no tensor's name ends in %s: this checkpoint holds no Qwen-VL vision tower",
-                 name);
+                 "no tensor's name ends in %s: this checkpoint has no Qwen-VL vision tower", name);
     if (l.reason == MARKED && !markers[l.marker].quantised_by)
         return qv_fail(err, QV_EFORMAT,
                        "%s: %s, but %.140s: adapters are not merged; merge them into the model "

@@ -38,7 +38,7 @@ check_shape(const struct qv_config *c, const struct qv_tensor_spec *spec,
     char found[128], wanted[128];
     const int64_t *shape = spec->conv3d ? first : spec->conv2d ? plane : flat;
     const int n_dims = spec->conv3d ? 5 : spec->conv2d ? 4 : dims;
-    return qv_fail(err, QV_EFORMAT, "%s: tensor %s has shape [%s], config.json asks for [%s]",
+    return qv_fail(err, QV_EFORMAT, "%s: tensor %s has shape [%s], but config.json requires [%s]",
                    qv_safetensors_path(stored->weight.file), t->name,
                    qv_safetensors_print_shape(t->shape, t->n_dims, found, sizeof found),
                    qv_safetensors_print_shape(shape, n_dims, wanted, sizeof wanted));
@@ -76,8 +76,8 @@ check_quantised(const struct qv_tensor_spec *spec, struct qv_stored_tensor *stor
             stored->bits = bits;
     if (!stored->bits)
         return qv_fail(err, QV_EFORMAT,
-                       "%s: tensor %s is quantised as [%s] with scales [%s]; of [%lld,%lld], as "
-                       "config.json asks for, 4 or 8 bits in groups can be loaded",
+                       "%s: tensor %s is quantised as [%s] with scales [%s]; config.json requires "
+                       "[%lld,%lld], of which 4 or 8 bits in groups can be loaded",
                        qv_safetensors_path(stored->weight.file), w->name, found, scales,
                        (long long)rows, (long long)spec->k);
     stored->group = spec->k / s->shape[1];
@@ -251,7 +251,7 @@ qv_stored_read(const struct qv_stored_tensor *stored, int64_t row, int64_t rows,
     const size_t needed = (size_t)rows * qv_stored_row_bytes(stored);
     if (needed > room->bytes) /* a safeguard: callers size the room by qv_stored_row_bytes */
         return qv_fail(err, QV_EFORMAT,
-                       "%s: tensor %s: %lld rows take %zu bytes, and there is room for %zu",
+                       "%s: tensor %s: %lld rows need %zu bytes, but there is room for %zu",
                        stored->path, stored->name, (long long)rows, needed, room->bytes);
     if (!stored->copies)
         return read_rows(stored, row, rows, room, values, err);
