@@ -207,7 +207,7 @@ fail_unread(const qvm_reader *r, const qv_outcome *info, qv_error *err)
                    info->is_image ? "the '%s' image cannot be decoded: %s%s"
                                   : "no frame of the '%s' video can be decoded: %s%s",
                    info->codec,
-                   spoke ? "FFmpeg's decoder reports:  "
+                   spoke ? "FFmpeg's decoder reports: "
                          : "it is damaged, or of a kind that this FFmpeg lacks",
                    spoke ? s->codec.words : "");
 }

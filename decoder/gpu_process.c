@@ -223,7 +223,7 @@ open_gpu(struct gpu_process *p, const char *number, qvm_gpu_hello *hello)
                  failed, strerror(errno));
     else if (why)
         snprintf(hello->text, sizeof hello->text, "%s%s", why,
-                 loaded ? "  (perhaps because its process is locked in)" : "");
+                 loaded ? " (perhaps because its process is locked in)" : "");
     hello->ready = !why && !failed;
 }
 

@@ -290,7 +290,7 @@ fail(struct jpeg *j, qv_error *err)
     if (!j->why)
         j->errors.format_message((j_common_ptr)&j->d, words);
     return qv_fail(err, QV_EFORMAT, "the 'mjpeg' image cannot be decoded: %s%s",
-                   j->why ? "" : "libjpeg-turbo reports:  ", j->why ? j->why : words);
+                   j->why ? "" : "libjpeg-turbo reports: ", j->why ? j->why : words);
 }
 
 qv_status

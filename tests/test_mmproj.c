@@ -323,7 +323,7 @@ TEST(what_is_no_tower_is_refused)
           .how.projector = "qwen3vl_merger", .how.drop = "v.blk.1.attn_out.weight" },
         { QV_EFORMAT, "no tensor v.patch_embd.weight.1", .how.projector = "qwen3vl_merger",
           .how.drop = "v.patch_embd.weight.1" },
-        { QV_EFORMAT, "no v.blk.0.ffn_up.weight", .how.projector = "qwen3vl_merger",
+        { QV_EFORMAT, "tensor v.blk.0.ffn_up.weight is missing", .how.projector = "qwen3vl_merger",
           .how.drop = "v.blk.0.ffn_up.weight" },
         { QV_EFORMAT, "clip.vision.is_deepstack_layers is missing; it must be true for the blocks",
           .how.projector = "qwen3vl_merger", .how.drop = "clip.vision.is_deepstack_layers" },

@@ -79,7 +79,7 @@ static const struct {
       "an adapter; merge it into its base model (PEFT's merge_and_unload) and save the result" },
     { "*.distcp", ONE_MODEL },
     { "pytorch_model_fsdp*", ONE_MODEL },
-    { "*.safetensors", "a single file must be named  " SINGLE ", several need an index; "
+    { "*.safetensors", "a single file must be named " SINGLE ", several need an index; "
                        "transformers' save_pretrained writes both" },
     { "*.bin", SAVE_AGAIN },
     { "*.pt", SAVE_AGAIN },

@@ -297,7 +297,7 @@ set_intermediate(struct reader *r)
     const int64_t width = t->shape[0] == hidden ? t->shape[1] : t->shape[0];
     if (ratio && width % hidden)
         return qv_fail(r->err, QV_EFORMAT,
-                       "%s: tensor %s is [%lld,%lld]; one size must be a multiple of  " VISION
+                       "%s: tensor %s is [%lld,%lld]; one size must be a multiple of " VISION
                        "embedding_length, %lld",
                        qv_path_tail(r->keys.file), name, (long long)t->shape[0],
                        (long long)t->shape[1], (long long)hidden);

@@ -306,7 +306,7 @@ static void
 append_defaults(struct qv_config *c, const struct processor *which, const qv_preprocess *p)
 {
     append(c,
-           "  %s use the defaults of transformers' %s:  %lld to %lld pixels%s, mean %g %g %g, std "
+           " %s use the defaults of transformers' %s: %lld to %lld pixels%s, mean %g %g %g, std "
            "%g %g %g",
            which->clips ? "Clips" : "Images", which->name, (long long)p->min_pixels,
            (long long)p->max_pixels, p->processor == QV_PROCESSOR_QWEN2_VL ? " per frame" : "",
@@ -332,7 +332,7 @@ warn_of_missing(const char *dir, enum found for_images, const struct processor *
     if (image)
         append_defaults(c, of_images(c), &c->image);
     if (from_images)
-        append(c, "  Clips use the values of preprocessor_config.json, as in transformers.");
+        append(c, " Clips use the values of preprocessor_config.json, as in transformers.");
     else if (clip)
         append_defaults(c, video, &c->video);
     append(c, " Tokens may differ from those of the published checkpoint: copy its files into the "
