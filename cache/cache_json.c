@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* qwenvit-cache.json: makes and reads it, and says in what a run differs from it. */
+/* qwenvit-cache.json: writes it, reads it, and reports how a run differs from it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,7 +40,7 @@ qv_cache_describe(const qv_cache_layout *l, const char *made_by, json_t **out, q
     return QV_OK;
 }
 
-/* Checks a text field that must have one given value. */
+/* Checks that a text field has the given value. */
 static qv_status
 check_text(const struct qv_json_object *top, const char *key, const char *wanted, const char *why,
            qv_error *err)
@@ -112,7 +112,7 @@ qv_cache_description(const char *dir, bool *there, json_t **root, qv_cache_layou
 
 enum { MAX_NAME = 120 };
 
-/* Finds the first place where two values differ, "a.b.c"; false: they are equal. */
+/* Finds the first place where two values differ, such as "a.b.c"; false if they are equal. */
 static bool
 find_difference(const json_t *a, const json_t *b, char name[MAX_NAME], const json_t **x,
                 const json_t **y)
@@ -162,7 +162,7 @@ name_models(const json_t *there, const json_t *run, char *text, size_t size)
                  words[0][0], words[0][1], words[1][0], words[1][1]);
 }
 
-/* Returns what to do about a difference, for people. */
+/* Returns advice for the user on a difference. */
 static const char *
 advice(const char *name)
 {
@@ -175,7 +175,7 @@ advice(const char *name)
                                        "with that version, or use another folder";
 }
 
-/* Lists what a run records and an older cache does not. */
+/* Lists the fields that a run records and an older cache does not. */
 static bool
 list_missing(const json_t *there, const json_t *run, char *text, size_t size)
 {

@@ -34,7 +34,8 @@ name_host(char host[64])
     host[48] = 0;
 }
 
-/* Draws a number, not for secrets: two runs that draw the same one only try another name. */
+/* Draws a random number. It need not be secret: two runs that draw the same number merely try
+ * another name. */
 static uint32_t
 draw(void)
 {
@@ -49,8 +50,8 @@ draw(void)
     return drawn;
 }
 
-/* Returns a number that tells this process's temporary files from those of a dead process with the
- * same process number. */
+/* Returns a number that distinguishes this process's temporary files from the files of a dead
+ * process with the same process number. */
 static uint32_t
 draw_of_process(void)
 {
@@ -81,7 +82,7 @@ qv_cache_folder_open(const char *path, struct qv_cache_folder *out, qv_error *er
     return QV_OK;
 }
 
-/* A process that may not read the folder above cannot sync it, and goes on without that. */
+/* A process that may not read the parent folder cannot sync it, and continues without. */
 qv_status
 qv_cache_folder_sync(const struct qv_cache_folder *f, qv_error *err)
 {
@@ -106,7 +107,7 @@ qv_cache_folder_close(struct qv_cache_folder *f)
 
 enum owner { OTHERS, OURS, NOBODY };
 
-/* Finds a file's owner by its name's host and process: a dead process's file is nobody's. */
+/* Finds a file's owner by the host and process in its name; a dead process's file has no owner. */
 static enum owner
 find_owner(const struct qv_cache_folder *f, const char *name)
 {
@@ -126,8 +127,8 @@ find_owner(const struct qv_cache_folder *f, const char *name)
     return kill((pid_t)pid, 0) && errno == ESRCH ? NOBODY : OTHERS;
 }
 
-/* Returns whether nobody has written for so long that the process must be gone. The file's times
- * may be of another machine's clock. */
+/* Returns whether the file has not been written to for so long that its process must have ended.
+ * The file's times may come from another machine's clock. */
 static bool
 is_old(int fd)
 {
@@ -136,10 +137,10 @@ is_old(int fd)
     return !fstat(fd, &st) && time(NULL) - st.st_mtime > OLD_S;
 }
 
-/* Removes a file that nobody has locked. The lock protects a process that has another number here,
- * or is invisible from here (containers). Without locks only the files of dead processes go, since
- * another writer of this process may use its own; and only old files, since a process in another
- * container may only seem dead. */
+/* Removes a file that is not locked. The lock protects a process that has a different number here,
+ * or is invisible from here (containers). Without locks only dead processes' files are removed,
+ * since another writer in this process may be using its own, and only old ones, since a process in
+ * another container may merely look dead. */
 static void
 remove_left_over(const struct qv_cache_folder *f, const char *name, enum owner owner)
 {
@@ -171,8 +172,9 @@ qv_cache_folder_sweep(const struct qv_cache_folder *f)
 
 /* ---- a file ---------------------------------------------------------------------------------- */
 
-/* Creates a file and locks it, where there are locks. Before that it looks left over, and another
- * sweep may lock and remove it: then this fails with EEXIST, as if the name had been taken. */
+/* Creates a file and locks it, if the file system has locks. Until it is locked it looks abandoned,
+ * and another sweep may lock and remove it: this then fails with EEXIST, as if the name had been
+ * taken. */
 static int
 make_locked(int folder, const char *name)
 {

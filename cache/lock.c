@@ -10,8 +10,8 @@
 #include "cache.h"
 #include "error.h"
 
-/* Opens qwenvit-cache.json for a lock: for writing, as NFS requires for an exclusive lock, else for
- * reading, which suffices elsewhere. */
+/* Opens qwenvit-cache.json for locking: for writing if possible, because NFS requires it for an
+ * exclusive lock, otherwise for reading, which suffices elsewhere. */
 static int
 open_description(const struct qv_cache_folder *folder, bool writable)
 {
@@ -34,8 +34,8 @@ take_lock(const struct qv_cache_folder *folder, bool alone, int *lock)
     return e;
 }
 
-/* Returns whether an errno means that there are no locks. EBADF is NFS's, for an exclusive lock on
- * a file not open for writing. */
+/* Returns whether an errno means that locks are not available. NFS returns EBADF for an exclusive
+ * lock on a file that is not open for writing. */
 static bool
 has_no_locks(int error)
 {

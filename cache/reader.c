@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Reads a cache; what the index lacks is read from the parts on demand. */
+/* Reads a cache. Data that is not in the index is read from the parts on demand. */
 #include "reader.h"
 
 #include <stdlib.h>
@@ -16,7 +16,7 @@ enum { MOST_MAPS = 32768, MOST_IDLE = 1024 };
 
 /* ---- opening and closing --------------------------------------------------------------------- */
 
-/* Draws the seed of the hash table: writers of keys must not know which keys collide. */
+/* Draws the hash table's seed: whoever chooses keys must not be able to make them collide. */
 static uint64_t
 draw_seed(const void *here)
 {
@@ -85,7 +85,7 @@ qv_cache_exists(const char *dir)
 {
     QV_NEED_OR(false, dir);
     char *path = qv_path_join(dir, QV_CACHE_DESCRIPTION);
-    /* without memory, say yes: opening the cache says why */
+    /* out of memory counts as a cache: opening it reports the reason */
     const bool there = !path || qv_path_exists(path);
     free(path);
     return there;
@@ -229,7 +229,7 @@ qv_cache_at(const qv_cache *cache, int64_t i, qv_cache_item *out, qv_error *err)
 
 /* ---- parts that are gone --------------------------------------------------------------------- */
 
-/* Reads the folder as it is now, once for all callers that miss a part of this reading. */
+/* Reads the folder's current state, once for all callers whose part is missing. */
 static qv_status
 read_again(const qv_cache *cache, const qv_cache **later, qv_error *err)
 {
@@ -325,7 +325,7 @@ qv_cache_release(const qv_cache *cache, qv_cache_item *item)
         pthread_mutex_lock(c->lock);
         const qv_cache *later = c->later;
         pthread_mutex_unlock(c->lock);
-        c = later ? later : c; /* it exists, since the item is held in it */
+        c = later ? later : c; /* it exists, since the item is held there */
         k = qv_cache_find_key(c, name);
     }
     if (k)
@@ -339,7 +339,7 @@ qv_cache_release(const qv_cache *cache, qv_cache_item *item)
 
 /* ---- records --------------------------------------------------------------------------------- */
 
-/* Loads the records of a part, unless they were the last loaded. The caller holds the lock. */
+/* Loads the records of a part, unless they were loaded last. The caller holds the lock. */
 static qv_status
 load_records(qv_cache *c, size_t part, qv_error *err)
 {

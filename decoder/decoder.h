@@ -46,7 +46,7 @@ bool qvm_may_hide_pictures(const AVCodecParameters *par);
 
 /* Appends a packet's parameter sets to `kept`, which gives a decoder the sets that it would have
  * after all packets. *changed: a set differs from the last one of its type and number, or is not
- * among the stream's own. Returns false for lack of memory, or above 64 KiB. */
+ * among the stream's own. Returns false if out of memory, or above 64 KiB. */
 bool qvm_keep_parameters(const AVCodecParameters *par, const AVPacket *packet, AVPacket *kept,
                          bool *changed);
 
@@ -98,7 +98,7 @@ typedef struct qvm_times {
     int64_t n_starts;
 } qvm_times;
 
-/* Adds the file's next packet, unless the times are unsure. Returns false for lack of memory. */
+/* Adds the file's next packet, unless the times are unsure. Returns false if out of memory. */
 bool qvm_times_add(qvm_times *times, const AVCodecParameters *par, const AVPacket *packet);
 /* Notes why the times cannot be relied on: static text to follow "since"; the first stays. */
 void qvm_times_doubt(qvm_times *times, const char *why);
@@ -108,7 +108,7 @@ void qvm_times_free(qvm_times *times);
 /* Returns the number of the frame at pts, or -1 if there is none. */
 int64_t qvm_times_find(const qvm_times *times, int64_t pts);
 /* Marks the packets that frames[n] need; a number past the end means the last frame. The first
- * n_read packets count as needed, as the decoder has them. Returns false for lack of memory. */
+ * n_read packets count as needed, as the decoder has them. Returns false if out of memory. */
 bool qvm_times_need(qvm_times *times, const int64_t *frames, int64_t n, int64_t n_read);
 /* Returns the first needed frame from number i on, or times->n if there is none. */
 int64_t qvm_times_next(const qvm_times *times, int64_t i);
@@ -336,7 +336,7 @@ bool qvm_is_full_range(const AVFrame *frame);
 
 /* Returns whether qvm_image_rgb accepts the format: planar YUV of 8 bits (chroma.c). */
 bool qvm_is_plain_yuv(const AVPixFmtDescriptor *format);
-/* Converts an image of JPEG, WebP, AVIF or TIFF to RGB. Returns false for lack of memory. */
+/* Converts an image of JPEG, WebP, AVIF or TIFF to RGB. Returns false if out of memory. */
 bool qvm_image_rgb(const AVFrame *frame, qvm_colour colour, const float levels[6], uint8_t *rgb,
                    int64_t stride);
 /* Returns whether qvm_wide_rgb accepts the format: gray or RGB with more than 8 bits per sample. */
@@ -420,9 +420,9 @@ typedef struct qvm_index {
 size_t qvm_index_bytes(int64_t n_entries);
 /* Returns whether the bytes are an index that can be read safely. What it says may be untrue. */
 bool qvm_index_is_whole(const qvm_index *index, int64_t bytes);
-/* Makes the index of an open reader's file, for free(). NULL for lack of memory. */
+/* Makes the index of an open reader's file, for free(). NULL if out of memory. */
 qvm_index *qvm_index_make(const qvm_reader *reader);
-/* Fills empty times from an index that outlives them. Returns false for lack of memory. */
+/* Fills empty times from an index that outlives them. Returns false if out of memory. */
 bool qvm_index_take(const qvm_index *index, const qvm_source *source, qvm_times *times);
 
 /* ---- serve.c: the decoder process of a clip -------------------------------------------------- */

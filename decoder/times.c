@@ -17,7 +17,7 @@ qvm_times_doubt(qvm_times *t, const char *why)
         t->unsure = why;
 }
 
-/* Follows changes in the headers. Returns false for lack of memory. */
+/* Follows changes in the headers. Returns false if out of memory. */
 static bool
 add_headers(qvm_times *t, const AVCodecParameters *par, const AVPacket *packet, const qvm_packet *p,
             bool first)

@@ -168,7 +168,7 @@ qv_fail_errno(const char *path, const char *message, int e, qv_error *err)
                    message, strerror(e));
 }
 
-/* Fails for lack of memory that a file or folder needs. */
+/* Fails if out of memory that a file or folder needs. */
 static inline qv_status
 qv_no_memory(const char *path, qv_error *err)
 {

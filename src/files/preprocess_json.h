@@ -6,5 +6,5 @@
 
 #include "qwenvit.h"
 
-/* Returns an object with all members; NULL for lack of memory. */
+/* Returns an object with all members; NULL if out of memory. */
 json_t *qv_preprocess_json(const qv_preprocess *p);
