@@ -9,7 +9,7 @@
 #include "error.h"
 #include "files/json.h"
 
-/* ---- unreferenced parts --------------------------------------------------------------------- */
+/* ---- unreferenced parts ---------------------------------------------------------------------- */
 
 static void
 link_idle(struct qv_part_maps *m, uint32_t i)

@@ -785,7 +785,7 @@ def test_a_tower_in_a_gguf_file():
     fill = f"cache fill --list gguf.txt -o gguf.cache {tiny} --model"
     each(0, (f"info {file}", "assumed    the file does not give pixel bounds"),
          ("info mmproj", "file       GGUF of 28 tensors: 28 F32"),
-         ("info mmproj --json", '"note":"the file does not say'),
+         ("info mmproj --json", '"note":"the file does not give'),
          ("info qwen2.gguf", "qwen2_vl vision tower"),
          (f"encode grey.ppm --model mmproj {tiny} -o gguf1.safetensors",),
          (f"encode grey.ppm --model {file} {tiny} -o gguf2.safetensors",),
