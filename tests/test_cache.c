@@ -777,7 +777,7 @@ TEST(test_wrong_calls)
     expect_error(QV_EFORMAT, "__", qv_cache_begin(w, "__k", &some_source, 1, &e, ERR));
     assert_ok(qv_cache_begin(w, "k", &some_source, 1, &e, ERR));
     assert_ok(qv_cache_put(e, &t, ERR));
-    expect_error(QV_EINVAL, "more than its 1", qv_cache_put(e, &t, ERR));
+    expect_error(QV_EINVAL, "exceed its 1", qv_cache_put(e, &t, ERR));
     qv_cache_drop(&e);
     assert_ok(qv_cache_begin(w, "k", &some_source, 1, &e, ERR));
     const qv_cache_result nothing = { .outcome = &(qv_outcome){ .n_frames = 0 } };

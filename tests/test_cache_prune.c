@@ -522,9 +522,9 @@ TEST(test_locks)
     qv_cache_prune_options o = { .superseded = true };
     qv_cache_writer *w = go_on_writing(dir, NULL), *second = go_on_writing(dir, NULL);
     const int entries = temp_entries(dir);
-    expect_error(QV_ESTATE, "another process adds", qv_cache_prune(dir, &o, &n, ERR));
+    expect_error(QV_ESTATE, "another process is adding", qv_cache_prune(dir, &o, &n, ERR));
     close_writer(&w);
-    expect_error(QV_ESTATE, "another process adds", qv_cache_prune(dir, &o, &n, ERR));
+    expect_error(QV_ESTATE, "another process is adding", qv_cache_prune(dir, &o, &n, ERR));
     o.dry_run = true;
     assert_int_equal(prune(dir, &o).records, SUPERSEDED);
     o.dry_run = false;

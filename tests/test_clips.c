@@ -129,7 +129,7 @@ check_frames(const expected *e, const struct clip_read *o)
 static void
 check_clip(const expected *e)
 {
-    const char *error = e->none ? "no frame in" : e->error;
+    const char *error = e->none ? "has no frames" : e->error;
     clip_write(e->name);
     const struct clip_read o = look_through_each_way(e->name);
     if (!e->error && !o.status)

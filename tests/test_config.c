@@ -290,7 +290,7 @@ TEST(bad_fields_are_refused)
         { OF("glm4v", "\"deepstack_visual_indexes\":[0]"), "glm4v has no DeepStack" },
         { VISION("\"rope_parameters\":{\"rope_type\":\"yarn\"}"), "rope_type is \"yarn\"|axial" },
         { "{\"model_type\":\"qwen_vl\",\"vision_config\":{}}",
-          "model_type is \"qwen_vl\"|not known; supported are|qwen3_vl, " },
+          "model_type is \"qwen_vl\"|an unknown family; supported are|qwen3_vl, " },
         { "{\"model_type\":\"llava\",\"vision_config\":{\"model_type\":\"clip\"}}",
           "model_type is \"llava\"|not known|qwen2_vl, qwen2_5_vl, qwen2_5_omni, exaone4_5, "
           "qwen3_vl, qwen3_vl_moe, cohere_compass, qwen3_omni_moe, qwen3_5, qwen3_5_moe, "

@@ -191,8 +191,8 @@ TEST(test_faults)
         const char *fault, *why;
         bool there; /* whether the GPU decodes it */
     } cases[] = {
-        { "crash 3", "the GPU's process has ended", false },
-        { "exit 20", "the GPU's process has ended", false },
+        { "crash 3", "the GPU process exited", false },
+        { "exit 20", "the GPU process exited", false },
         { "silent 5", "the GPU process timed out", false },
         { "damage 9", "it is damaged", false },
         { "late 9", "it is damaged", false }, /* frames with damage come before it is told */
@@ -231,7 +231,7 @@ TEST(test_replaced)
     static const struct {
         const char *fault, *why;
     } cases[] = {
-        { "crash 30", "the GPU's process has ended" },
+        { "crash 30", "the GPU process exited" },
         { "slot 4", "the GPU process sent an impossible reply" },
     };
     qv_clip_options options = { .fps = 5 };
@@ -353,7 +353,7 @@ TEST(test_none)
         { "no driver", 0, "GPU 0 decodes nothing: NVIDIA's driver (libcuda.so.1) was not found" },
         { "dies at its start", 0, "GPU 0 decodes nothing: its process ended" },
         { "", 7, "GPU 7 decodes nothing: invalid device ordinal" },
-        { "no decoder", 0, "cannot be locked in (its driver makes no decoder then" },
+        { "no decoder", 0, "cannot be locked in (its driver cannot make a decoder after that" },
         { "no lock", 0, "cannot be locked in (Landlock: Operation not supported)" },
     };
     clip_write("x264.mp4");
@@ -514,7 +514,7 @@ TEST(test_job)
     assert_memory_equal(gpu.tokens, cpu.tokens, sizeof cpu.tokens);
     assert_int_equal(gpu.by[QV_DECODE_CPU] + gpu.by[QV_DECODE_GPU], CLIPS);
     assert_in_range(gpu.by[QV_DECODE_CPU], 1, CLIPS - 3);
-    assert_string_equal(gpu.why, "the GPU's process has ended");
+    assert_string_equal(gpu.why, "the GPU process exited");
     assert_int_equal(run_job(&t, "no driver", QV_DECODE_GPU, &gpu), QV_EBACKEND);
 }
 
@@ -535,10 +535,10 @@ TEST(test_auto)
         { "", false, 3, 0, 0, 0, "no GPU was open yet", 0 },
         { "", true, CLIPS, 2, CLIPS, CLIPS, "", 1 }, /* frames wait for the device */
         { "gone", true, CLIPS, 0, 1, CLIPS - 1, "the device is lost", 0 },
-        { "crash 200", true, CLIPS, 0, 1, CLIPS - 1, "the GPU's process has ended", 0 },
+        { "crash 200", true, CLIPS, 0, 1, CLIPS - 1, "the GPU process exited", 0 },
         { "no driver", false, CLIPS, 0, 0, 0, "NVIDIA's driver (libcuda.so.1) was not found", 0 },
         { "no lock", false, CLIPS, 0, 0, 0,
-          "the process that has it open cannot be locked in (Landlock: Ope", 0 },
+          "the GPU process cannot be locked in (Landlock: Ope", 0 },
     };
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct results cpu, both;

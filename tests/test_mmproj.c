@@ -307,7 +307,7 @@ TEST(what_is_no_tower_is_refused)
         struct mmproj_how how;
     } cases[] = {
         { QV_EUNSUPPORTED,
-          "mmproj.gguf: general.architecture is \"qwen3vl\"; a vision tower's is \"clip\"",
+          "mmproj.gguf: general.architecture is \"qwen3vl\"; for a vision tower it is \"clip\"",
           .how.projector = "qwen3vl_merger", .how.architecture = "qwen3vl" },
         { QV_EUNSUPPORTED, "clip.projector_type is \"gemma3\"; known are qwen2vl_merger|glm4v",
           .how.projector = "gemma3" },
