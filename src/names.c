@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Names of the values that the public headers list. The libraries of clips and of caches have a
- * copy of this file each, so it stands alone. */
+/* Names of the values that the public headers list. The clip library and the cache library each
+ * contain a copy of this file, so it has no dependencies. */
 #include "qwenvit_clips.h"
 
 const char *

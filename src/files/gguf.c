@@ -9,7 +9,7 @@
 #include "error.h"
 #include "json.h"
 
-/* Limits of what is kept in memory. An mmproj file has some 30 keys and 600 tensors. */
+/* Limits for what is kept in memory. An mmproj file has some 30 keys and 600 tensors. */
 enum {
     MOST_TENSORS = 1 << 20,
     MOST_KEYS = 1 << 16,
@@ -34,12 +34,12 @@ struct qv_gguf {
 
 /* ---- reading the header ---------------------------------------------------------------------- */
 
-/* The place in the file at which the header is read, with some bytes read ahead. After a failure
- * nothing more is read, and values are 0. */
+/* The position in the header, with some bytes read ahead. After a failure nothing more is read, and
+ * values are 0. */
 struct cursor {
     const struct qv_gguf *file;
     uint64_t at, begin; /* offset of the next byte; offset of the bytes in memory */
-    size_t n, values; /* how many bytes are in memory; how many values of arrays were kept so far */
+    size_t n, values;   /* bytes in memory; array values kept so far */
     qv_status status;
     qv_error *err;
     uint8_t bytes[1 << 16];
@@ -74,7 +74,7 @@ skip(struct cursor *c, uint64_t n, const char *what)
         c->at += n;
 }
 
-/* Takes n bytes, which may be at most what the cursor holds. */
+/* Takes n bytes, at most as many as the cursor holds. */
 static const uint8_t *
 take(struct cursor *c, size_t n, const char *what)
 {
@@ -154,8 +154,7 @@ enum value_type {
 /* The bytes of a value by its type; 0 if the file gives its length. */
 static const uint8_t value_bytes[VALUE_TYPES] = { 1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8 };
 
-/* Returns the shortest decimal that rounds to f, so that 1e-6 is the number that config.json
- * has. */
+/* Returns the shortest decimal that rounds to f, so that 1e-6 equals the number in config.json. */
 static double
 shortest(float f)
 {
@@ -168,7 +167,7 @@ shortest(float f)
     return (double)f;
 }
 
-/* Makes null of NaN and infinity, as json_real has neither. */
+/* Turns NaN and infinity into null, because json_real supports neither. */
 static json_t *
 real(double v)
 {
@@ -239,7 +238,7 @@ read_type(struct cursor *c, const char *key, enum value_type most)
     return U8;
 }
 
-/* Skips values that are not kept. */
+/* Skips values. */
 static void
 skip_values(struct cursor *c, enum value_type type, uint64_t n)
 {
@@ -422,7 +421,7 @@ check_layout(struct cursor *c, struct qv_gguf *f)
                  "(incomplete download?)",
                  quoted, (unsigned long long)t->bytes, (unsigned long long)t->offset,
                  (unsigned long long)have);
-        end = t->offset + t->bytes; /* end is below `have`; otherwise this was left before */
+        end = t->offset + t->bytes; /* end is below `have`; otherwise the loop has ended */
         t->offset += data;
     }
 }
@@ -541,7 +540,7 @@ qv_gguf_close(struct qv_gguf **file)
     struct qv_gguf *f = file ? *file : NULL;
     if (!f)
         return;
-    for (size_t i = 0; f->tensors && i <= f->n; i++) /* the last one may be half read */
+    for (size_t i = 0; f->tensors && i <= f->n; i++) /* the last tensor may be half read */
         free(f->tensors[i].name);
     free(f->tensors);
     json_decref(f->keys);

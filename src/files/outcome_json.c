@@ -6,12 +6,12 @@
 
 #include "outcome.inc"
 
-/* How a reader sees a member. */
+/* How a member appears to a reader. */
 struct seen {
-    const char *name; /* NULL: it sees nothing */
+    const char *name; /* NULL: hidden */
     int place;
-    bool if_set;          /* it is left out where it is 0 or "" */
-    const char *no, *yes; /* of a flag; NULL: it is a boolean */
+    bool if_set;          /* omitted if 0 or "" */
+    const char *no, *yes; /* name of a flag; NULL: a boolean */
 };
 
 #define AT(place, name) name, place, false, NULL, NULL
@@ -32,7 +32,7 @@ static const struct row {
 };
 enum { N_ROWS = sizeof rows / sizeof *rows };
 
-/* The list has each member of the struct, once, in its order. */
+/* The list has each member of the struct once, in order. */
 struct listed {
 #define QV_OUTCOME(member, ...) __typeof__(((qv_outcome *)NULL)->member) member;
 #include "outcome.inc"
@@ -68,7 +68,7 @@ value_of(const qv_outcome *o, const struct row *row, const struct seen *seen)
     return NULL;
 }
 
-/* Returns the row at a reader's place; NULL: there is none. */
+/* Returns the row at a reader's place, or NULL. */
 static const struct row *
 find_row(enum qv_outcome_reader reader, int place)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* How clips or images become frames, in JSON. */
+/* How clips or images become frames, as JSON. */
 #pragma once
 
 #include <jansson.h>

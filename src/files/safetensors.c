@@ -11,7 +11,7 @@
 #include "json.h"
 
 #define MAX_TENSORS ((size_t)1 << 20)
-#define MAX_BRACKETS (4 * MAX_TENSORS) /* an entry takes three; unknown fields may take more */
+#define MAX_BRACKETS (4 * MAX_TENSORS) /* an entry needs three; unknown fields may need more */
 
 struct qv_safetensors {
     char *path;
@@ -41,8 +41,7 @@ qv_safetensors_dtype(const char *name)
     return NULL;
 }
 
-/* An entry of the header while it is read. Error texts name its fields like `tensor "NAME":
- * dtype`. */
+/* A header entry being read. Error texts name its fields like `tensor "NAME": dtype`. */
 struct entry {
     struct qv_json_object object;
     char prefix[QV_QUOTE_SIZE + 16];
@@ -95,7 +94,7 @@ read_shape(const struct entry *e, unsigned bits, struct qv_safetensor *t, qv_err
     return QV_OK;
 }
 
-/* Reads the offsets, which count from where the data begin. */
+/* Reads the offsets, which are relative to the beginning of the data. */
 static qv_status
 read_offsets(const struct entry *e, struct qv_safetensor *t, qv_error *err)
 {
@@ -222,9 +221,9 @@ compare_key(const void *key, const void *b)
     return strcmp(key, (*y)->name);
 }
 
-/* Checks that tensors cover the data to the file's last byte, without holes or overlaps.
- * Otherwise bytes could hide in the file, or a small file could fill much memory. Offsets become
- * those in the file. */
+/* Checks that tensors cover the data to the file's last byte, without holes or overlaps. Otherwise
+ * bytes could be hidden in the file, or a small file could fill much memory. Converts offsets to
+ * file offsets. */
 static qv_status
 check_layout(struct qv_safetensors *f, uint64_t data, qv_error *err)
 {
@@ -263,8 +262,8 @@ check_layout(struct qv_safetensors *f, uint64_t data, qv_error *err)
     return QV_OK;
 }
 
-/* Reads the 8 bytes before the header. If they are wrong, the file usually has another format,
- * which its first bytes show. */
+/* Reads the 8 bytes in front of the header. If they are invalid, the file usually has another
+ * format, which its first bytes reveal. */
 static qv_status
 read_header_length(const struct qv_safetensors *f, uint64_t *n, qv_error *err)
 {

@@ -31,25 +31,24 @@ qv_token_file_name(int i, char out[24])
         strcpy(out, "tokens");
 }
 
-/* Says where tokens come from. A text that is NULL is not written; digest "": unknown. */
+/* The origin of tokens. A NULL text is not written; digest "": unknown. */
 struct qv_token_file_origin {
     const char *source; /* path, or key, in UTF-8 */
     const char *model, *digest, *identity, *precision, *backend,
-        *device;               /* as qv_model_info and qv_context_info have them */
+        *device;               /* as in qv_model_info and qv_context_info */
     const char *preprocessing; /* of qv_token_file_preprocessing */
 };
 
 enum { QV_TOKEN_FILE_TEXTS = 10 };
 #define QV_TOKEN_FILE_PREPROCESSING "preprocessing"
 
-/* Sets the metadata of a file in its order. Returns how many pairs there are; their texts are
- * `origin`'s. */
+/* Sets the metadata of a file in order. Returns the number of pairs; their texts are `origin`'s. */
 size_t qv_token_file_metadata(const struct qv_token_file_origin *origin,
                               const char *metadata[QV_TOKEN_FILE_TEXTS][2]);
 
-/* Returns how a clip's or image's frames were made as JSON text, for free(): as known when the file
- * is opened or, at_end, once all frames are decoded and damaged_frames is known. NULL if out of
- * memory. */
+/* Returns how a clip's or image's frames were made, as JSON text that the caller free()s: as known
+ * when the file is opened or, with at_end, once all frames are decoded and damaged_frames is known.
+ * NULL if out of memory. */
 char *qv_token_file_preprocessing(const qv_outcome *outcome, bool at_end);
 
 struct qv_token_file;
@@ -58,7 +57,7 @@ struct qv_token_file;
 qv_status qv_token_file_open(const struct qv_token_file_options *options,
                              const char *const (*metadata)[2], size_t n_metadata,
                              struct qv_token_file **out, qv_error *err);
-/* Closes a file, which is removed unless it was committed. NULL is accepted. */
+/* Closes a file and, unless it was committed, removes it. NULL is accepted. */
 void qv_token_file_close(struct qv_token_file **file);
 
 /* Writes rows [first, first + n) of tokens and of each of DeepStack's outputs, and the hidden rows
@@ -67,19 +66,19 @@ qv_status qv_token_file_put(struct qv_token_file *file, const void *tokens,
                             const void *const *deepstack, const void *hidden, int64_t first,
                             int64_t n, qv_error *err);
 /* Writes what is known only at the end: grid_thw [n_grids, 3], the timestamps, and `preprocessing`,
- * which replaces the metadata's; NULL: that stays. */
+ * which replaces the metadata's; NULL keeps it. */
 qv_status qv_token_file_fill_in(struct qv_token_file *file, const int64_t *grid_thw,
                                 const double *timestamps_s, const char *preprocessing,
                                 qv_error *err);
 /* Makes the file appear under its name. */
 qv_status qv_token_file_commit(struct qv_token_file *file, qv_error *err);
 
-/* Writes a whole file of tokens that are in memory. */
+/* Writes a whole file from tokens in memory. */
 struct qv_token_file_data {
     const void *tokens, *const *deepstack, *hidden;
     const int64_t *grid_thw;
     const double *timestamps_s;
-    const char *preprocessing; /* replaces the metadata's, as at a clip's end; NULL: that stays */
+    const char *preprocessing; /* replaces the metadata's, as at a clip's end; NULL keeps it */
 };
 qv_status qv_token_file_save(const struct qv_token_file_options *options,
                              const struct qv_token_file_data *data,
