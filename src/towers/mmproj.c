@@ -16,11 +16,11 @@
 
 /* ---- which file ------------------------------------------------------------------------------ */
 
-/* The GGUF files of a folder: those with "mmproj" in their names, or all if none has it. */
+/* The GGUF files of a folder: the files with "mmproj" in their names, or all if there are none. */
 struct listing {
     char *first, names[160];
     int n;
-    bool mmproj; /* the files counted have "mmproj" in their names */
+    bool mmproj; /* the counted files have "mmproj" in their names */
 };
 
 static bool
@@ -77,8 +77,8 @@ look_for_safetensors(const char *dir, bool *has, qv_error *err)
     return QV_OK;
 }
 
-/* Checks that a file is a GGUF file. Someone who names another file may have meant its folder,
- * which the error says. */
+/* Checks that a file is a GGUF file. A user who names a different file may have meant its folder,
+ * so the error mentions it. */
 static qv_status
 check_file(const char *path, qv_error *err)
 {
@@ -126,7 +126,7 @@ qv_mmproj_find(const char *path, char **file, qv_error *err)
 
 #define VISION "clip.vision."
 
-/* Sizes, means and deviations that a family's published checkpoints have, and no GGUF file. */
+/* A family's sizes, means and deviations that published checkpoints contain and GGUF files lack. */
 struct published {
     const char *model_type;
     int64_t image[2], video[2]; /* the least and the most pixels */
@@ -187,8 +187,8 @@ has_deepstack(const struct reader *r)
     return has;
 }
 
-/* Returns the model_type. The projector's name is that of Qwen3-VL for three families: Qwen3.5
- * has no DeepStack, and Qwen3-Omni's file has an audio tower as well. */
+/* Returns the model_type. Three families have Qwen3-VL's projector name: Qwen3.5 has no DeepStack,
+ * and Qwen3-Omni's file also has an audio tower. */
 static const char *
 kin_of_qwen3(const struct reader *r)
 {
@@ -244,8 +244,8 @@ integer(const struct reader *r, const char *name)
     return json_integer_value(qv_json_get(&r->keys, name));
 }
 
-/* Checks for the keys without which a file has no tower. Transformers has a default for each of
- * them; here a missing key is an error. */
+/* Checks for the keys that a tower requires. Transformers has a default for each of them; here a
+ * missing key is an error. */
 static qv_status
 check_required(const struct reader *r)
 {
@@ -305,8 +305,8 @@ set_intermediate(struct reader *r)
                               ratio ? width / hidden : width, r->c, r->err);
 }
 
-/* Sets the number of learned positions. image_size is the side of an image with one patch for
- * each position. */
+/* Sets the number of learned positions. image_size is the side of an image with one patch per
+ * position. */
 static qv_status
 set_positions(struct reader *r)
 {
@@ -360,7 +360,7 @@ set_deepstack(struct reader *r)
     return QV_OK;
 }
 
-/* Checks the activation. The family says which one there is, and the file may not contradict it. */
+/* Checks the activation. The family determines it, and the file must not contradict it. */
 static qv_status
 check_act(const struct reader *r)
 {
@@ -404,7 +404,7 @@ static const double norms[2][2][3] = {
     { { 0.5, 0.5, 0.5 }, { 0.5, 0.5, 0.5 } },
 };
 
-/* Returns whether a list of the file has these three values, rounded to f32. */
+/* Returns whether a list in the file has these three values, rounded to f32. */
 static bool
 is_f32_of(const json_t *list, const double *values)
 {
@@ -414,8 +414,8 @@ is_f32_of(const json_t *list, const double *values)
     return equal;
 }
 
-/* Warns of CLIP's means and deviations, which a converter writes if it saw no
- * preprocessor_config.json. */
+/* Warns about CLIP's means and deviations, which the converter writes if preprocessor_config.json
+ * was missing. */
 static void
 warn_of_means(const struct reader *r, const json_t *mean, const json_t *std)
 {
@@ -434,8 +434,8 @@ warn_of_means(const struct reader *r, const json_t *mean, const json_t *std)
         w[0][1], w[0][2], w[1][0], w[1][1], w[1][2]);
 }
 
-/* Reads means or deviations into values[3], with as many digits as config files have, since the
- * GGUF file has only f32. A file without them gets the family's. */
+/* Reads means or deviations into values[3], with as many digits as in config files, since the GGUF
+ * file has only f32. If the file has none, uses the family's. */
 static qv_status
 read_norm(const struct reader *r, const char *key, int which, double least, double *values)
 {
@@ -450,7 +450,7 @@ read_norm(const struct reader *r, const char *key, int which, double least, doub
     return qv_json_reals(&r->keys, key, least, 1e3, values, 3, r->err);
 }
 
-/* Reads the bounds of an image's pixels. A file without them, or with 0, gets the family's. */
+/* Reads an image's pixel bounds. If the file has none, or 0, uses the family's. */
 static qv_status
 read_pixels(const struct reader *r, qv_preprocess *image)
 {

@@ -8,7 +8,7 @@
 
 #include "error.h"
 
-/* Names of hidden_act, and the activation that each means for a plain MLP and for a gated one. */
+/* Names of hidden_act, and what each means for a plain and for a gated MLP. */
 static const struct {
     const char *name;
     int act;
@@ -79,7 +79,7 @@ read_sizes(const struct qv_json_object *vision, struct qv_config *c, qv_error *e
                    (long long)c->n_positions);
 }
 
-/* Families with biases have them, so config.json may not say otherwise. */
+/* Families with biases always have them, so config.json must not contradict that. */
 static qv_status
 check_bias(const struct qv_json_object *vision, const struct qv_config *c, qv_error *err)
 {
@@ -92,7 +92,7 @@ check_bias(const struct qv_json_object *vision, const struct qv_config *c, qv_er
     return qv_json_unsupported(vision, key, found, "only false is supported", err);
 }
 
-/* Reads which blocks' attention is full. The other blocks attend within windows. */
+/* Reads which blocks have full attention. The other blocks attend within windows. */
 static qv_status
 read_full_attention(const struct qv_json_object *vision, struct qv_config *c, qv_error *err)
 {
@@ -111,8 +111,8 @@ read_full_attention(const struct qv_json_object *vision, struct qv_config *c, qv
                                                       c->depth - 1, &block, err);
         if (s)
             return s;
-        /* transformers' default names blocks beyond the depth of small towers; those are left
-         * out */
+        /* transformers' default includes blocks beyond the depth of small towers; they are
+         * dropped */
         if (block < c->depth)
             c->full_attention[block] = true;
     }
@@ -149,7 +149,7 @@ read_deepstack(const struct qv_json_object *vision, struct qv_config *c, qv_erro
                            "depth of %lld does not have",
                            qv_path_tail(vision->file), vision->prefix, key,
                            (long long)c->deepstack[i], (long long)c->depth);
-        /* transformers gives the outputs in the order of the blocks, not of this list */
+        /* transformers returns the outputs in the order of the blocks, not of this list */
         if (i && c->deepstack[i] <= c->deepstack[i - 1])
             return qv_json_unsupported(vision, key, list, "the indices must ascend", err);
     }
@@ -194,7 +194,7 @@ read_rope(const struct qv_json_object *vision, struct qv_config *c, qv_error *er
         s = qv_json_string(&rope, "type", &type, err);
     if (!s)
         s = qv_json_string(&rope, "rope_type", &type, err);
-    /* "default" is what checkpoints said before transformers had a name for this type. */
+    /* Checkpoints contain "default" from before transformers had a name for this type. */
     if (!s && strcmp(type, "axial") && strcmp(type, "default"))
         s = qv_json_unsupported(&rope, "rope_type", qv_json_get(&rope, "rope_type"),
                                 "only \"axial\" is supported", err);
@@ -241,7 +241,7 @@ read_vision(const struct qv_json_object *top, struct qv_config *c, qv_error *err
 }
 
 /* Fails because the folder does not exist. The user may have meant a model's name on the hub, so
- * the text tells how to download that. */
+ * the text explains how to download it. */
 static qv_status
 fail_without_folder(const char *dir, qv_error *err)
 {
@@ -257,7 +257,7 @@ fail_without_folder(const char *dir, qv_error *err)
 static qv_status
 read_mmproj(const char *file, struct qv_config *c, qv_error *err)
 {
-    /* it has no keys for the activation and the rotary angles, which are the family's */
+    /* it has no keys for the activation and the rotary angles, so they are the family's */
     const struct qv_json_object none = { .file = file, .prefix = "" };
     qv_status s = qv_mmproj_read(file, c, err);
     if (!s)

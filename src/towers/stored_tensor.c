@@ -58,8 +58,8 @@ is_quantised(const struct qv_safetensor *t, const struct qv_tensor_spec *spec)
     return spec->form == QV_TENSOR_MATRIX && !strcmp(t->dtype_name, "U32");
 }
 
-/* Finds out from the shapes how many bits a value has and how large groups are, so MLX's
- * config.json is not needed for it. */
+/* Derives the bits per value and the group size from the shapes, so MLX's config.json is not
+ * needed. */
 static qv_status
 check_quantised(const struct qv_tensor_spec *spec, struct qv_stored_tensor *stored, qv_error *err)
 {
@@ -139,9 +139,9 @@ dequantise(const struct qv_stored_tensor *stored, int64_t rows, const uint32_t *
     }
 }
 
-/* The bytes that a row takes in the file. */
+/* Returns the size of a row in the file. */
 struct quantised_row {
-    size_t codes, scales; /* there are as many bytes of biases as of scales */
+    size_t codes, scales; /* biases have as many bytes as scales */
 };
 
 static struct quantised_row
@@ -217,7 +217,7 @@ qv_stored_row_bytes(const struct qv_stored_tensor *stored)
     return bytes > values ? bytes : values;
 }
 
-/* Reads rows as they are stored. */
+/* Reads rows as stored. */
 static qv_status
 read_rows(const struct qv_stored_tensor *stored, int64_t row, int64_t rows,
           const struct qv_stored_room *room, void **values, qv_error *err)
@@ -249,7 +249,7 @@ qv_stored_read(const struct qv_stored_tensor *stored, int64_t row, int64_t rows,
                const struct qv_stored_room *room, void **values, qv_error *err)
 {
     const size_t needed = (size_t)rows * qv_stored_row_bytes(stored);
-    if (needed > room->bytes) /* a safeguard: callers size the room by qv_stored_row_bytes */
+    if (needed > room->bytes) /* a safeguard: callers size the room with qv_stored_row_bytes */
         return qv_fail(err, QV_EFORMAT,
                        "%s: tensor %s: %lld rows need %zu bytes, but there is room for %zu",
                        stored->path, stored->name, (long long)rows, needed, room->bytes);
