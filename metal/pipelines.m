@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Compiles kernels from the source in the library, once in a process, and keeps them until it
- * ends. */
+/* Compiles kernels from the source in the library, once per process, and keeps them until it
+ * exits. */
 #include "metal.h"
 
 #include <pthread.h>
@@ -38,7 +38,7 @@ find(const struct entry *wanted)
     return nil;
 }
 
-/* Takes over the object. If no memory is left to remember it, it is released. */
+/* Takes ownership of the object. If there is no memory to record it, it is released. */
 static id
 keep(const struct entry *entry)
 {
