@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Operations whose kernels are our own (launch.h), keep nothing and need no scratch. */
+/* Operations whose kernels are our own (launch.h), and need neither state nor scratch. */
 #include "cuda.h"
 #include "codes.h"
 

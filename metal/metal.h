@@ -8,7 +8,7 @@
 #include "engine/backend.h"
 #include "launch.h"
 
-/* Limit for command buffers that are committed and not yet known to have ended. */
+/* Limit for command buffers that are committed and not yet known to have ended, oldest first. */
 enum { MOST_PENDING = 32 };
 
 /* A mark in the work, after `sequence` command buffers. */
