@@ -33,8 +33,7 @@ int qv_cache_n_tensors(const qv_cache_layout *l);
 const char *qv_cache_dtype_name(qv_dtype dtype); /* NULL for a dtype that caches do not support */
 size_t qv_cache_row_bytes(const qv_cache_layout *l);
 uint64_t qv_cache_hash(const void *bytes, size_t n); /* XXH3-64 */
-/* Returns a hash of a source's piece and options, in the form that records use; NULL or "" stands
- * for none. */
+/* Returns a hash of a source's piece and options, in the form of records; NULL or "": none. */
 uint64_t qv_cache_asked_hash(const char *start, const char *end, const char *options);
 
 /* Returns the latest sealing time that a part's header may give: 100 years from now. New parts get

@@ -14,8 +14,7 @@
 
 enum { PIECE = 1 << 20 };
 
-/* Hashes bytes of a file. The file is read, not mapped, so that a bad disk causes an error and not
- * a signal. */
+/* Hashes bytes of a file. It is read, not mapped: a bad disk causes an error, not a signal. */
 static qv_status
 hash_bytes(int fd, const char *path, uint64_t at, uint64_t bytes, char *piece,
            XXH64_canonical_t *out, qv_error *err)

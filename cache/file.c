@@ -34,8 +34,7 @@ name_host(char host[64])
     host[48] = 0;
 }
 
-/* Draws a random number. It need not be secret: two runs that draw the same number merely try
- * another name. */
+/* Draws a random number. Two runs that draw the same number merely try another name. */
 static uint32_t
 draw(void)
 {

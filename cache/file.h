@@ -16,8 +16,7 @@ struct qv_cache_folder {
 /* Opens the folder, and creates it if it does not exist. */
 qv_status qv_cache_folder_open(const char *path, struct qv_cache_folder *out, qv_error *err);
 void qv_cache_folder_close(struct qv_cache_folder *folder);
-/* Syncs the parent folder: the process that created the folder may have died before its name was on
- * disk. */
+/* Syncs the parent folder: the folder's creator may have died before its name was on disk. */
 qv_status qv_cache_folder_sync(const struct qv_cache_folder *folder, qv_error *err);
 /* Removes the temporary files of dead processes of this host. */
 void qv_cache_folder_sweep(const struct qv_cache_folder *folder);
@@ -36,8 +35,7 @@ qv_status qv_cache_file_write(const struct qv_cache_file *file, uint64_t offset,
 /* Syncs the file, gives it the name, and syncs the folder. *taken: the name exists; try another. */
 qv_status qv_cache_file_publish(struct qv_cache_file *file, const char *name, bool *taken,
                                 qv_error *err);
-/* Returns a path that opens the file before it has its name; the caller free()s it. NULL if out of
- * memory. */
+/* Returns a path that opens the unnamed file, which the caller free()s; NULL if out of memory. */
 char *qv_cache_file_path(const struct qv_cache_file *file);
 /* Closes the file, which is discarded if it has no name yet. */
 void qv_cache_file_close(struct qv_cache_file *file);

@@ -79,8 +79,7 @@ grow_keys(struct qv_cache_index *c, qv_error *err)
     return QV_OK;
 }
 
-/* Returns whether `now` is in a part that was sealed later, or at the same time under a later
- * name. */
+/* Returns whether `now` is in a part sealed later, or at the same time under a later name. */
 static bool
 is_later(const struct qv_cache_index *c, const struct qv_index_key *now,
          const struct qv_index_key *before)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Prevents processes from adding to a cache (a shared lock on qwenvit-cache.json) while another one
- * removes from it (an exclusive lock). The lock ends with the process and leaves nothing on
- * disk. */
+/* Prevents processes from adding to a cache (a shared lock on qwenvit-cache.json) while another
+ * removes from it (an exclusive lock). The lock ends with the process, and leaves no trace. */
 #pragma once
 
 #include "file.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Describes a cache's model and sampling, and its clips' files, for everything that writes
- * caches. */
+/* Describes a cache's model and sampling, and its clips' files, for all writers of caches. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

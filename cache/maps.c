@@ -55,8 +55,7 @@ drop_idle(struct qv_part_maps *m, size_t most)
 
 /* ---- mapping --------------------------------------------------------------------------------- */
 
-/* Maps a file privately. No swap is reserved for written pages, which could be as many as the cache
- * has. */
+/* Maps a file privately. No swap is reserved for written pages, which may be many. */
 static void *
 map_file(const struct qv_part_maps *m, int fd, uint64_t bytes)
 {

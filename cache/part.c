@@ -119,8 +119,7 @@ qv_cache_part_free(struct qv_cache_part **part)
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
-/* Returns the number of a key, or n_keys. Hashes can be made to collide on purpose, so the keys'
- * bytes decide. */
+/* Returns the number of a key, or n_keys. Hashes may collide on purpose, so bytes decide. */
 static size_t
 find_key(const struct qv_cache_part *p, const char *key)
 {
@@ -448,8 +447,7 @@ write_rest(const struct qv_cache_part *p, const qv_cache_layout *l, int64_t seal
         w.done[w.n++] = p->keys[i].done;
     qsort(w.done, w.n, sizeof *w.done, by_place);
     qv_status s = QV_OK;
-    /* cuts off everything after the last used block; a block that was never written becomes a
-     * hole */
+    /* cuts off the file after the last used block; blocks never written become holes */
     if (ftruncate(p->file.fd, (off_t)(qv_index_padded(p->tokens_end) + p->small)))
         s = qv_fail_errno(p->file.folder->path, "a part's size cannot be set", errno, err);
     if (!s)

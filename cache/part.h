@@ -35,8 +35,7 @@ struct qv_cache_part {
     } * keys;                       /* [n_keys]: the keys begun in it */
     size_t n_keys, keys_room, n_open;
     double began_s;
-    char ffmpeg[QV_CACHE_FFMPEG_BYTES]; /* the version of FFmpeg that decoded its clips; "":
-                                         * unknown */
+    char ffmpeg[QV_CACHE_FFMPEG_BYTES]; /* FFmpeg that decoded its clips; "": unknown */
 };
 
 /* Returns the most bytes that a key and its record need in front, whatever the key's outcome. */

@@ -10,8 +10,8 @@
 #include "files/token_file.h"
 #include "part_index.h"
 
-/* Reads bytes of a file and compares their checksum. *out ends with a NUL; the caller free()s
- * it. */
+/* Reads bytes of a file and compares their checksum. The caller free()s *out, which ends with
+ * NUL. */
 static qv_status
 read_checked(const char *path, uint64_t at, uint64_t bytes, uint64_t xxh3, const char *what,
              char **out, qv_error *err)

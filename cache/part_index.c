@@ -16,8 +16,7 @@
 #include "files/text.h"
 
 enum {
-    FIRST_READ = 64 << 10, /* bytes read from a part at once: everything in front of a small part's
-                            * data */
+    FIRST_READ = 64 << 10, /* bytes read from a part at once: a small part's whole front */
     UNHASHED = 16          /* bytes of the head that its checksum does not cover */
 };
 

@@ -65,8 +65,7 @@ qv_status qv_part_index_read(struct qv_part_index *p, const char *path, qv_error
 void qv_part_index_free(struct qv_part_index *p);
 struct qv_index_row qv_part_index_row(const struct qv_part_index *p, size_t i);
 
-/* Reads the version of FFmpeg in the header of a part's file; "" if it is missing or cannot be
- * read. */
+/* Reads the version of FFmpeg in a part's header; "" if it is missing or cannot be read. */
 void qv_part_ffmpeg(const char *path, char version[QV_CACHE_FFMPEG_BYTES]);
 
 void qv_index_store_head(unsigned char *to, const struct qv_index_head *h);
@@ -119,8 +118,8 @@ qv_index_same_source(const struct qv_index_row *a, const struct qv_index_row *b)
 
 /* ---- header and records, which opening a cache does not look at ------------------------------ */
 
-/* Reads a part's records and compares their checksum. *out ends with a NUL; the caller free()s
- * it. */
+/* Reads a part's records and compares their checksum. The caller free()s *out, which ends with
+ * NUL. */
 qv_status qv_part_records(const char *path, const struct qv_index_head *h, char **out,
                           qv_error *err);
 /* Appends a finished key's record, and makes its row except for places. The source's texts must be

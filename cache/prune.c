@@ -377,8 +377,7 @@ leave_damage(struct pruning *p, qv_error *err)
     return s;
 }
 
-/* Removes broken parts, if the caller asked for it. Parts that another build might be able to read
- * stay. */
+/* Removes broken parts, if the caller asked for it. Parts that another build might read stay. */
 static qv_status
 prune_damage(struct pruning *p, qv_error *err)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Compares options with a model's own values: an option equal to the model's default counts as
- * unset. */
+/* Compares options with a model's own values: one equal to the model's default counts as unset. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -11,7 +10,7 @@
 
 /* ---- options of one clip --------------------------------------------------------------------- */
 
-/* Returns a rate in frames per 10^6 seconds, as in records; 0 if there is no such number. */
+/* Returns a rate in frames per 10^6 seconds, as in records; 0 if it is out of range. */
 static int64_t
 micro(double fps)
 {
@@ -57,8 +56,7 @@ qv_cache_options_text(const qv_clip_options *own, char text[QV_CACHE_OPTIONS_BYT
     return any ? text : NULL;
 }
 
-/* Parses a text of qv_cache_options_text; false if printing the values would give a different
- * text. */
+/* Parses a text of qv_cache_options_text; false if its values would be printed differently. */
 static bool
 read_options(const char *text, qv_clip_options *own)
 {

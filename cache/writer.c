@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Adds keys to a cache. Keys are begun in one part until it is full; a thread seals the part once
- * its keys are finished. The thread that puts rows also writes them, immediately and outside the
- * lock. */
+ * its keys are finished. The thread that puts rows writes them at once, outside the lock. */
 #include <float.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -41,8 +40,7 @@ struct qv_cache_writer {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     /* guarded by the lock */
-    struct qv_cache_part *current, *retired; /* the part where keys are begun; full parts, oldest
-                                              * first */
+    struct qv_cache_part *current, *retired; /* where keys are begun; full parts, oldest first */
     uint64_t room;                           /* room in front of the next part */
     int n_sealing;                           /* parts being sealed by the thread */
     bool ended;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Adds keys to a cache. Any number of threads may share a writer; an entry belongs to one thread at
- * a time. */
+/* Adds keys to a cache. Any number of threads may share a writer, but only one may use an entry. */
 #pragma once
 
 #include "qwenvit_cache.h"
@@ -71,7 +70,7 @@ typedef struct qv_cache_result {
     const double *timestamps_s; /* [outcome->n_frames]; NULL: unknown */
 } qv_cache_result;
 
-/* Finishes a key with the rows put so far; it can be read once its part is sealed. Frees the entry,
+/* Finishes a key with the rows put so far; it is readable once its part is sealed. Frees the entry,
  * even on failure. */
 qv_status qv_cache_finish(qv_cache_entry **entry, const qv_cache_result *result, qv_error *err);
 /* Abandons a key, without a record, and frees the entry. */

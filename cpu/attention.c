@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* 
+/*
  * Attention over segments of any length. A thread takes a piece, which is a range of queries of one
  * (segment, head), and iterates over the segment's keys block by block. It lays out each block of k
  * and v once. For each block of its queries, one matmul computes the scores, their exponentials are
@@ -11,7 +11,7 @@
  * Blocks have a few fixed sizes, begin at their segment's first row and are padded with zeros, so a
  * segment's bits are a function of its rows alone. How queries are divided into pieces does not
  * change the bits, so it may depend on the number of threads.
- * */
+ */
 #include "cpu.h"
 
 #include <float.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* 
+/*
  * Bare products in f32 by OpenBLAS where oneDNN has no brgemm: outside x86-64 oneDNN's older GEMM
  * is a C++ loop (Arm without SVE, and Arm with 128-bit SVE before oneDNN 3.12).
  *
@@ -7,8 +7,8 @@
  * product among threads. Built with OpenMP it does neither inside a parallel region, where all our
  * calls are, and tools/deps.sh installs that one. A build with its own threads would wake them for
  * each block, so it is limited to the calling thread. That setting applies to the whole process, so
- * its other users of the library get one thread too. Debian's build without threads uses locks.
- * */
+ * other users of the library get one thread too. Debian's build without threads uses locks.
+ */
 #include "cpu.h"
 
 #ifdef QV_WITH_BLAS

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* 
+/*
  * A gemm in blocks of rows and panels of columns, for CPUs on which oneDNN's fast matmul (brgemm)
  * does not support this dtype. There oneDNN has an older GEMM. It is as fast (outside x86-64 it is
  * not, and OpenBLAS replaces it), but divides rows among threads by their number, uses different
@@ -10,7 +10,7 @@
  * The sizes: oneDNN's kernels have 6 rows, with separate kernels for 1 to 3 rows; blocks of up to
  * 48 rows run in one piece. A panel of 128 columns, whose weights are contiguous, is read as fast
  * as any other width, and is reused from the L2 cache by the blocks below it.
- * */
+ */
 #include <omp.h>
 #include <stdlib.h>
 

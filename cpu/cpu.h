@@ -277,8 +277,7 @@ void qv_panels_cpu(const struct panels_cpu *panels, const void *x, int64_t x_str
 void qv_panels_transposed_cpu(const struct panels_cpu *panels, const void *x, int64_t x_stride,
                               int64_t rows, int64_t dtype, void *y);
 
-/* cpu/attention.c: runs a kernel over any segments that are not longer than the operation
- * allows. */
+/* cpu/attention.c: runs a kernel over any segments no longer than the operation allows. */
 qv_status qv_attention_segments_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel,
                                     const struct attention_call_cpu *call, void *scratch,
                                     qv_error *err);

@@ -79,8 +79,7 @@ qv_gemm_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, st
     return QV_OK;
 }
 
-/* Lays out rows of a matrix, from row0 on, as columns of panels. The panels are divided among
- * threads. */
+/* Lays out rows of a matrix, from row0 on, as columns of panels. Threads share the panels. */
 static void
 lay_out_panels(const struct qv_device_cpu *dev, const struct panels_cpu *panels, int64_t row0,
                int64_t rows, qv_dtype dtype, const void *src, void *dst)
@@ -125,12 +124,12 @@ qv_gemm_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, i
     return qv_dnnl_check_cpu(s, "laying out a weight", err);
 }
 
-/* 
+/*
  * oneDNN divides few rows unevenly among threads: on 2 cores with AMX, 760 rows take as long as
  * 1024. So rows are divided here if each thread gets enough rows to amortise reading all weights,
  * but not so many that oneDNN divides them as well. This saves 5% of a tower of 760 patches on AMX;
  * on AVX2 it costs a fifth of a tower of 640.
- * */
+ */
 enum { LEAST_PART_ROWS = 256, MOST_PART_ROWS = 512, TILE_ROWS = 16 };
 
 static void

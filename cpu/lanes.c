@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* 
+/*
  * Row kernels in plain C that compilers vectorise well. They are compiled once per instruction set,
  * and selected when the library is loaded. Sums have a fixed order, so results on one machine are
  * always bit-identical.
- * */
+ */
 #include <math.h>
 
 #include "clones.h"

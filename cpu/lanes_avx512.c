@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* 
+/*
  * Kernels written by hand for AVX-512 with bf16 conversion: attention's exponentials, the only
  * expensive row kernel (0.14 ns per element on Zen 5; compiled from C, 0.47), and the transposition
  * of its keys, which compilers turn into scalar code.
- * */
+ */
 #include "cpu.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)

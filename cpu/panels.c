@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* 
+/*
  * Lays out activations the way oneDNN needs the weights [k,n] of a GEMM, so that its matmul does
  * not do so in every call. Keys are transposed, values keep their order, and both are padded with
  * zeros.
- * */
+ */
 #include "cpu.h"
 
 /* Recognises the layouts of 2-dimensional weights that are panels: blocks of k by n, in which

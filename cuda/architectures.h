@@ -6,8 +6,8 @@
 enum code_cuda {
     CODE_RUNS,     /* machine code built for it, or for a lower minor version of the same major */
     CODE_COMPILED, /* PTX of the newest architecture, which the driver compiles at first use */
-    CODE_UNSURE,   /* machine code for a lower minor version, which NVIDIA does not promise to run
-                    * on it */
+    CODE_UNSURE,   /* machine code for a lower minor version, without NVIDIA's promise that it
+                    * runs */
     CODE_NONE      /* none */
 };
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* 
+/*
  * attention over strided views of q, k and v: on our own kernels for short segments and for Hopper,
  * otherwise on cuDNN's fused kernels; f32, and heads that cuDNN does not support, run on a naive
  * kernel. A list on the device gives the beginning and the number of rows of each segment, so that
  * one plan and one recorded graph serve every pack. To cuDNN it is a ragged batch.
- * */
+ */
 #include "cudnn_graph.h"
 
 enum { Q = 1, K, V, Y, SCALE, N_ROWS, Q_FIRST, Y_FIRST };

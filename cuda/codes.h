@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* 
+/*
  * A quantised matrix [n,k] is stored on the device in tiles of 16 rows. A tile consists of its
  * slices of 128 columns in order. A slice consists of its codes, then its [8, 128/group, 2] pairs
  * of a scale and an offset: for rows 0 and 8, then for 1 and 9. The last tile and slice are padded
@@ -10,7 +10,7 @@
  * / 4 + 8, 8 neighbours from each quarter of 32 columns, so that a product stays in one group. A
  * word has 8 codes of 4 bits or 4 of 8 bits, the even ones in its lower half and the odd ones in
  * its upper, so that one mask extracts two.
- * */
+ */
 #pragma once
 
 #include "engine/grouped.h"
@@ -44,8 +44,7 @@ qv_codes_cuda(int64_t n, int64_t k, const struct qv_groups *groups)
     return p;
 }
 
-/* The place of a code in its slice: the first byte of its word, and the code's lowest bit in the
- * word. */
+/* The place of a code in its slice: its word's first byte, and its lowest bit in the word. */
 struct qv_code_at_cuda {
     int word, shift;
 };

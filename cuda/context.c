@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* 
+/*
  * Makes the device current while a verb runs. The caller's thread may be using another device, or
  * its own context made with the driver, so the previous context is restored afterwards. The runtime
  * cannot do that: cudaGetDevice does not report non-primary contexts or the absence of a context,
  * and cudaSetDevice would make a primary context, of hundreds of MB, on an unused device.
- * */
+ */
 #include <cuda.h>
 #include <pthread.h>
 

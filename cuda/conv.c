@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* 
+/*
  * conv on cuDNN, channels last: with its epilogue in one graph if cuDNN supports that, otherwise as
  * f32 sums that our own kernel finishes, otherwise entirely on our own kernel.
- * */
+ */
 #include "cudnn_graph.h"
 #include "dtype.h"
 
@@ -226,8 +226,7 @@ list_steps(const struct qv_op_conv *op, const struct conv_cuda *run, struct step
     return n;
 }
 
-/* The dilation of a single tap has no effect, but would prevent cuDNN from using its best
- * kernels. */
+/* The dilation of a single tap has no effect, but would rule out cuDNN's best kernels. */
 static int64_t
 dilation_of(int64_t kernel, int64_t dilation)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* 
+/*
  * The parts of the CUDA backend: GEMM on cuBLASLt, attention and convolutions on cuDNN, the rest in
  * our own kernels. They are layers that call only earlier layers: architectures; status;
  * context; copier; memory; cudnn_graph and our kernels (launch.h); frames; gemm_graph; gemm,
  * attention, conv, codes, own; work; device.
- * */
+ */
 #pragma once
 
 #include <cublasLt.h>

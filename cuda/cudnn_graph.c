@@ -20,8 +20,7 @@ qv_target_of_cuda(struct qv_device_cuda *dev)
 
 /* ---- the graph --------------------------------------------------------------------------------*/
 
-/* Writes cuDNN's own message, which is more specific than a status; reading the message clears
- * it. */
+/* Writes cuDNN's own message, which is more specific than a status. Reading clears it. */
 static void
 describe_failure(cudnnStatus_t status, const char *call, char *text, size_t size)
 {
@@ -332,8 +331,7 @@ put_first(struct configurations *found, int64_t preferred)
     found->all[0] = first;
 }
 
-/* Queries a heuristic. A failing heuristic has nothing for this graph; the message has the
- * reason. */
+/* Queries a heuristic. One that fails has nothing for this graph; the message has the reason. */
 static void
 find_configurations(struct search *search, cudnnBackendHeurMode_t mode, struct configurations *out)
 {

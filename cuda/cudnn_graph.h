@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* 
+/*
  * cuDNN's graph API from C. A sketch collects descriptors and remembers the first call that failed,
  * so that building a graph does not need a check on every line; qv_graph_open_cuda() makes a plan
  * from it.
- * */
+ */
 #pragma once
 
 #include "cuda.h"

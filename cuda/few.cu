@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* 
+/*
  * gemm_few: multiplies few rows of bf16 by a quantised matrix in the layout of cuda/codes.h, whose
  * codes are read once per 16 rows.
  *
@@ -17,7 +17,7 @@
  * Only loads in flight keep the memory busy, so a warp starts copying each tile's next slice to
  * shared memory as soon as it has read the current slice, and starts before the previous kernel has
  * ended. The bits of y do not depend on the number of rows.
- * */
+ */
 #include "mma.cuh"
 #include "codes.cuh"
 

@@ -149,13 +149,13 @@ create_layouts(const struct qv_op_gemm *op, bool f32_sums, int64_t rows, struct 
 
 /* ---- choosing -------------------------------------------------------------------------------- */
 
-/* 
+/*
  * Excludes algorithms that split sums over k among blocks. The number of parts depends on how many
  * rows fill the device, so a segment's bits would depend on the capacity of its plan. Unsplit sums
  * do not depend on it on an H200, in the algorithms chosen for ALIKE_ROWS rows and more (observed,
  * not promised by the library). Fewer rows, such as the merger's of a small image, therefore use
  * the algorithm chosen for ALIKE_ROWS.
- * */
+ */
 static cublasStatus_t
 create_preference(cublasLtMatmulPreference_t *out)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* 
+/*
  * Attention for Hopper (compute capability 9.0): bf16, heads of 64, 72 and 80, segments of any
  * length. A block has a warpgroup that copies (with one active warp) and two or three that compute.
  * It processes one tile after another: up to 64 queries per computing warpgroup, of one head of one
@@ -9,7 +9,7 @@
  * arXiv:2407.08608). Heads of 72 are multiplied as 80 for scores, with zeros, and as 72 for values.
  * A row's sums depend only on its segment: not on the segment's position, its neighbours, the
  * number of queries in a tile, or whether all segments have equal length.
- * */
+ */
 #include "device.cuh"
 
 #include <cuda.h>

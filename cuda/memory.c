@@ -212,8 +212,7 @@ struct cursor {
     bool *pageable;
 };
 
-/* Iterates over the next block's contents: the device fills it (out false), or the host empties
- * it. */
+/* Iterates over the next block's parts: the device fills it (out false), or the host empties it. */
 static qv_status
 pass_block(struct qv_device_cuda *dev, struct cursor *c, char *block, bool out, qv_error *err)
 {

@@ -113,11 +113,11 @@ load_factor(float *to, const T *from, int64_t row0, int64_t rows, int64_t stride
         to[tile_dimension(k) * PITCH + tile_row(k)] = v[k];
 }
 
-/* 
+/*
  * A block takes 64 queries of one head, and iterates over the tiles of keys. As the largest score
  * grows, the sum of exponentials and the weighted values are rescaled (Milakov and Gimelshein,
  * arXiv:1805.02867). Each thread holds 4 queries by COLS values, every 16th of a head.
- * */
+ */
 template <typename T, int COLS>
 static __global__ BLOCK void
 attention_kernel(const struct attention_shape s, const T *all_q, const T *all_k, const T *all_v,

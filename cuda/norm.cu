@@ -45,11 +45,11 @@ norm_weights(const struct norm_shape &s, int i, float (&by)[N], float (&plus)[N]
             plus[j] = 0;
 }
 
-/* 
+/*
  * Normalises a row in the registers of a warp, or with WIDE of a block, with VECTORS vectors per
  * thread. With few rows latency matters, so weights are loaded EARLY, together with x. With many
  * rows bandwidth is the limit, and the registers are better spent on more rows at once.
- * */
+ */
 template <typename T, int VECTORS, bool WIDE, bool EARLY>
 static __global__ void
 norm_kernel(const struct norm_shape s, const T *x, T *y)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* 
+/*
  * Attention over segments of up to 64 rows, such as windows. A block works on one head of one
  * segment at a time, whose q, k and v all lie in shared memory and are read once. A warp has 16
  * queries and all of their scores in registers, so nothing is rescaled; exponentials become a
  * factor of the second product in place (as in FlashAttention-2, Dao, arXiv:2307.08691). Sums
  * depend only on the segment's own rows.
- * */
+ */
 #include "mma.cuh"
 
 #include <math.h>

@@ -5,8 +5,7 @@
 
 #include "decoder.h"
 
-/* Chooses the pixel format as FFmpeg does. hear_log recognises our codec contexts by this
- * function. */
+/* Chooses the pixel format as FFmpeg does. hear_log identifies our codec contexts by it. */
 static enum AVPixelFormat
 choose_format(AVCodecContext *av, const enum AVPixelFormat *formats)
 {
@@ -30,8 +29,7 @@ keep_words(qvm_codec *codec, const char *format, va_list args)
 }
 
 /* Counts errors and prints nothing. Most decoders conceal damage and report it only in the log,
- * H.264 sometimes by a single message. The check of frame sizes also logs under a decoder's
- * name. */
+ * H.264 sometimes by a single message. Checks of frame sizes log as a decoder too. */
 static void
 hear_log(void *who, int level, const char *format, va_list args)
 {

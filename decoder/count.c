@@ -109,8 +109,7 @@ qvm_count_decoded(int fd, int threads, const qvm_watch *watch, struct qvm_count 
 {
     *count = (struct qvm_count){ 0 };
     qv_status status = count_decoded(fd, threads, watch, count, err);
-    if (!status && count->errors && threads != 1) /* with threads, different frames may be lost each
-                                                   * time */
+    if (!status && count->errors && threads != 1) /* threads may lose different frames */
         status = count_decoded(fd, 1, watch, count, err);
     return status;
 }

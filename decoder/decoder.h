@@ -61,8 +61,7 @@ typedef struct qvm_time {
     bool start, spare; /* as in qvm_packet; after qvm_times_sort, `spare` only in the top layer */
     bool sampled;      /* the frame is requested */
     bool needed;       /* the packet must be decoded for the requested frames */
-    bool fresh; /* a keyframe before which the decoder is flushed, because references were left
-                 * out */
+    bool fresh; /* a keyframe; the decoder is flushed before it, as references were left out */
 } qvm_time;
 
 /* A keyframe whose qvm_time is `fresh`. */
@@ -90,8 +89,7 @@ typedef struct qvm_times {
     /* references shown before a keyframe occupy places in the reference lists of what follows it */
     bool lists_leading;
     bool can_rewind; /* the container's index may lead to the first packet */
-    bool can_seek;   /* the container's index leads to every keyframe, and decoding may begin
-                      * there */
+    bool can_seek;   /* the container's index leads to every keyframe, where decoding may begin */
     int top_layer;   /* the highest layer of any packet */
     /* the time span of the packets that the container does not hide, in the stream's time base;
      * begin > end: none of them has a time */
@@ -178,8 +176,7 @@ typedef struct qvm_source {
     } first; /* the stream's first packet, if one was read */
     bool has_first;
     bool is_ahead;          /* `packet` was read ahead, and is next */
-    bool only_first;        /* until the source is rewound, the decoder gets only the first
-                             * packet */
+    bool only_first;        /* until rewound, the decoder gets only the first packet */
     bool draining;          /* the decoder has been given the last packet */
     bool emptying;          /* the packet waits until the decoder has returned all earlier frames */
     const qvm_times *times; /* which packets to decode; NULL: all */
@@ -202,8 +199,7 @@ bool qvm_tiff_is_packed(const qvm_source *source);
 /* Finds a TIFF's codes of black and white for Y, Cb and Cr, in this order (unread.c). */
 void qvm_find_levels(const qvm_source *source, float levels[6]);
 
-/* Reads n bytes of the clip at `at`, fewer only at its end. Returns the number, or -1 with
- * errno. */
+/* Reads n bytes of the clip at `at`, fewer only at its end. Returns how many, or -1 with errno. */
 int64_t qvm_source_read(const qvm_source *source, int64_t at, void *to, size_t n);
 
 /* Sets source->kind by the file's first bytes. Returns false, with errno, if reading fails. */
@@ -227,8 +223,7 @@ qv_status qvm_source_open(qvm_source *source, int fd, const qvm_watch *watch, qv
 /* Opens the stream's decoder. `threads` is as in qvm_codec_open. */
 qv_status qvm_source_open_decoder(qvm_source *source, int threads, qv_error *err);
 /* Rewinds to the first packet by looking up `pts` in the container's index. *done is false if the
- * index leads elsewhere, because it is wrong or lacks the packet: the source must then be
- * reopened. */
+ * index leads elsewhere, as it is wrong or lacks the packet: the source must be reopened. */
 qv_status qvm_source_rewind(qvm_source *source, int64_t pts, bool *done, qv_error *err);
 void qvm_source_close(qvm_source *source);
 bool qvm_source_is_image(const qvm_source *source);
@@ -236,8 +231,7 @@ bool qvm_source_is_image(const qvm_source *source);
 const char *qvm_source_format(const qvm_source *source);
 enum AVCodecID qvm_source_codec(const qvm_source *source);
 
-/* Decodes the next frame; *got is false at the end, or if stopped. Damage is counted and
- * skipped. */
+/* Decodes the next frame; *got is false at the end, or if stopped. Damage is counted. */
 qv_status qvm_source_next(qvm_source *source, AVFrame *frame, bool *got, qv_error *err);
 
 /* Restricts decoding to the packets that `times` marks as needed; `times` must outlive the
@@ -308,8 +302,7 @@ typedef struct qvm_image {
 typedef enum qvm_colour {
     QVM_CLIP,
     QVM_IMAGE,
-    QVM_JPEG, /* FFmpeg's frames are converted to libjpeg-turbo's RGB; frames of jpeg.c already
-               * are */
+    QVM_JPEG, /* FFmpeg's frames become libjpeg-turbo's RGB, which jpeg.c's already are */
     QVM_WEBP,
     QVM_AVIF,
     QVM_TIFF,
@@ -328,8 +321,7 @@ typedef struct qvm_converter {
     size_t turned_bytes;
 } qvm_converter;
 
-/* Returns the rotation in a stream's display matrix, as torchcodec reads it; none without a
- * stream. */
+/* Returns the rotation of a stream's display matrix as in torchcodec; none without a stream. */
 qvm_turn qvm_find_turn(const AVStream *stream);
 /* Returns the rotation for EXIF's orientation 1 to 8; none for other numbers. */
 qvm_turn qvm_exif_turn(int orientation);
@@ -430,8 +422,7 @@ typedef struct qvm_index {
 
 /* Returns the size in bytes of an index with that many entries. */
 size_t qvm_index_bytes(int64_t n_entries);
-/* Returns whether the bytes are an index that can be read safely. Its contents may still be
- * wrong. */
+/* Returns whether the bytes are an index that is safe to read. Its contents may be wrong. */
 bool qvm_index_is_whole(const qvm_index *index, int64_t bytes);
 /* Makes the index of an open reader's file; the caller free()s it. NULL if out of memory. */
 qvm_index *qvm_index_make(const qvm_reader *reader);
@@ -462,8 +453,7 @@ typedef struct qvm_serving {
     qvm_index *index; /* the index that came with `open`; NULL: none */
 } qvm_serving;
 
-/* Serves a clip until its last frame is in its slot or the clip is closed, then ends the
- * process. */
+/* Serves a clip until its last frame is in its slot or the clip is closed, then exits. */
 void qvm_serve(qvm_serving *s, const qvm_session *session);
 
 /* ---- make_clip.c ----------------------------------------------------------------------------- */

@@ -145,8 +145,8 @@ strike(pid_t pid)
     return at != NULL;
 }
 
-/* Sends an order to the spare, which then is no longer spare. Returns its number; if it cannot be
- * reached, kills it and returns -1. */
+/* Sends an order to the spare and stops counting it as spare. Returns its number; kills it and
+ * returns -1 if it is unreachable. */
 static pid_t
 give_order(struct spare *s, const qvm_order *order, const int *fds, int n)
 {

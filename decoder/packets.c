@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* 
+/*
  * Reads a packet's headers without decoding its pictures: whether other pictures may refer to them,
  * whether decoding may begin with them, and how many of them are shown.
  *
@@ -12,7 +12,7 @@
  * - Codecs with key frames alone, whose decoders keep nothing between packets: every picture.
  * - VP8, VP9, AV1: none, since any picture may leave probabilities, motion vectors and segment maps
  *   to the next one.
- * */
+ */
 #include "ffmpeg_compat.h"
 #include "nal.h"
 

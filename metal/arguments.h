@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* 
+/*
  * What the host passes to a kernel: function constants, for which a pipeline is compiled, and one
  * struct of arguments at buffer(0). buffer(1 + i) is operand i of the operation, in the order of
  * ops.inc. Both the host's C and the kernels include this file. Counts are 32-bit and strides
  * 64-bit; both are in elements.
- * */
+ */
 #ifndef QV_METAL_ARGUMENTS_H
 #define QV_METAL_ARGUMENTS_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* 
+/*
  * attention with online softmax (Milakov and Gimelshein, arXiv:1805.02867; Dao et al.,
  * arXiv:2205.14135): a threadgroup takes a block of queries of one head and iterates over its
  * segment's keys block by block. Scores never leave the registers.
@@ -9,7 +9,7 @@
  * fragment (tile_row and tile_col of gemm.metal), and the four lanes of a row differ in bits 0 and
  * 3 of their number. The softmax works on that layout, and P has the layout that the second product
  * needs, rounded to real.
- * */
+ */
 
 enum { ATTENTION_THREADS = 128, ATTENTION_PLAIN_DIMS = 128 };
 

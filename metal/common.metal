@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* 
+/*
  * Shared by all kernels. The build joins arguments.h, this file and the other .metal files into one
  * source. REAL is bfloat or float, the dtype of activations and weights; sums are float. Metal
  * gives each buffer and each place in the grid a parameter of its own, so kernels, and the
  * functions that do their work, have more than seven parameters.
- * */
+ */
 #include <metal_stdlib>
 using namespace metal;
 

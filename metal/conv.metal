@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* 
+/*
  * conv as a GEMM without a matrix of windows: rows are outputs, columns their channels, and k goes
  * over (depth, height, width, channel), the order of w[o, taps, c] in memory, all into one
  * accumulator. The tile and its constants are gemm.metal's. Only x is fetched differently: each
  * thread steps along k by the digits of its position. Grouped convolutions run on conv_naive.
- * */
+ */
 
 /* A position along k, or the length of a step. */
 struct conv_tap {

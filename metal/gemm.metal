@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* 
+/*
  * gemm: y[m,n] = x[m,k] w[n,k]^T. A threadgroup of four simdgroups computes one tile of y. x and w
  * come through threadgroup memory unchanged, in steps of 64 bytes along k, and become float on
  * their way into fragments of 8 x 8. conv.metal uses the same tile. There are two more kernels: one
@@ -8,8 +8,8 @@
  *
  * Sums may be added in any order, and columns may be in any order in fragments. Both orders are
  * chosen so that a lane always reads and writes adjacent values: along k, fragments f = 0 and 1
- * take turns, and so do g = 0 and 1 along n. A lane at (row, col) holds (row, col) and (row, col +
- * 1) of a fragment:
+ * take turns, and so do g = 0 and 1 along n. A lane at (row, col) holds (row, col) and
+ * (row, col + 1) of a fragment:
  *     of x: row, at k = 2 col + f and 2 col + 2 + f
  *     of w: k = 2 row + f, at columns 2 col + 2 g and 2 col + 2 g + 1
  *     of y: row, at columns 2 col + 2 g and 2 col + 2 g + 1
@@ -20,7 +20,7 @@
  * - B is 1 if rows of y do.
  * - C: log2 of the tiles below one another in a band; a band is walked column by column.
  * - D is not 0 if the epilogue only stores f32 sums: 1 writes them, 2 adds them to y.
- * */
+ */
 
 enum : uint {
     TILE_THREADS = 128,

@@ -47,12 +47,12 @@ _Static_assert(sizeof((struct launch_metal *)0)->args <= 4096, "setBytes takes n
 qv_status qv_launch_metal(const struct qv_op *op, int choice, bool naive, struct launch_metal *out,
                           qv_error *err);
 
-/* 
+/*
  * metal/batch.c: macOS kills a command buffer that runs for seconds. So a list is cut into several
  * buffers, and a step that alone would run too long is cut into pieces, each a separate dispatch.
  * Pieces are whole heads of attention, or blocks of queries of one head; cutting does not change
  * their bits.
- * */
+ */
 
 /* Estimates the time of an operation on a slow GPU. simple: by a simple kernel. */
 double qv_launch_seconds_metal(const struct qv_op *op, double flops, bool simple);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* 
+/*
  * Memory shared by CPU and GPU. The CPU does the copying, and weights are laid out where the GPU
  * reads them.
- * */
+ */
 #include "metal.h"
 
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* 
+/*
  * norm and rope, and code shared by all memory-bound kernels. D: threads of a threadgroup. Values
  * are float or, if ALIGNED, float4; the functions are templates over the two.
- * */
+ */
 
 /* ---- values, one or four at a time ----------------------------------------------------------- */
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* 
+/*
  * A file that appears under its name whole or not at all. It is written under a temporary name next
  * to the final one, synced, renamed, and the folder synced. The old file stays until the rename. A
  * device or a pipe is written to directly.
- * */
+ */
 #pragma once
 
 #include "qwenvit.h"

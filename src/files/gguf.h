@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* 
+/*
  * The GGUF file format, versions 2 and 3, little-endian: "GGUF", the version, the counts of tensors
  * and of keys; the keys with typed values; the tensors' names, shapes, types and offsets; then the
  * data, where each tensor begins at a multiple of general.alignment. Nothing in a file is trusted:
  * counts and lengths are compared with the file's size before anything is allocated, and everything
  * is checked on opening. Files are read with pread and never mapped.
- * */
+ */
 #pragma once
 
 #include <jansson.h>

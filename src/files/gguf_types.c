@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* 
+/*
  * Unpacks blocks of ggml's quantised types. Every product here is exact in f32, because a scale has
  * 11 bits, a value's code at most 8, and a scale's own scale at most 8. Only sums round, so neither
  * a different order of operations nor a fused multiply-add changes the bits from ggml's.
- * */
+ */
 #include "gguf_types.h"
 
 #include "clones.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* 
+/*
  * Reads untrusted files and JSON: only regular files, only whole files, and numbers only within
  * their ranges. Every error text names the file, the field, its value and the expected value.
- * */
+ */
 #pragma once
 
 #include <jansson.h>

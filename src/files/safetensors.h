@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* 
+/*
  * The safetensors file format: the header's length n in 8 little-endian bytes; the header, n bytes
  * of JSON {"name": {"dtype", "shape", "data_offsets": [begin, end]}, "__metadata__": {..}}; then
  * the data. Opening validates as strictly as the reference reader and also rejects duplicate names.
  * Files are read with pread and never mapped, because a mapped file that shrinks kills the process.
- * */
+ */
 #pragma once
 
 #include "qwenvit.h"

@@ -60,11 +60,11 @@ void qv_config_warn(struct qv_config *c, const char *text);
 
 enum { QV_IDENTITY_SIZE = 40 };
 
-/* 
+/*
  * Makes the identity of a tower: a hash of the weights' digest ("": unknown) and of everything in
  * config.json and the preprocessor files that affects tokens. Towers with equal identities give the
  * same tokens, except for the dtype and device that compute them. *numbers is set to the
  * config.json values in the hash, as a JSON object that the caller free()s. Returns QV_ENOMEM.
- * */
+ */
 qv_status qv_identity_make(const struct qv_config *c, const char *digest,
                            char identity[QV_IDENTITY_SIZE], char **numbers, qv_error *err);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* 
+/*
  * A family of towers as data: how its checkpoints name tensors, its config's defaults, and how its
  * blocks are built. families.c lists them all; tower.c derives tensors from them, and steps.c
  * operations.
- * */
+ */
 #pragma once
 
 #include "qwenvit_conv3d.h" /* for enum qv_act */

@@ -6,7 +6,7 @@
 #include "config.h"
 #include "files/json.h"
 
-/* 
+/*
  * Reads dir/config.json and the preprocessor files.
  * - For images: "image_processor" in dir/processor_config.json (transformers 5 writes both there),
  *   else dir/preprocessor_config.json.
@@ -17,7 +17,7 @@
  * a GGUF file, or a folder that has one and no safetensors, the file's keys replace all of these.
  * Returns QV_EIO; QV_EFORMAT naming file, field and value;
  * QV_EUNSUPPORTED for an unsupported family or preprocessing step.
- * */
+ */
 qv_status qv_config_read(const char *dir, struct qv_config *out, qv_error *err);
 
 /* Shared by qv_config_read and qv_mmproj_read; each function reads or sets a part of c, whose

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* 
+/*
  * A vision tower as a list of operations, as transformers' models define it. The functions are in
  * the order in which a chunk flows through them:
  *
@@ -16,7 +16,7 @@
  * merger, tokens = fc2(silu(gate) * up) of gelu(norm(proj(conv2d(norm(x))))). If attention stays
  * within windows, rows are in window order from the first operation on, which makes a window a
  * segment and leaves a frame pair one; the last operation puts the tokens back in order.
- * */
+ */
 #include "steps.h"
 
 #include <math.h>

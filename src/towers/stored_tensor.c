@@ -77,7 +77,7 @@ check_quantised(const struct qv_tensor_spec *spec, struct qv_stored_tensor *stor
     if (!stored->bits)
         return qv_fail(err, QV_EFORMAT,
                        "%s: tensor %s is quantised as [%s] with scales [%s]; config.json requires "
-                       "[%lld,%lld], of which 4 or 8 bits in groups can be loaded",
+                       "[%lld,%lld]; only 4 or 8 bits in groups can be loaded",
                        qv_safetensors_path(stored->weight.file), w->name, found, scales,
                        (long long)rows, (long long)spec->k);
     stored->group = spec->k / s->shape[1];

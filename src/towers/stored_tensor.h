@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* 
+/*
  * A stored tensor is a tensor as found in real checkpoints: under various names and prefixes, with
  * the patch embedding in various layouts, with matrices quantised in groups as by MLX, and in GGUF
  * files under different names, split into pieces and quantised in blocks. Most tensors of a tower
  * are one stored tensor; some consist of several.
- * */
+ */
 #pragma once
 
 #include "files/gguf.h"
@@ -14,7 +14,7 @@
 
 /* A name in the tower, and its tensor's name in the checkpoint. */
 struct qv_stored_name {
-    const char *name, *in_file;        /* in_file: NULL if there is no such tensor */
+    const char *name, *in_file;        /* in_file: NULL if the tensor is missing */
     const struct qv_tensor_spec *spec; /* name is spec->names[i] */
     int i;
 };

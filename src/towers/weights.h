@@ -32,11 +32,11 @@ struct qv_weights_loading {
     bool describe;  /* find and check tensors without loading them */
 };
 
-/* 
+/*
  * Finds every tensor of the tower in the checkpoint folder or GGUF file `dir` and checks its shape
  * and dtype. Unless `describe`, it also reads each in slices, converts it to dtype and lays it out
  * for the device. A non-finite value, in the file or after conversion, is QV_EFORMAT.
- * */
+ */
 qv_status qv_weights_load(struct qv_device *dev, const struct qv_config *config,
                           const struct qv_tower *tower, const char *dir,
                           const struct qv_weights_loading *how, struct qv_weights *out,
@@ -45,11 +45,11 @@ void qv_weights_free(struct qv_device *dev, struct qv_weights *weights);
 
 /* ---- prefetch.c ------------------------------------------------------------------------------ */
 
-/* 
+/*
  * Prefetching: several threads prepare items ahead, and one thread takes them in order. The user
  * keeps a ring of `slots` places, because items i and i + slots are never in use at once. With one
  * thread, the caller's, each item is prepared on demand.
- * */
+ */
 struct qv_prefetch_work {
     size_t n; /* number of items */
     int slots;
