@@ -536,7 +536,7 @@ TEST(test_locks)
     assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), 0);
     const qv_cache_writer_options wo = { .layout = tiny };
     expect_error(QV_ESTATE, "is being pruned", qv_cache_writer_open(dir, &wo, &w, ERR));
-    expect_error(QV_ESTATE, "prunes it", qv_cache_prune(dir, &o, &n, ERR));
+    expect_error(QV_ESTATE, "or pruning it", qv_cache_prune(dir, &o, &n, ERR));
     o.no_lock = true;
     o.dry_run = true;
     assert_int_equal(prune(dir, &o).records, SUPERSEDED);

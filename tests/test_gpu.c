@@ -538,7 +538,7 @@ TEST(test_auto)
         { "crash 200", true, CLIPS, 0, 1, CLIPS - 1, "the GPU process exited", 0 },
         { "no driver", false, CLIPS, 0, 0, 0, "NVIDIA's driver (libcuda.so.1) was not found", 0 },
         { "no lock", false, CLIPS, 0, 0, 0,
-          "the GPU process cannot be locked in (Landlock: Ope", 0 },
+          "the GPU process cannot be locked in (Landlock: Operation not su", 0 },
     };
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct results cpu, both;

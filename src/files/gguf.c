@@ -61,7 +61,7 @@ has(struct cursor *c, uint64_t n, const char *what)
 {
     if (!c->status && n > left(c))
         FAIL(c, QV_EFORMAT,
-             "ends inside %s: it needs %llu bytes from byte %llu on, but has %llu (half a "
+             "ends inside %s: %llu bytes needed from byte %llu on, %llu left (incomplete "
              "download?)",
              what, (unsigned long long)n, (unsigned long long)c->at, (unsigned long long)left(c));
     return !c->status;
