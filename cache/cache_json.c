@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* qwenvit-cache.json: makes and reads it, and says in what a run differs from it. */
+/* qwenvit-cache.json: writes it, reads it, and reports how a run differs from it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,7 +22,7 @@ qv_cache_describe(const qv_cache_layout *l, const char *made_by, json_t **out, q
                        l->n_deepstack);
     json_t *more = NULL;
     const qv_status s =
-        qv_json_parse("what the cache is made by", made_by ? made_by : "{}",
+        qv_json_parse("the cache's made_by", made_by ? made_by : "{}",
                       strlen(made_by ? made_by : "{}"), QV_JSON_MAX_BRACKETS, &more, err);
     if (s)
         return s;
@@ -40,7 +40,7 @@ qv_cache_describe(const qv_cache_layout *l, const char *made_by, json_t **out, q
     return QV_OK;
 }
 
-/* Checks a text field that must have one given value. */
+/* Checks that a text field has the given value. */
 static qv_status
 check_text(const struct qv_json_object *top, const char *key, const char *wanted, const char *why,
            qv_error *err)
@@ -50,7 +50,7 @@ check_text(const struct qv_json_object *top, const char *key, const char *wanted
     return text && !strcmp(text, wanted) ? QV_OK : qv_json_wrong(top, key, found, why, err);
 }
 
-#define OLD_LAYOUT "versions up to 0.4.0 wrote such caches; fill the cache again"
+#define OLD_LAYOUT "versions up to 0.4.0 wrote this format; fill the cache again"
 
 static qv_status
 read_layout(const struct qv_json_object *top, qv_cache_layout *l, qv_error *err)
@@ -60,7 +60,7 @@ read_layout(const struct qv_json_object *top, qv_cache_layout *l, qv_error *err)
     int64_t n_deepstack = 0;
     qv_status s = qv_json_child(top, "tokens", "tokens.", &tokens, err);
     if (!s && !tokens.json)
-        s = qv_json_wrong(top, "tokens", NULL, "it must say what tensors there are", err);
+        s = qv_json_wrong(top, "tokens", NULL, "it must describe the cache's tensors", err);
     if (!s && json_is_true(qv_json_get(&tokens, "packed")))
         s = qv_json_wrong(&tokens, "packed", qv_json_get(&tokens, "packed"), OLD_LAYOUT, err);
     *l = (qv_cache_layout){ .width = 0 };
@@ -80,7 +80,7 @@ read_layout(const struct qv_json_object *top, qv_cache_layout *l, qv_error *err)
                              err);
     return l->width
                ? QV_OK
-               : qv_json_wrong(&tokens, "width", NULL, "it must be the columns of tokens", err);
+               : qv_json_wrong(&tokens, "width", NULL, "it must be the width of the tokens", err);
 }
 
 qv_status
@@ -112,7 +112,7 @@ qv_cache_description(const char *dir, bool *there, json_t **root, qv_cache_layou
 
 enum { MAX_NAME = 120 };
 
-/* Finds the first place where two values differ, "a.b.c"; false: they are equal. */
+/* Finds the first place where two values differ, such as "a.b.c"; false if they are equal. */
 static bool
 find_difference(const json_t *a, const json_t *b, char name[MAX_NAME], const json_t **x,
                 const json_t **y)
@@ -162,20 +162,20 @@ name_models(const json_t *there, const json_t *run, char *text, size_t size)
                  words[0][0], words[0][1], words[1][0], words[1][1]);
 }
 
-/* Returns what to do about a difference, for people. */
+/* Returns advice for the user on a difference. */
 static const char *
 advice(const char *name)
 {
     return !strcmp(name, "frames")   ? "another version sampled other frames of some clips, or "
                                        "converted some to other bytes; continue with that version, "
                                        "or use another folder"
-           : strcmp(name, "packing") ? "run with the cache's, or into another folder"
+           : strcmp(name, "packing") ? "use the cache's value or another folder"
                                      : "another version packed frame pairs by another rule, so "
                                        "this version's tokens could have other bits; continue "
                                        "with that version, or use another folder";
 }
 
-/* Lists what a run records and an older cache does not. */
+/* Lists the fields that a run records and an older cache does not. */
 static bool
 list_missing(const json_t *there, const json_t *run, char *text, size_t size)
 {
@@ -201,11 +201,11 @@ qv_cache_same(const char *dir, const json_t *there, const json_t *run, qv_error 
     if (!s && list_missing(a, b, models, sizeof models))
         s = qv_fail(err, QV_EFORMAT,
                     "%s: this cache does not record %s, on which tokens depend: another version "
-                    "made it; continue with that version, or use another folder",
+                    "made it; continue with that version or use another folder",
                     qv_path_tail(dir), models);
     if (!s && find_difference(a, b, name, &x, &y)) {
         name_models(there, run, models, sizeof models);
-        s = qv_fail(err, QV_EFORMAT, "%s: this cache has %s %s, and the run %s%s; %s",
+        s = qv_fail(err, QV_EFORMAT, "%s: this cache has %s %s, but the run has %s%s; %s",
                     qv_path_tail(dir), qv_json_quote(name, quoted),
                     x ? qv_json_show(x, has) : "none", y ? qv_json_show(y, would) : "none", models,
                     advice(name));

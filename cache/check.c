@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Checks tensors against their records, and whether damage has cost anything. */
+/* Checks tensors against their records, and whether any data was lost to damage. */
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -14,7 +14,7 @@
 
 enum { PIECE = 1 << 20 };
 
-/* Hashes bytes of a file, which is read, not mapped: a bad disk gives an error, not a signal. */
+/* Hashes bytes of a file. It is read, not mapped: a bad disk causes an error, not a signal. */
 static qv_status
 hash_bytes(int fd, const char *path, uint64_t at, uint64_t bytes, char *piece,
            XXH64_canonical_t *out, qv_error *err)
@@ -68,14 +68,14 @@ compare_key(const qv_cache *c, const struct qv_index_key *k, const char *path, i
     const qv_status s = hash_key(c, k, fd, path, &found, err);
     return s || found == k->row.xxh3
                ? s
-               : qv_fail(
-                     err, QV_EFORMAT,
-                     "%s: key %s: the checksum of its tensors is %016llx, its record has %016llx",
-                     qv_path_tail(path), qv_json_quote(qv_index_name(&c->index, k), quoted),
-                     (unsigned long long)found, (unsigned long long)k->row.xxh3);
+               : qv_fail(err, QV_EFORMAT,
+                         "%s: key %s: the checksum of its tensors is %016llx, but its record has "
+                         "%016llx",
+                         qv_path_tail(path), qv_json_quote(qv_index_name(&c->index, k), quoted),
+                         (unsigned long long)found, (unsigned long long)k->row.xxh3);
 }
 
-/* Checks the header and records of a part, unless it did so last. */
+/* Checks the header and records of a part, unless it was the last part checked. */
 static qv_status
 check_part(const qv_cache *cache, size_t part, const char *path, qv_error *err)
 {
@@ -118,7 +118,7 @@ qv_cache_verify(const qv_cache *cache, int64_t i, qv_error *err)
 
 /* ---- damage ---------------------------------------------------------------------------------- */
 
-/* Returns whether another part has a record that would count instead of a damaged part's row. */
+/* Returns whether another part has a record that supersedes a damaged part's row. */
 static bool
 is_superseded(const qv_cache *c, const struct qv_part_index *p, const struct qv_index_row *row)
 {
@@ -129,7 +129,7 @@ is_superseded(const qv_cache *c, const struct qv_part_index *p, const struct qv_
            qv_index_same_source(&k->row, row);
 }
 
-/* Returns whether nothing is lost with a damaged part. */
+/* Returns whether losing a damaged part loses no data. */
 static bool
 part_is_superseded(const qv_cache *c, int64_t i)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Says whether the record that a cache has of a key was made from a given source. */
+/* Decides whether a cache's record of a key was made from a given source. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 #include "path.h"
 #include "reader.h"
 
-/* Returns whether a record has the same piece and options, which are UTF-8 texts. */
+/* Returns whether a record's piece and options equal these, which are UTF-8 texts. */
 static bool
 asks_the_same(const qv_cache *c, const struct qv_index_key *k, const qv_cache_source *source,
               const char *options)

@@ -34,7 +34,7 @@ name_host(char host[64])
     host[48] = 0;
 }
 
-/* Draws a number, not for secrets: two runs that draw the same one only try another name. */
+/* Draws a random number. Two runs that draw the same number merely try another name. */
 static uint32_t
 draw(void)
 {
@@ -49,8 +49,8 @@ draw(void)
     return drawn;
 }
 
-/* Returns a number that tells this process's temporary files from those of a dead process with the
- * same process number. */
+/* Returns a number that distinguishes this process's temporary files from the files of a dead
+ * process with the same process number. */
 static uint32_t
 draw_of_process(void)
 {
@@ -65,13 +65,13 @@ qv_cache_folder_open(const char *path, struct qv_cache_folder *out, qv_error *er
 {
     struct qv_cache_folder f = { .fd = -1 };
     if (mkdir(path, 0777) && errno != EEXIST)
-        return qv_fail_errno(path, "the folder cannot be created", errno, err);
+        return qv_fail_errno(path, "cannot create the folder", errno, err);
     f.path = strdup(path);
     if (!f.path)
         return qv_no_memory(path, err);
     f.fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (f.fd < 0) {
-        const qv_status s = qv_fail_errno(path, "the folder cannot be opened", errno, err);
+        const qv_status s = qv_fail_errno(path, "cannot open the folder", errno, err);
         free(f.path);
         return s;
     }
@@ -81,7 +81,7 @@ qv_cache_folder_open(const char *path, struct qv_cache_folder *out, qv_error *er
     return QV_OK;
 }
 
-/* A process that may not read the folder above cannot sync it, and goes on without that. */
+/* A process that may not read the parent folder cannot sync it, and continues without. */
 qv_status
 qv_cache_folder_sync(const struct qv_cache_folder *f, qv_error *err)
 {
@@ -91,7 +91,7 @@ qv_cache_folder_sync(const struct qv_cache_folder *f, qv_error *err)
         close(above);
     else if (e == EACCES)
         e = 0;
-    return e ? qv_fail_errno(f->path, "the folder that it is in cannot be synced", e, err) : QV_OK;
+    return e ? qv_fail_errno(f->path, "cannot sync its parent folder", e, err) : QV_OK;
 }
 
 void
@@ -106,7 +106,7 @@ qv_cache_folder_close(struct qv_cache_folder *f)
 
 enum owner { OTHERS, OURS, NOBODY };
 
-/* Finds a file's owner by its name's host and process: a dead process's file is nobody's. */
+/* Finds a file's owner by the host and process in its name; a dead process's file has no owner. */
 static enum owner
 find_owner(const struct qv_cache_folder *f, const char *name)
 {
@@ -126,8 +126,8 @@ find_owner(const struct qv_cache_folder *f, const char *name)
     return kill((pid_t)pid, 0) && errno == ESRCH ? NOBODY : OTHERS;
 }
 
-/* Returns whether nobody has written for so long that the process must be gone. The file's times
- * may be of another machine's clock. */
+/* Returns whether the file has not been written to for so long that its process must have ended.
+ * The file's times may come from another machine's clock. */
 static bool
 is_old(int fd)
 {
@@ -136,10 +136,10 @@ is_old(int fd)
     return !fstat(fd, &st) && time(NULL) - st.st_mtime > OLD_S;
 }
 
-/* Removes a file that nobody has locked. The lock protects a process that has another number here,
- * or is invisible from here (containers). Without locks only the files of dead processes go, since
- * another writer of this process may use its own; and only old files, since a process in another
- * container may only seem dead. */
+/* Removes a file that is not locked. The lock protects a process that has a different number here,
+ * or is invisible from here (containers). Without locks only dead processes' files are removed,
+ * since another writer in this process may be using its own, and only old ones, since a process in
+ * another container may merely look dead. */
 static void
 remove_left_over(const struct qv_cache_folder *f, const char *name, enum owner owner)
 {
@@ -171,8 +171,9 @@ qv_cache_folder_sweep(const struct qv_cache_folder *f)
 
 /* ---- a file ---------------------------------------------------------------------------------- */
 
-/* Creates a file and locks it, where there are locks. Before that it looks left over, and another
- * sweep may lock and remove it: then this fails with EEXIST, as if the name had been taken. */
+/* Creates a file and locks it, if the file system has locks. Until it is locked it looks abandoned,
+ * and another sweep may lock and remove it: this then fails with EEXIST, as if the name had been
+ * taken. */
 static int
 make_locked(int folder, const char *name)
 {
@@ -216,7 +217,7 @@ qv_cache_file_open(const struct qv_cache_folder *folder, struct qv_cache_file *o
     if (f.fd < 0)
         f.fd = open_named(&f);
     if (f.fd < 0)
-        return qv_fail_errno(folder->path, "no file can be created in it", errno, err);
+        return qv_fail_errno(folder->path, "cannot create a file in it", errno, err);
     *out = f;
     return QV_OK;
 }
@@ -226,7 +227,7 @@ qv_cache_file_write(const struct qv_cache_file *f, uint64_t offset, const void *
                     uint64_t bytes, qv_error *err)
 {
     const int e = qv_write_all(f->fd, offset, data, bytes, false);
-    return e ? qv_fail_errno(f->folder->path, "a part cannot be written", e, err) : QV_OK;
+    return e ? qv_fail_errno(f->folder->path, "cannot write a part", e, err) : QV_OK;
 }
 
 static int
@@ -245,18 +246,18 @@ qv_cache_file_publish(struct qv_cache_file *f, const char *name, bool *taken, qv
     *taken = false;
     int e = qv_sync_file(f->fd);
     if (e)
-        return qv_fail_errno(f->folder->path, "a part cannot be synced", e, err);
+        return qv_fail_errno(f->folder->path, "cannot sync a part", e, err);
     if (give_name(f, name)) {
         *taken = errno == EEXIST;
         return *taken ? QV_OK
-                      : qv_fail_errno(f->folder->path, "a part cannot be renamed to its final name",
+                      : qv_fail_errno(f->folder->path, "cannot rename a part to its final name",
                                       errno, err);
     }
     if (*f->temporary)
         unlinkat(f->folder->fd, f->temporary, 0);
     *f->temporary = 0;
     e = qv_sync_folder(f->folder->fd);
-    return e ? qv_fail_errno(f->folder->path, "a part is written, but the folder cannot be synced",
+    return e ? qv_fail_errno(f->folder->path, "a part was written, but the folder cannot be synced",
                              e, err)
              : QV_OK;
 }

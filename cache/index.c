@@ -15,7 +15,7 @@ qv_index_name(const struct qv_cache_index *c, const struct qv_index_key *k)
     return c->names.at + k->name;
 }
 
-/* Until all parts are read a key may have two entries: its last that is ok, and its last
+/* Until all parts are read, a key may have two entries: its latest success and its latest
  * failure. */
 enum which { IS_OK, HAS_FAILED, ANY };
 
@@ -25,7 +25,7 @@ is_of(const struct qv_index_key *k, enum which which)
     return which == ANY || (k->row.status ? HAS_FAILED : IS_OK) == which;
 }
 
-/* Returns the place of a key in the table, or the free place where it belongs. */
+/* Returns the key's place in the table, or the free place where it belongs. */
 static size_t
 find_place(const struct qv_cache_index *c, const char *key, uint64_t hash, enum which which)
 {
@@ -38,7 +38,7 @@ find_place(const struct qv_cache_index *c, const char *key, uint64_t hash, enum 
     return at;
 }
 
-/* Enters all keys into a table of zeros. */
+/* Enters all keys into a zeroed table. */
 static void
 fill_table(const struct qv_cache_index *c, uint32_t *table, size_t room)
 {
@@ -79,7 +79,7 @@ grow_keys(struct qv_cache_index *c, qv_error *err)
     return QV_OK;
 }
 
-/* Returns whether `now` is in a part that was sealed later, or then under a later name. */
+/* Returns whether `now` is in a part sealed later, or at the same time under a later name. */
 static bool
 is_later(const struct qv_cache_index *c, const struct qv_index_key *now,
          const struct qv_index_key *before)
@@ -89,8 +89,8 @@ is_later(const struct qv_cache_index *c, const struct qv_index_key *now,
            (a->head.sealed_ns == b->head.sealed_ns && strcmp(a->name, b->name) >= 0);
 }
 
-/* Returns whether a key's last failure counts rather than its last record that is ok: if it is
- * later, and not of the same source. */
+/* Returns whether a key's latest failure supersedes its latest success: if it is later and from a
+ * different source. */
 static bool
 failure_counts(const struct qv_cache_index *c, const struct qv_index_key *failed,
                const struct qv_index_key *ok)
@@ -124,8 +124,8 @@ qv_index_settle(struct qv_cache_index *c)
     fill_table(c, c->table, c->table_room);
 }
 
-/* Prefetches the memory that rows soon need: their keys' places in the table, then the keys that
- * they may be compared with. Otherwise each row waits for both. */
+/* Prefetches the memory that upcoming rows need: their keys' places in the table, then the keys to
+ * compare them with. Otherwise each row would wait for both. */
 static void
 look_ahead(const struct qv_cache_index *c, const struct qv_part_index *p, size_t i)
 {
@@ -187,7 +187,7 @@ qv_index_name_part(struct qv_index_part *p, const char *dir, const char *name)
     return p->path;
 }
 
-/* Returns a copy of n elements, for free(); NULL for lack of memory. */
+/* Returns a copy of n elements, which the caller free()s; NULL if out of memory. */
 static void *
 copied(const void *from, size_t n, size_t size)
 {
@@ -203,7 +203,7 @@ qv_index_copy(struct qv_cache_index *to, const struct qv_cache_index *from, qv_e
     const char *dir = to->dir;
     *to = *from;
     to->dir = dir;
-    to->n_parts = 0; /* the parts that have a path of their own */
+    to->n_parts = 0; /* the parts that own their paths */
     to->keys_room = from->n_keys;
     to->parts = copied(from->parts, from->n_parts, sizeof *to->parts);
     to->keys = copied(from->keys, from->n_keys, sizeof *to->keys);

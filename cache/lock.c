@@ -10,8 +10,8 @@
 #include "cache.h"
 #include "error.h"
 
-/* Opens qwenvit-cache.json for a lock: for writing, as NFS requires for an exclusive lock, else for
- * reading, which suffices elsewhere. */
+/* Opens qwenvit-cache.json for locking: for writing if possible, because NFS requires it for an
+ * exclusive lock, otherwise for reading, which suffices elsewhere. */
 static int
 open_description(const struct qv_cache_folder *folder, bool writable)
 {
@@ -34,8 +34,8 @@ take_lock(const struct qv_cache_folder *folder, bool alone, int *lock)
     return e;
 }
 
-/* Returns whether an errno means that there are no locks. EBADF is NFS's, for an exclusive lock on
- * a file not open for writing. */
+/* Returns whether an errno means that locks are not available. NFS returns EBADF for an exclusive
+ * lock on a file that is not open for writing. */
 static bool
 has_no_locks(int error)
 {
@@ -53,18 +53,19 @@ qv_cache_lock(const struct qv_cache_folder *folder, bool alone, int *lock, qv_er
         return QV_OK;
     if (e == EWOULDBLOCK)
         return qv_fail(err, QV_ESTATE, "%s: %s; run it again once that has ended", path,
-                       alone ? "another process adds to this cache or prunes it"
+                       alone ? "another process is adding to this cache or pruning it"
                              : "this cache is being pruned");
     if (!has_no_locks(e))
         return qv_fail_errno(path, QV_CACHE_DESCRIPTION " cannot be locked", e, err);
     if (alone)
-        return qv_fail(err, QV_EUNSUPPORTED,
-                       "%s: files cannot be locked here (%s), so a run that adds to this cache "
-                       "would not be noticed; if there is none, --no-lock continues without a lock",
-                       path, strerror(e));
+        return qv_fail(
+            err, QV_EUNSUPPORTED,
+            "%s: files cannot be locked here (%s), so a run that adds to this cache would go "
+            "unnoticed; if no run is adding, --no-lock continues without a lock",
+            path, strerror(e));
     qv_fail(warning, QV_EUNSUPPORTED,
             "%s: files cannot be locked here (%s), so a process that removes keys would not notice "
-            "that this one adds some; do not let both run at once",
+            "this one; do not run both at once",
             path, strerror(e));
     return QV_OK;
 }

@@ -13,8 +13,8 @@
 #include "files/preprocess_json.h"
 #include "path.h"
 
-/* The version of what decides a clip's frames and their bytes: which are sampled, their times, and
- * how they are converted to RGB. It is raised with each change; caches of 0.4.0 and before have
+/* The version of the rules that decide a clip's frames and their bytes: which are sampled, their
+ * times, and the conversion to RGB. Each change raises it; caches of 0.4.0 and earlier have
  * none. */
 enum { FRAMES = 2 };
 
@@ -32,7 +32,7 @@ sampling_json(const qv_clip_options *c)
 {
     json_t *j = json_object();
     bool lost = false;
-    for (int later = 0; later < 2; later++) /* first, what caches always wrote */
+    for (int later = 0; later < 2; later++) /* first the fields that all versions wrote */
         QVM_EACH_OPTION (p)
             if (p->scopes & QVM_MADE_BY && qvm_option_is_later(p) == later &&
                 (!later || qvm_option_real(p, c) != 0))
@@ -62,7 +62,7 @@ model_name(const char *folder)
     return name;
 }
 
-/* Names the model for people. Caches are compared without it. */
+/* Names the model for display. It is not used in comparisons. */
 static json_t *
 model_json(const char *folder)
 {
@@ -82,7 +82,7 @@ qv_status
 qv_cache_made_by(const qv_model_info *model, int64_t pack_rows, const char *rule,
                  const qv_clip_options *clip, char **out, qv_error *err)
 {
-    /* The identity is last, so that an error names a number that differs. */
+    /* The identity comes last, so that an error names the number that differs. */
     json_t *j =
         json_pack("{s:s, s:s, s:s, s:I, s:s, s:i, s:o, s:{s:o, s:o, s:o}, s:s}", "model_type",
                   model->model_type, "weights", *model->digest ? model->digest : "unknown", "dtype",
@@ -97,7 +97,7 @@ qv_cache_made_by(const qv_model_info *model, int64_t pack_rows, const char *rule
     char *text = lost ? NULL : qv_json_text(j, JSON_COMPACT);
     json_decref(j);
     if (!text)
-        return qv_fail(err, QV_ENOMEM, "no memory for what a cache is made by");
+        return qv_fail(err, QV_ENOMEM, "no memory for a cache's made_by");
     *out = text;
     return QV_OK;
 }

@@ -9,7 +9,7 @@
 #include "error.h"
 #include "files/json.h"
 
-/* ---- parts that nobody holds ----------------------------------------------------------------- */
+/* ---- unreferenced parts ---------------------------------------------------------------------- */
 
 static void
 link_idle(struct qv_part_maps *m, uint32_t i)
@@ -40,7 +40,7 @@ unlink_idle(struct qv_part_maps *m, uint32_t i)
     m->n_idle--;
 }
 
-/* Unmaps parts that nobody holds until at most `most` of them are left. */
+/* Unmaps unreferenced parts until at most `most` of them are left. */
 static void
 drop_idle(struct qv_part_maps *m, size_t most)
 {
@@ -55,8 +55,7 @@ drop_idle(struct qv_part_maps *m, size_t most)
 
 /* ---- mapping --------------------------------------------------------------------------------- */
 
-/* Maps a file privately. No swap is reserved for pages that are written to; there may be
- * as many as the cache has. */
+/* Maps a file privately. No swap is reserved for written pages, which may be many. */
 static void *
 map_file(const struct qv_part_maps *m, int fd, uint64_t bytes)
 {
@@ -69,8 +68,8 @@ static qv_status
 too_many(const struct qv_part_maps *m, const char *path, qv_error *err)
 {
     return qv_fail(err, QV_ENOMEM,
-                   "%s: cannot be mapped: %zu parts are in use at once, and a process can map no "
-                   "more; release (in Python, drop or copy) tokens that are not needed",
+                   "%s: cannot be mapped: %zu parts are in use, the most that a process can map; "
+                   "release (in Python, drop or copy) tokens that are no longer needed",
                    qv_path_tail(path), m->n_mapped - m->n_idle);
 }
 
@@ -87,11 +86,11 @@ map_part(struct qv_part_maps *m, struct qv_part_map *p, const char *path, qv_err
     if (!s && (size != p->bytes || !size))
         s = qv_fail(
             err, QV_EIO,
-            "%s: has %llu bytes and had %llu when the cache was opened: the file was changed",
+            "%s: has %llu bytes, but had %llu when the cache was opened: the file was changed",
             qv_path_tail(path), (unsigned long long)size, (unsigned long long)p->bytes);
     int e = 0;
     for (int attempt = 0; !s && !p->at && attempt < 2 && (!attempt || e == ENOMEM); attempt++) {
-        if (attempt) /* the process may be out of maps, so free all that can be freed */
+        if (attempt) /* the process may be out of maps, so free every idle part */
             drop_idle(m, 0);
         p->at = map_file(m, fd, size);
         e = p->at ? 0 : errno;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Maps a cache's parts into memory, for several threads. A part is mapped while somebody holds it;
- * some idle parts stay mapped, and the one released first goes first. */
+/* Maps a cache's parts into memory; thread-safe. A part stays mapped while it is referenced. Some
+ * idle parts stay mapped too, and the one that was released first is unmapped first. */
 #pragma once
 
 #include <pthread.h>
@@ -10,7 +10,7 @@
 struct qv_part_map {
     void *at;               /* NULL: the part is not mapped */
     uint64_t bytes;         /* size of the file */
-    uint32_t held;          /* number of holders */
+    uint32_t held;          /* number of references */
     uint32_t before, after; /* neighbours in the list of idle parts: 1 + a part's number; 0: none */
 };
 
@@ -25,11 +25,11 @@ struct qv_part_maps {
     pthread_mutex_t lock;
 };
 
-/* Prepares for n parts. `most`, `most_idle` and `writable` are set before. Returns QV_ENOMEM. */
+/* Prepares for n parts; set `most`, `most_idle` and `writable` first. Returns QV_ENOMEM. */
 qv_status qv_part_maps_open(struct qv_part_maps *maps, size_t n, qv_error *err);
 void qv_part_maps_close(struct qv_part_maps *maps);
-/* Maps part i, the file at `path`, and holds it; *out is where it begins. Returns QV_EIO if it
- * cannot be mapped or its size has changed; QV_ENOMEM if too many are held. */
+/* Maps part i, the file at `path`, and references it; *out is its first byte. Returns QV_EIO if it
+ * cannot be mapped or its size has changed; QV_ENOMEM if too many parts are referenced. */
 qv_status qv_part_maps_hold(struct qv_part_maps *maps, size_t i, const char *path, const char **out,
                             qv_error *err);
 void qv_part_maps_release(struct qv_part_maps *maps, size_t i);

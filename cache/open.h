@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Declares what the command, the Python binding and tests need of caches beyond the public
+/* Cache functions for the command, the Python binding and the tests, in addition to the public
  * header. */
 #pragma once
 
@@ -7,21 +7,21 @@
 
 struct qv_cache_reading {
     size_t most_maps;         /* parts mapped at once; 0: 32768, half of Linux's limit */
-    size_t most_idle;         /* most mapped parts whose keys nobody holds; 0: 1024 */
-    bool writable;            /* tensors may be written to; the changes stay in this process */
+    size_t most_idle;         /* the most mapped parts without a held key; 0: 1024 */
+    bool writable;            /* tensors are writable; changes stay in this process */
     const char *const *parts; /* [n_parts] names of the only parts to read; NULL: all */
     size_t n_parts;
-    const qv_cache *before; /* an earlier reading, whose parts are reused; or NULL */
+    const qv_cache *before; /* an earlier reading whose parts are reused, or NULL */
 };
 
 /* Why a part cannot be used. */
 enum qv_cache_fault {
-    QV_CACHE_BROKEN,     /* it was cut or altered, or is not a part: its records are lost */
-    QV_CACHE_FOREIGN,    /* of another version or layout: another build, or cache, may read it */
-    QV_CACHE_UNREADABLE, /* its bytes cannot be read now; or it is not a regular file */
+    QV_CACHE_BROKEN,     /* it was truncated or altered, or is not a part: its records are lost */
+    QV_CACHE_FOREIGN,    /* it has another version or layout: another build or cache may read it */
+    QV_CACHE_UNREADABLE, /* it cannot be read now, or is not a regular file */
 };
 
-/* Opens a cache. A part that is named and does not exist counts as damaged. */
+/* Opens a cache. A part that is named but does not exist counts as damaged. */
 qv_status qv_cache_open_as(const char *dir, const struct qv_cache_reading *how, qv_cache **out,
                            qv_error *err);
 /* Returns the file name of part i of n_parts. */
@@ -29,20 +29,20 @@ const char *qv_cache_part(const qv_cache *cache, int64_t i);
 /* Returns the number of the part that qv_cache_damage(cache, i) describes. */
 int64_t qv_cache_damaged_part(const qv_cache *cache, int64_t i);
 
-/* How fast a run filled a cache: the work in the parts that it sealed after its first one, and the
- * time between the first and the last. */
+/* How fast a run filled a cache: the work in the parts sealed after its first part, and the time
+ * from its first to its last part. */
 typedef struct qv_cache_rate {
     int64_t clips, tokens; /* clips includes failed ones */
     int64_t parts;         /* includes the first one */
     double seconds;        /* above 0 */
 } qv_cache_rate;
-/* Measures the latest run (one process): of the runs that sealed at least two parts and were not
+/* Measures the latest run (one process): among runs that sealed at least two parts and were not
  * pruned, the one that sealed a part last. Returns false if there is none. */
 bool qv_cache_last_rate(const qv_cache *cache, qv_cache_rate *out);
 
 #define QV_CACHE_FFMPEG_BYTES 64
 /* Sets `version` to the version of FFmpeg that decoded the clips of part i of n_parts, which it
- * reads from the part's file; "": the part does not record it, or cannot be read. Returns
+ * reads from the part's file; "" if the part does not record it or cannot be read. Returns
  * QV_EINVAL if no such part exists. */
 qv_status qv_cache_part_ffmpeg(const qv_cache *cache, int64_t i,
                                char version[QV_CACHE_FFMPEG_BYTES], qv_error *err);

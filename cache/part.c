@@ -14,17 +14,16 @@
 #include "numbers.h"
 
 enum {
-    FIXED_BYTES = 1280, /* of a part without keys: header, the index's head, and paddings */
-    ENTRY_BYTES = 128,  /* a tensor's entry in the header besides its key, with offsets below
-                          * 10^13 */
-    UNUSED_BYTES = 112, /* the entry of a range that is not used */
-    /* of a record besides key, path and options; most of it is room for an error */
+    FIXED_BYTES = 1280, /* of a part without keys: header, the index's head, and padding */
+    ENTRY_BYTES = 128,  /* a tensor's header entry without its key, with offsets below 10^13 */
+    UNUSED_BYTES = 112, /* the entry of an unused range */
+    /* of a record without key, path and options; most of it is room for an error */
     RECORD_BYTES = 6000,
 };
 
 /* ---- room ------------------------------------------------------------------------------------ */
 
-/* What a key needs besides its record: row and key; if it is ok, also an entry for each tensor, and
+/* What a key needs in addition to its record: row and key and, on success, an entry per tensor and
  * one for unused bytes before them. Small tensors leave no gaps. */
 static uint64_t
 key_need(const qv_cache_layout *l, const char *key, bool ok)
@@ -61,8 +60,8 @@ qv_cache_part_fits(const struct qv_cache_part *p, uint64_t need)
     return p->front + need <= p->room;
 }
 
-/* Allocates space for what sealing writes, the room in front at once, and small tensors with each
- * key, so that it works even after others have filled the disk. */
+/* Allocates disk space for everything that sealing writes: the room in front immediately, small
+ * tensors with each key. Sealing thus works even if the disk fills up meanwhile. */
 static qv_status
 reserve(const struct qv_cache_part *p, uint64_t at, uint64_t bytes, qv_error *err)
 {
@@ -120,8 +119,7 @@ qv_cache_part_free(struct qv_cache_part **part)
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
-/* Returns the number of a key, or n_keys. Keys of one hash can be made at will, so their bytes
- * decide. */
+/* Returns the number of a key, or n_keys. Hashes may collide on purpose, so bytes decide. */
 static size_t
 find_key(const struct qv_cache_part *p, const char *key)
 {
@@ -161,7 +159,7 @@ qv_cache_part_begin(struct qv_cache_part *p, const qv_cache_layout *l, const cha
     return QV_OK;
 }
 
-/* Gives back the unused end of a block, if nothing follows it. */
+/* Releases the unused end of a block, if nothing follows it. */
 static void
 give_back(struct qv_cache_part *p, const struct qv_cache_block *b, uint64_t from)
 {
@@ -238,7 +236,7 @@ qv_cache_part_add(struct qv_cache_part *p, const qv_cache_layout *l, const char 
 
 /* ---- sealing --------------------------------------------------------------------------------- */
 
-/* Orders keys as the index has them: by the place of their tokens, and failed keys last. */
+/* Orders keys as in the index: by the place of their tokens, failed keys last. */
 static int
 by_place(const void *a, const void *b)
 {
@@ -273,7 +271,7 @@ write_small(const struct sealing *w, uint64_t at, qv_error *err)
     return s;
 }
 
-/* Sets the places of small tensors, keys and records in the rows, and of all in the head. */
+/* Sets the places of small tensors, keys and records in the rows, and the head's places. */
 static struct qv_index_head
 lay_out(const struct sealing *w, int64_t sealed_ns)
 {
@@ -305,14 +303,14 @@ lay_out(const struct sealing *w, int64_t sealed_ns)
     return h;
 }
 
-/* A header that is being printed: its tensors cover the data from `from` on. */
+/* The state of printing a header: its tensors cover the data from `from` on. */
 struct printing {
     struct qv_text *t;
     uint64_t from, end; /* where data begin; where the last tensor ends */
     int n_unused;
 };
 
-/* Adds a tensor, and before it one that covers the unused bytes in front of it. */
+/* Adds a tensor and, before it, one that covers the unused bytes in front of it. */
 static void
 print_tensor(struct printing *to, const char *key, const char *name, const char *dtype, int n_dims,
              const int64_t *shape, uint64_t at, uint64_t bytes)
@@ -383,7 +381,7 @@ print_header(struct qv_text *t, const struct sealing *w, const struct qv_index_h
     return qv_header_end(t, (size_t)h->header_bytes);
 }
 
-/* Adds index, keys and records to the header, which is printed. */
+/* Adds index, keys and records to the printed header. */
 static void
 print_index(struct qv_text *t, const struct sealing *w, struct qv_index_head *h)
 {
@@ -437,7 +435,7 @@ write_front(const struct sealing *w, int64_t sealed_ns, qv_error *err)
     return s;
 }
 
-/* Writes all but the tokens, which the file has already. */
+/* Writes everything except the tokens, which the file already contains. */
 static qv_status
 write_rest(const struct qv_cache_part *p, const qv_cache_layout *l, int64_t sealed_ns,
            qv_error *err)
@@ -449,8 +447,7 @@ write_rest(const struct qv_cache_part *p, const qv_cache_layout *l, int64_t seal
         w.done[w.n++] = p->keys[i].done;
     qsort(w.done, w.n, sizeof *w.done, by_place);
     qv_status s = QV_OK;
-    /* cuts off everything after the last block that counts; a block that was never written becomes
-     * a hole */
+    /* cuts off the file after the last used block; blocks never written become holes */
     if (ftruncate(p->file.fd, (off_t)(qv_index_padded(p->tokens_end) + p->small)))
         s = qv_fail_errno(p->file.folder->path, "a part's size cannot be set", errno, err);
     if (!s)
@@ -459,7 +456,7 @@ write_rest(const struct qv_cache_part *p, const qv_cache_layout *l, int64_t seal
     return s;
 }
 
-/* Reads what was written as any reader does, before it has a name. */
+/* Reads the file as any reader would, before it gets its name. */
 static qv_status
 read_back(const struct qv_cache_part *p, const qv_cache_layout *l,
           const struct qv_cache_usual *usual, qv_error *err)

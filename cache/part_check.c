@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Checks what opening a cache does not look at: the header and the records of a part. */
+/* Checks what opening a cache skips: the header and the records of a part. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -10,7 +10,8 @@
 #include "files/token_file.h"
 #include "part_index.h"
 
-/* Reads bytes of a file, and compares their checksum; *out is for free(), and ends with a NUL. */
+/* Reads bytes of a file and compares their checksum. The caller free()s *out, which ends with
+ * NUL. */
 static qv_status
 read_checked(const char *path, uint64_t at, uint64_t bytes, uint64_t xxh3, const char *what,
              char **out, qv_error *err)
@@ -44,15 +45,15 @@ qv_part_records(const char *path, const struct qv_index_head *h, char **out, qv_
 
 /* ---- the header ------------------------------------------------------------------------------ */
 
-/* A part, and its header as any other program reads it. */
+/* A part, and its header as read by any safetensors reader. */
 struct view {
     const struct qv_part_index *p;
     const struct qv_safetensors *file;
     const char *path;
-    size_t n_found; /* tensors that were found */
+    size_t n_found; /* tensors found */
 };
 
-/* Checks that the header has a tensor of this name, dtype, shape and place. */
+/* Checks that the header has a tensor with this name, dtype, shape and place. */
 static qv_status
 find_tensor(struct view *v, const char *name, const char *dtype, int n_dims, const int64_t *shape,
             uint64_t at, qv_error *err)
@@ -61,8 +62,9 @@ find_tensor(struct view *v, const char *name, const char *dtype, int n_dims, con
     char quoted[QV_QUOTE_SIZE];
     if (!t || strcmp(t->dtype_name, dtype) || t->n_dims != n_dims ||
         memcmp(t->shape, shape, (size_t)n_dims * sizeof *shape) || t->offset != at)
-        return qv_fail(err, QV_EFORMAT, "%s: its header has %s tensor %s than its index",
-                       qv_path_tail(v->path), t ? "another" : "no", qv_json_quote(name, quoted));
+        return qv_fail(err, QV_EFORMAT, "%s: tensor %s %s its header", qv_path_tail(v->path),
+                       qv_json_quote(name, quoted),
+                       t ? "of its index differs from that in" : "of its index is missing from");
     v->n_found++;
     return QV_OK;
 }
@@ -107,7 +109,7 @@ count_unused(const struct qv_safetensors *file)
     return n;
 }
 
-/* Checks that the header has the index's tensors, and no others except for unused ranges. */
+/* Checks that the header has the index's tensors, and no other tensors except unused ranges. */
 static qv_status
 compare_header(struct view *v, qv_error *err)
 {
@@ -122,7 +124,7 @@ compare_header(struct view *v, qv_error *err)
         s = r.status ? QV_OK : find_key(v, &r, err);
     }
     if (!s && v->n_found + count_unused(v->file) != qv_safetensors_count(v->file))
-        s = qv_fail(err, QV_EFORMAT, "%s: its header has tensors that its index lacks",
+        s = qv_fail(err, QV_EFORMAT, "%s: its header has tensors that are missing from its index",
                     qv_path_tail(v->path));
     return s;
 }

@@ -16,11 +16,11 @@
 #include "files/text.h"
 
 enum {
-    FIRST_READ = 64 << 10, /* bytes that are read of a part at once: all in front of a small one */
-    UNHASHED = 16          /* bytes of the head before those that its checksum covers */
+    FIRST_READ = 64 << 10, /* bytes read from a part at once: a small part's whole front */
+    UNHASHED = 16          /* bytes of the head that its checksum does not cover */
 };
 
-/* What is wrong with an index. */
+/* The fault of an index. */
 struct wrong {
     int64_t row; /* -1: it is the head */
     const char *field, *words;
@@ -159,10 +159,10 @@ qv_part_index_free(struct qv_part_index *p)
 /* Where the next row's tokens, small tensors, key and record may begin. */
 struct walk {
     uint64_t tokens, small, key, record;
-    bool failed; /* a row that failed came before */
+    bool failed; /* an earlier row failed */
 };
 
-/* Notes what is wrong with a part, and returns false. */
+/* Records a part's fault, and returns false. */
 static bool
 note(struct qv_part_index *p, struct wrong *wrong, const char *field, enum qv_cache_fault fault,
      const char *words)
@@ -185,7 +185,7 @@ check_head(struct qv_part_index *p, struct wrong *wrong)
     return true;
 }
 
-/* Returns whether a row's key lies within the keys and is one. */
+/* Returns whether a row's key lies within the keys and is valid. */
 static bool
 qv_index_has_key(const struct qv_part_index *p, const struct qv_index_row *r)
 {
@@ -290,7 +290,7 @@ fail(struct qv_part_index *p, const char *path, enum qv_cache_fault fault, const
     return qv_fail(err, QV_EFORMAT, "%s: %s", qv_path_tail(path), words);
 }
 
-/* Fails if a foreign file's header, unless it is long, is not JSON. */
+/* Fails if a foreign file's header is short and not JSON. */
 static qv_status
 tell_header(struct qv_part_index *p, int fd, const char *path, qv_error *err)
 {
@@ -309,7 +309,7 @@ tell_header(struct qv_part_index *p, int fd, const char *path, qv_error *err)
              : fail(p, path, QV_CACHE_FOREIGN, "its format is not \"" QV_CACHE_FORMAT "\"", err);
 }
 
-/* Reports what a file without our index is. Another version is known by how the header begins,
+/* Reports what a file without our index is. The beginning of the header identifies another version,
  * since this version may be unable to read the rest. */
 static qv_status
 tell_other(struct qv_part_index *p, int fd, const char *path, qv_error *err)
@@ -345,8 +345,8 @@ make_room(struct qv_part_index *p, uint64_t bytes)
     return true;
 }
 
-/* Reads the header's length, and the index and keys after it, or as much as there is; p->at is NULL
- * if the part is not of this version. */
+/* Reads the header's length, and as much as exists of the index and keys after it; p->at is NULL if
+ * the part has another version. */
 static qv_status
 load_index(struct qv_part_index *p, int fd, const char *path, qv_error *err)
 {
@@ -361,10 +361,10 @@ load_index(struct qv_part_index *p, int fd, const char *path, qv_error *err)
     const uint64_t n = load8(p->bytes);
     p->header_bytes = n + 8;
     if (n > p->size - 8)
-        return fail(p, path, QV_CACHE_BROKEN, "its header is longer than it: it was cut short",
+        return fail(p, path, QV_CACHE_BROKEN, "its header extends past its end: it was cut short",
                     err);
     if (n > QV_CACHE_MAX_FRONT)
-        return fail(p, path, QV_CACHE_FOREIGN, "its header has more than 32 MiB", err);
+        return fail(p, path, QV_CACHE_FOREIGN, "its header is larger than 32 MiB", err);
     if (p->size - p->header_bytes < QV_INDEX_ROW)
         return QV_OK;
     if (p->header_bytes + QV_INDEX_ROW > have) {
@@ -440,7 +440,7 @@ void
 qv_part_ffmpeg(const char *path, char version[QV_CACHE_FFMPEG_BYTES])
 {
     static const char begin[] = "{\"__metadata__\":";
-    char text[1024]; /* metadata come first, and are shorter */
+    char text[1024]; /* metadata comes first and is shorter */
     const char *from = text + 8 + sizeof begin - 1;
     uint64_t size = 0;
     int fd = -1;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Lists a folder's parts, reads their indexes, and notes which cannot be used. */
+/* Lists a folder's parts, reads their indexes, and records which parts are unusable. */
 #include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "path.h"
 #include "reader.h"
 
-/* The most rounds of listing a folder in which parts come and go. */
+/* The maximum number of listings of a folder whose parts keep changing. */
 enum { MOST_ROUNDS = 32 };
 
 /* ---- names ----------------------------------------------------------------------------------- */
@@ -52,8 +52,8 @@ is_known(const qv_cache *c, const char *name, size_t known)
     return known && bsearch(&part, c->index.parts, known, sizeof part, by_name);
 }
 
-/* Adds the folder's parts except for the first `known`, which are sorted; *seen: how many of them
- * exist. */
+/* Adds the folder's parts except for the first `known`, which are sorted; *seen: how many of the
+ * known parts still exist. */
 static qv_status
 list_folder(qv_cache *c, size_t known, size_t *room, size_t *seen, qv_error *err)
 {
@@ -92,7 +92,7 @@ take_names(qv_cache *c, const struct qv_cache_reading *how, size_t *room, qv_err
 
 /* ---- indexes --------------------------------------------------------------------------------- */
 
-/* Notes a part that cannot be used: its keys are missing, and can be computed again. */
+/* Records an unusable part: its keys are missing, and can be computed again. */
 static qv_status
 note_damage(qv_cache *c, size_t part, enum qv_cache_fault fault, const qv_error *why, qv_error *err)
 {
@@ -127,8 +127,9 @@ add_rows(qv_cache *c, const struct qv_part_index *from, size_t part, qv_error *e
     return status;
 }
 
-/* Reads a part's index. A listed part that no longer exists is gone; a named one is damaged. A lack
- * of memory or descriptors, or a lost server, is not damage. */
+/* Reads a part's index. A listed part that no longer exists is gone; a named part that does not
+ * exist is damaged. Running out of memory or descriptors, or losing a file server, is not
+ * damage. */
 static qv_status
 read_part(qv_cache *c, struct qv_part_index *p, size_t part, bool is_named, qv_error *err)
 {
@@ -151,13 +152,13 @@ read_part(qv_cache *c, struct qv_part_index *p, size_t part, bool is_named, qv_e
 
 /* ---- all parts ------------------------------------------------------------------------------- */
 
-/* A part, which by_name compares, and its number, by which keys refer to it. */
+/* A part, compared by by_name, and the number by which keys refer to it. */
 struct place {
     struct qv_index_part part;
     uint32_t number;
 };
 
-/* Sorts the parts by name, and removes those that are gone, to which no key refers. */
+/* Sorts the parts by name, and removes parts that are gone, to which no key refers. */
 static qv_status
 put_in_order(qv_cache *c, qv_error *err)
 {
@@ -187,7 +188,7 @@ put_in_order(qv_cache *c, qv_error *err)
     return s;
 }
 
-/* Reuses what an earlier reading has, if nothing that it left out might count now. */
+/* Reuses an earlier reading, unless a record that it dropped might be effective now. */
 static qv_status
 take_over(qv_cache *c, const qv_cache *before, qv_error *err)
 {
@@ -208,7 +209,7 @@ forget(qv_cache *c, qv_error *err)
     return qv_index_grow(&c->index, err);
 }
 
-/* Reads parts until no new ones are found: a part that replaces another meanwhile must not be
+/* Reads parts until no new part is found: a part that replaces another one meanwhile must not be
  * missed. */
 static qv_status
 scan_rounds(qv_cache *c, const struct qv_cache_reading *how, struct qv_part_index *p, qv_error *err)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Removes records part by part, beginning with the part that was sealed first: at any moment a
- * key's record that counts is the one that counted before, or the key is gone. A part that replaces
- * another keeps its sealing time, its name with a number added, and so its place in the order. */
+ * key's effective record is the one that was effective before, or the key is gone. A part that
+ * replaces another one keeps the sealing time and, except for an added number, the name, and thus
+ * its place in the order. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -47,7 +48,7 @@ has_null(const char *const *keys, size_t n)
     return false;
 }
 
-/* Returns a sorted copy of the keys; NULL for lack of memory. */
+/* Returns a sorted copy of the keys; NULL if out of memory. */
 static const char **
 sort_keys(const char *const *keys, size_t n)
 {
@@ -100,8 +101,8 @@ name_of(const struct pruning *p, uint32_t part)
     return p->c->index.parts[part].name;
 }
 
-/* Leaves a part as it is, and says why. But removing keys stops: this part may have older records
- * of a key, which would count once later ones are gone. */
+/* Leaves a part unchanged, with a warning. It also stops the removal of keys: this part may have
+ * older records of a key, which would become effective once the later ones are gone. */
 static qv_status
 leave(struct pruning *p, uint32_t part, const qv_error *why, qv_error *err)
 {
@@ -109,7 +110,7 @@ leave(struct pruning *p, uint32_t part, const qv_error *why, qv_error *err)
     p->out->left++;
     if (p->o->keep || p->o->n_drop)
         return qv_fail(err, QV_EIO,
-                       "%s: no more keys are removed, because a part that cannot be used may have "
+                       "%s: no more keys are removed, because a part that cannot be used may hold "
                        "older records of them: %s",
                        qv_path_tail(p->folder.path), why->text);
     if (!p->o->told)
@@ -127,7 +128,7 @@ goes_on(struct pruning *p, size_t done)
     return !p->out->stopped;
 }
 
-/* Removes a part, and syncs the folder before anything is reported or changed. */
+/* Removes a part, and syncs the folder before anything else is reported or changed. */
 static qv_status
 remove_part(struct pruning *p, const char *name, uint64_t bytes, qv_error *err)
 {
@@ -143,7 +144,7 @@ remove_part(struct pruning *p, const char *name, uint64_t bytes, qv_error *err)
 }
 
 /* Makes the stem "part-..-000003." of part-..-000003.safetensors and part-..-000003.1.safetensors,
- * and returns its bytes; *n is the next number. */
+ * and returns its length; *n is the next number. */
 static size_t
 make_stem(const char *name, char stem[256], unsigned *n)
 {
@@ -230,7 +231,7 @@ need_of(const struct pruning *p, const struct qv_index_row *row)
                                     row->record_bytes);
 }
 
-/* Sets how many rows of a part stay, the room in front that they need, and the bytes of all. */
+/* Sets how many rows of a part stay, the room in front that they need, and their total size. */
 static void
 measure(const struct pruning *p, uint32_t part, size_t *n_stay, uint64_t *room, uint64_t *bytes)
 {
@@ -274,7 +275,7 @@ copy_rows(struct pruning *p, struct copy *copy, uint32_t part, size_t done, qv_e
     return s;
 }
 
-/* Writes the new part. *is_left: this part cannot be replaced, but others may be. */
+/* Writes the new part. *is_left: this part cannot be replaced, but other parts may be. */
 static qv_status
 write_part(struct pruning *p, uint32_t part, uint64_t room, size_t done, bool *is_left,
            qv_error *err)
@@ -320,7 +321,7 @@ read_index(struct pruning *p, uint32_t part, qv_error *err)
     return s;
 }
 
-/* Replaces or removes a part, unless all of it stays. */
+/* Replaces or removes a part, unless all its rows stay. */
 static qv_status
 change_part(struct pruning *p, uint32_t part, size_t done, bool *is_left, qv_error *err)
 {
@@ -376,7 +377,7 @@ leave_damage(struct pruning *p, qv_error *err)
     return s;
 }
 
-/* Removes broken parts, if the caller wants that. Parts that another build might read stay. */
+/* Removes broken parts, if the caller asked for it. Parts that another build might read stay. */
 static qv_status
 prune_damage(struct pruning *p, qv_error *err)
 {
@@ -391,8 +392,8 @@ prune_damage(struct pruning *p, qv_error *err)
     return s;
 }
 
-/* Refuses symbolic links. One may lead to another part of the folder, which would seem superseded
- * by it: removing that part would remove the tokens of both. */
+/* Rejects symbolic links. A link may point to another part of the folder, which would then seem
+ * superseded: removing that part would remove the tokens of both. */
 static qv_status
 refuse_links(const struct pruning *p, qv_error *err)
 {
@@ -401,7 +402,7 @@ refuse_links(const struct pruning *p, qv_error *err)
         if (!p->c->index.parts[i].damaged &&
             !fstatat(p->folder.fd, name_of(p, i), &st, AT_SYMLINK_NOFOLLOW) && S_ISLNK(st.st_mode))
             return qv_fail(err, QV_EIO,
-                           "%s: part %.255s is a symbolic link; put the file in its place",
+                           "%s: part %.255s is a symbolic link; replace it with the file",
                            qv_path_tail(p->folder.path), name_of(p, i));
     return QV_OK;
 }
@@ -456,7 +457,7 @@ prune_parts(struct pruning *p, qv_error *err)
     return s ? s : prune_damage(p, err);
 }
 
-/* Prunes a folder that is open and locked, or only counts for a dry run. */
+/* Prunes a folder that is open and locked; a dry run only counts. */
 static qv_status
 prune(struct pruning *p, const char *dir, qv_error *err)
 {
@@ -497,12 +498,12 @@ qv_cache_prune(const char *dir, const qv_cache_prune_options *options, qv_cache_
     QV_NEED(err, dir, options, out);
     *out = (qv_cache_pruned){ .keys = 0 };
     if ((options->n_keep && !options->keep) || (options->n_drop && !options->drop))
-        return qv_fail(err, QV_EINVAL, "keep or drop is NULL, but has keys");
+        return qv_fail(err, QV_EINVAL, "keep or drop is NULL, but its number of keys is not 0");
     if (has_null(options->keep, options->n_keep) || has_null(options->drop, options->n_drop))
         return qv_fail(err, QV_EINVAL, "%s: a key to keep or drop is NULL", qv_path_tail(dir));
     if (options->keep && !options->n_keep)
         return qv_fail(err, QV_EINVAL,
-                       "%s: no key would be kept; to remove all of a cache, remove its folder",
+                       "%s: no key would be kept; to remove a whole cache, remove its folder",
                        qv_path_tail(dir));
     struct pruning p = { .o = options, .out = out, .lock = -1 };
     qv_status s = open_folder(&p, dir, err);

@@ -4,8 +4,8 @@
 
 #include "reader.h"
 
-/* Returns the length of a part's name before its count, which all parts of a run share; 0: it has
- * no count, or replaced another. */
+/* Returns the length of the prefix of a part's name that all parts of a run share, up to the count;
+ * 0 if it has no count, or replaced another part. */
 static size_t
 run_bytes(const char *name)
 {

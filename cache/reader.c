@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Reads a cache; what the index lacks is read from the parts on demand. */
+/* Reads a cache. Data that is not in the index is read from the parts on demand. */
 #include "reader.h"
 
 #include <stdlib.h>
@@ -16,7 +16,7 @@ enum { MOST_MAPS = 32768, MOST_IDLE = 1024 };
 
 /* ---- opening and closing --------------------------------------------------------------------- */
 
-/* Draws the seed of the hash table: writers of keys must not know which keys collide. */
+/* Draws the hash table's seed: whoever chooses keys must not be able to make them collide. */
 static uint64_t
 draw_seed(const void *here)
 {
@@ -85,7 +85,7 @@ qv_cache_exists(const char *dir)
 {
     QV_NEED_OR(false, dir);
     char *path = qv_path_join(dir, QV_CACHE_DESCRIPTION);
-    /* without memory, say yes: opening the cache says why */
+    /* out of memory counts as a cache: opening it reports the reason */
     const bool there = !path || qv_path_exists(path);
     free(path);
     return there;
@@ -120,7 +120,7 @@ qv_cache_part_ffmpeg(const qv_cache *c, int64_t i, char version[QV_CACHE_FFMPEG_
                      qv_error *err)
 {
     if (!c || !version || i < 0 || (uint64_t)i >= c->index.n_parts)
-        return qv_fail(err, QV_EINVAL, "FFmpeg of part %lld: there is no such part, or no room",
+        return qv_fail(err, QV_EINVAL, "part %lld does not exist, or an argument is NULL",
                        (long long)i);
     qv_part_ffmpeg(c->index.parts[i].path, version);
     return QV_OK;
@@ -213,7 +213,7 @@ qv_cache_check_index(const qv_cache *c, int64_t i, qv_error *err)
 {
     return i >= 0 && (uint64_t)i < c->index.n_keys
                ? QV_OK
-               : qv_fail(err, QV_EINVAL, "%s: no key %lld; there are %zu keys",
+               : qv_fail(err, QV_EINVAL, "%s: key %lld does not exist; the cache has %zu keys",
                          qv_path_tail(c->dir), (long long)i, c->index.n_keys);
 }
 
@@ -229,7 +229,7 @@ qv_cache_at(const qv_cache *cache, int64_t i, qv_cache_item *out, qv_error *err)
 
 /* ---- parts that are gone --------------------------------------------------------------------- */
 
-/* Reads the folder as it is now, once for all callers that miss a part of this reading. */
+/* Reads the folder's current state, once for all callers whose part is missing. */
 static qv_status
 read_again(const qv_cache *cache, const qv_cache **later, qv_error *err)
 {
@@ -262,9 +262,9 @@ qv_cache_look_again(const qv_cache *c, const struct qv_index_key *k, qv_status f
     if (!s && !same)
         s = qv_fail(
             err, QV_EIO,
-            "%s: key %s: its part %.120s is gone (No such file), and %s; open the cache again",
+            "%s: key %s: its part %.120s was removed (No such file), and %s; open the cache again",
             qv_path_tail(c->dir), qv_json_quote(name, quoted), c->index.parts[k->part].name,
-            item->key ? "the key was encoded again" : "the key with it");
+            item->key ? "the key was encoded again" : "so was the key");
     if (s)
         item->key = NULL;
     return s;
@@ -325,7 +325,7 @@ qv_cache_release(const qv_cache *cache, qv_cache_item *item)
         pthread_mutex_lock(c->lock);
         const qv_cache *later = c->later;
         pthread_mutex_unlock(c->lock);
-        c = later ? later : c; /* it exists, since the item is held in it */
+        c = later ? later : c; /* it exists, since the item is held there */
         k = qv_cache_find_key(c, name);
     }
     if (k)
@@ -339,7 +339,7 @@ qv_cache_release(const qv_cache *cache, qv_cache_item *item)
 
 /* ---- records --------------------------------------------------------------------------------- */
 
-/* Loads the records of a part, unless they were the last loaded. The caller holds the lock. */
+/* Loads the records of a part, unless they were loaded last. The caller holds the lock. */
 static qv_status
 load_records(qv_cache *c, size_t part, qv_error *err)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the files of the reader share: an open cache, its parts, and which are damaged. */
+/* Shared by the reader's files: an open cache, its parts, and which of them are damaged. */
 #pragma once
 
 #include <pthread.h>
@@ -14,14 +14,14 @@ struct qv_cache_damaged {
     enum qv_cache_fault fault;
 };
 
-/* The part that was checked last, and the result. */
+/* The last checked part, and the result. */
 struct qv_cache_last {
     size_t part; /* 1 + the part; 0: none */
     qv_status status;
     qv_error error;
 };
 
-/* Keeps the result of a check, unless a second one may end differently. */
+/* Keeps the result of a check, unless a second check may have a different result. */
 static inline void
 qv_cache_looked(struct qv_cache_last *last, size_t part, qv_status status)
 {
@@ -44,7 +44,7 @@ struct qv_cache {
     uint64_t seed;
     struct qv_cache_index index;
     struct qv_cache_damaged *damage;
-    struct qv_part_maps *maps; /* maps have a lock of their own */
+    struct qv_part_maps *maps; /* maps have their own lock */
     size_t n_damage;
     uint64_t part_bytes, damaged_bytes;
     struct qv_cache_usual usual;
@@ -59,11 +59,11 @@ const struct qv_index_key *qv_cache_find_key(const qv_cache *c, const char *key)
 /* Returns QV_EINVAL if i is not an item. */
 qv_status qv_cache_check_index(const qv_cache *c, int64_t i, qv_error *err);
 
-/* Lists the folder's parts until no new one appears, or uses the named ones, and reads them. */
+/* Reads the named parts, or lists and reads the folder's parts until no new one appears. */
 qv_status qv_cache_scan(qv_cache *c, const struct qv_cache_reading *how, qv_error *err);
 
-/* Looks again after a part could not be read. If its file is gone, *later is the folder as it is
- * now, and *item its item with the same tokens or failure, or an error says that there is none.
- * Else *later is NULL and `failed` is returned. */
+/* Retries after a part could not be read. If its file is gone, *later is the folder's current
+ * state, and *item the item with the same tokens or failure there; without such an item this is an
+ * error. If the file still exists, *later is NULL and `failed` is returned. */
 qv_status qv_cache_look_again(const qv_cache *c, const struct qv_index_key *k, qv_status failed,
                               const qv_cache **later, qv_cache_item *item, qv_error *err);

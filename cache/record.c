@@ -41,13 +41,13 @@ add_failure(struct qv_text *t, const qv_cache_result *r)
     size_t n = strlen(error);
     if (n > MOST_ERROR_BYTES)
         for (n = MOST_ERROR_BYTES; n && ((unsigned char)error[n] & 0xc0) == 0x80;)
-            n--; /* go back to the beginning of a character */
+            n--; /* move back to the beginning of a character */
     error[n] = 0;
     add_string(t, "error", error);
     free(error);
 }
 
-/* Adds the fields of a record that is ok. */
+/* Adds the fields of a successful record. */
 static void
 add_result(struct qv_text *t, uint64_t xxh3, const qv_cache_result *r)
 {
@@ -104,8 +104,8 @@ qv_record_print(struct qv_text *t, const char *key, const qv_cache_source *s, ui
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Returns a number's text in a record, to be hashed; NULL: there is none. Its name after a bare
- * comma cannot be inside a string, where quotes have backslashes. */
+/* Returns a number's text in a record, for hashing; NULL if it is missing. Its name after a bare
+ * comma cannot be inside a string, where quotes are escaped. */
 static const char *
 number_text(const char *record, const char *name, char text[64])
 {
@@ -127,7 +127,7 @@ wrong_record(const char *path, const json_t *record, const char *words, qv_error
                    qv_json_show(json_object_get(record, "key"), shown), words);
 }
 
-/* Reads the fields of a record that is ok. */
+/* Reads the fields of a successful record. */
 static qv_status
 read_result(const json_t *j, const char *path, struct qv_index_row *r, qv_error *err)
 {
@@ -161,7 +161,7 @@ qv_record_row(const char *record, size_t bytes, const struct qv_cache_usual *usu
     const bool ok = status && !strcmp(status, "ok");
     *r = (struct qv_index_row){ .is_image = -1 };
     if (!key || strcmp(key, wanted))
-        s = wrong_record(path, j, "it names another key", err);
+        s = wrong_record(path, j, "it names a different key", err);
     else if (!source || !(ok || (status && !strcmp(status, "failed"))))
         s = wrong_record(path, j, "it has no path, or no status of \"ok\" or \"failed\"", err);
     else if (ok)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Compares options with a model's own values: an option that asks for the model's value asks for
- * nothing. */
+/* Compares options with a model's own values: one equal to the model's default counts as unset. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -11,7 +10,7 @@
 
 /* ---- options of one clip --------------------------------------------------------------------- */
 
-/* Returns a rate in frames per 10^6 seconds, as records have it; 0: it has none. */
+/* Returns a rate in frames per 10^6 seconds, as in records; 0 if it is out of range. */
 static int64_t
 micro(double fps)
 {
@@ -24,7 +23,7 @@ is_recorded(const struct qvm_option *p)
     return p->row && !(p->scopes & QVM_TIMES);
 }
 
-/* Returns whether caches know a usual value of an option that a row may have. */
+/* Returns whether caches know a default for an option that a row may have. */
 static bool
 has_usual(const struct qvm_option *p)
 {
@@ -36,7 +35,7 @@ qv_cache_options_text(const qv_clip_options *own, char text[QV_CACHE_OPTIONS_BYT
 {
     size_t n = 0;
     bool any = false;
-    for (int later = 0; later < 2; later++) /* first, what caches always wrote */
+    for (int later = 0; later < 2; later++) /* first the fields that all versions wrote */
         QVM_EACH_OPTION (p) {
             const int64_t value =
                 qvm_option_is_real(p) ? micro(qvm_option_real(p, own)) : qvm_option_integer(p, own);
@@ -57,7 +56,7 @@ qv_cache_options_text(const qv_clip_options *own, char text[QV_CACHE_OPTIONS_BYT
     return any ? text : NULL;
 }
 
-/* Parses a text of qv_cache_options_text; false: printing the values gives another. */
+/* Parses a text of qv_cache_options_text; false if its values would be printed differently. */
 static bool
 read_options(const char *text, qv_clip_options *own)
 {
@@ -97,7 +96,7 @@ qv_cache_normal(const struct qv_cache_usual *usual, int is_image, bool in_full, 
 
 /* ---- options of all clips -------------------------------------------------------------------- */
 
-/* The values that qwen-vl-utils uses whatever the checkpoint says. */
+/* The values that qwen-vl-utils uses for every checkpoint. */
 #define UTILS_FPS 2.0
 enum { UTILS_MIN_FRAMES = 4 };
 
@@ -114,8 +113,8 @@ is_like_utils(const json_t *options)
     return like && strcmp(like, "transformers") != 0;
 }
 
-/* Returns the model's value of an option for a clip (kind 0), for an image (1), or for both (2); 0:
- * there is none, or they differ. */
+/* Returns the model's value of an option for a clip (kind 0), for an image (1), or for both (2); 0
+ * if it is unset or the two differ. */
 static double
 own_value(const json_t *preprocessing, const char *name, int kind)
 {
@@ -155,7 +154,7 @@ json_t *
 qv_cache_resolved(const json_t *description)
 {
     json_t *copy = json_deep_copy(description);
-    json_object_del(copy, "model"); /* weights are compared apart */
+    json_object_del(copy, "model"); /* weights are compared separately */
     json_t *p = json_object_get(copy, "preprocessing"), *options = json_object_get(p, "options");
     bool lost = false;
     QVM_EACH_OPTION (option) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Adds keys to a cache. Keys are begun in one part until it is full; a thread seals it once they
- * are finished. Rows are written at once, by the thread that puts them and outside the lock. */
+/* Adds keys to a cache. Keys are begun in one part until it is full; a thread seals the part once
+ * its keys are finished. The thread that puts rows writes them at once, outside the lock. */
 #include <float.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -21,37 +21,37 @@ enum {
     MOST_SEALING = 2 /* full parts that may wait to be sealed before qv_cache_begin waits */
 };
 #define FIRST_ROOM                                                                                 \
-    ((uint64_t)256 << 10) /* room in front of the first part; each part adapts the next one's */
+    ((uint64_t)256 << 10) /* room in front of the first part; each part adjusts it for the next */
 #define LEAST_ROOM ((uint64_t)64 << 10)
 
 struct qv_cache_writer {
     struct qv_cache_folder folder;
     qv_cache_layout layout;
-    struct qv_cache_usual usual; /* values of options that records leave out */
+    struct qv_cache_usual usual; /* option values that records omit */
     struct qv_cache_part_name name;
     char ffmpeg[QV_CACHE_FFMPEG_BYTES]; /* its version, for all parts */
     uint64_t part_bytes;
     double part_seconds;
     unsigned count;
-    int folder_lock;   /* shared with other processes that add */
+    int folder_lock;   /* shared with other processes that add keys */
     int64_t sealed_ns; /* time of the latest part; used by the sealing thread alone */
     pthread_t thread;
     bool has_thread, has_lock;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     /* guarded by the lock */
-    struct qv_cache_part *current, *retired; /* where keys are begun; full ones, the oldest first */
+    struct qv_cache_part *current, *retired; /* where keys are begun; full parts, oldest first */
     uint64_t room;                           /* room in front of the next part */
-    int n_sealing;                           /* parts that the thread is sealing */
+    int n_sealing;                           /* parts being sealed by the thread */
     bool ended;
-    qv_status status; /* the first failure of the disk */
+    qv_status status; /* the first disk failure */
     qv_error error;
 };
 
 struct qv_cache_entry {
     qv_cache_writer *writer;
     struct qv_cache_part *part;
-    struct qv_cache_block block; /* block.rows: rows that were put */
+    struct qv_cache_block block; /* block.rows: rows put so far */
     int64_t rows;                /* rows that there is room for */
     bool broken;                 /* a put failed */
     char *key, *path, *options;
@@ -69,7 +69,7 @@ now_ns(void)
 
 /* ---- helpers that need the lock -------------------------------------------------------------- */
 
-/* Keeps the first failure, and returns it. */
+/* Records the first failure, and returns it. */
 static qv_status
 note_failure(qv_cache_writer *w, qv_status status, const qv_error *error, qv_error *err)
 {
@@ -96,7 +96,7 @@ is_full(const qv_cache_writer *w, const struct qv_cache_part *p)
     return p->end - p->room >= w->part_bytes || qv_seconds() - p->began_s >= w->part_seconds;
 }
 
-/* Ends the current part: no more keys are begun in it. */
+/* Closes the current part: no more keys are begun in it. */
 static void
 retire(qv_cache_writer *w)
 {
@@ -136,7 +136,7 @@ count_unsealed(qv_cache_writer *w)
 
 /* ---- the thread that seals ------------------------------------------------------------------- */
 
-/* Seals a part. Its time is later than that of every part before it, whatever the clock does. */
+/* Seals a part. Its time is later than every earlier part's, whatever the clock does. */
 static qv_status
 seal_part(qv_cache_writer *w, struct qv_cache_part *p, qv_error *err)
 {
@@ -197,7 +197,7 @@ publish_description(const struct qv_cache_folder *folder, const json_t *descript
     return s;
 }
 
-/* Writes the description, or compares with the existing one, which may only just have appeared. */
+/* Writes the description, or compares it with the existing one, which may have just appeared. */
 static qv_status
 describe(const struct qv_cache_folder *folder, const qv_cache_writer_options *o,
          struct qv_cache_usual *usual, qv_error *err)
@@ -235,7 +235,7 @@ start(qv_cache_writer *w, qv_error *err)
     w->has_lock = true;
     w->has_thread = !pthread_create(&w->thread, NULL, seal_parts, w);
     return w->has_thread ? QV_OK
-                         : qv_fail(err, QV_ENOMEM, "%s: no thread can be started to seal parts",
+                         : qv_fail(err, QV_ENOMEM, "%s: cannot start a thread to seal parts",
                                    qv_path_tail(w->folder.path));
 }
 
@@ -379,10 +379,10 @@ make_entry(qv_cache_writer *w, const char *key, const qv_cache_source *source, i
         s = qv_cache_key(key, e->key, err);
     const uint64_t need = s ? 0 : qv_cache_part_need(&w->layout, e->key, e->path, e->options);
     if (!s && qv_cache_part_least(need) > QV_CACHE_MAX_ROOM)
-        s = qv_fail(err, QV_EFORMAT,
-                    "key, path and options take %llu bytes in front of a part's data; there is "
-                    "room for %llu",
-                    (unsigned long long)need, (unsigned long long)QV_CACHE_MAX_ROOM);
+        s = qv_fail(
+            err, QV_EFORMAT,
+            "key, path and options need %llu bytes before a part's data; there is room for %llu",
+            (unsigned long long)need, (unsigned long long)QV_CACHE_MAX_ROOM);
     if (s)
         free_entry(&e);
     else
@@ -390,7 +390,7 @@ make_entry(qv_cache_writer *w, const char *key, const qv_cache_source *source, i
     return s;
 }
 
-/* Ensures that there is a current part with room for the key. The caller holds the lock. */
+/* Ensures that the current part has room for the key. The caller holds the lock. */
 static qv_status
 find_part(qv_cache_writer *w, uint64_t need, const char *key, qv_error *err)
 {
@@ -403,7 +403,7 @@ find_part(qv_cache_writer *w, uint64_t need, const char *key, qv_error *err)
     }
     while (count_unsealed(w) >= MOST_SEALING && !w->status)
         pthread_cond_wait(&w->changed, &w->lock);
-    if (w->current || w->status) /* another thread made a part meanwhile */
+    if (w->current || w->status) /* another thread has made a part meanwhile */
         return say_failure(w, err);
     const uint64_t least = qv_cache_part_least(need);
     const qv_status s = qv_cache_part_open(&w->folder, least > w->room ? least : w->room,
@@ -470,7 +470,7 @@ check_rows(const qv_cache_entry *e, const qv_tokens *t, qv_error *err)
 {
     char quoted[QV_QUOTE_SIZE];
     if (t->n < 0 || t->n > e->rows - e->block.rows)
-        return qv_fail(err, QV_EINVAL, "key %s: %lld rows after %lld are more than its %lld",
+        return qv_fail(err, QV_EINVAL, "key %s: %lld rows after %lld exceed its %lld",
                        qv_json_quote(e->key, quoted), (long long)t->n, (long long)e->block.rows,
                        (long long)e->rows);
     return QV_OK;
@@ -506,7 +506,7 @@ n_timestamps(const qv_cache_result *r)
     return r->timestamps_s ? (size_t)r->outcome->n_frames : 0;
 }
 
-/* Returns the key's checksum, which is a checksum of its tensors' checksums in their order. */
+/* Returns the key's checksum: a checksum of its tensors' checksums in order. */
 static uint64_t
 digest(const qv_cache_entry *e, const qv_cache_result *r)
 {
@@ -530,7 +530,7 @@ look_at_part(qv_cache_writer *w, struct qv_cache_part *p)
     pthread_cond_broadcast(&w->changed);
 }
 
-/* Takes the entry out of its part, without a record. The caller holds the lock. */
+/* Removes the entry from its part, without a record. The caller holds the lock. */
 static void
 leave(qv_cache_entry *e)
 {

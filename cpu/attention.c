@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Attention over segments of any length. A thread takes a piece, which is some queries of one
- * (segment, head), and goes through the segment's keys block by block. It lays out each block of k
+ * Attention over segments of any length. A thread takes a piece, which is a range of queries of one
+ * (segment, head), and iterates over the segment's keys block by block. It lays out each block of k
  * and v once. For each block of its queries, one matmul computes the scores, their exponentials are
  * taken, and a second matmul adds the weighted values. Exponents are differences from a score close
  * to the maximum. Only if a sum becomes large are they computed again from a greater score, and the
- * earlier sums scaled down (Milakov and Gimelshein, arXiv:1805.02867). Everything that is used
- * again stays in the second-level cache, however long the segment is.
+ * earlier sums scaled down (Milakov and Gimelshein, arXiv:1805.02867). Everything that is reused
+ * stays in the L2 cache, however long the segment is.
  *
  * Blocks have a few fixed sizes, begin at their segment's first row and are padded with zeros, so a
  * segment's bits are a function of its rows alone. How queries are divided into pieces does not
@@ -25,7 +25,7 @@ enum {
     KEY_STEP = KEYS / ATTENTION_KEY_KINDS,
     /* most blocks of queries per piece: their sums are read once per block of keys */
     MOST_BLOCKS = 8,
-    LAYING_OUT = 16, /* laying out a block of keys costs as much as this many more queries */
+    LAYING_OUT = 16, /* laying out a block of keys costs as much as this many additional queries */
     SAMPLE = 64      /* scores that the maximum is estimated from; usually close enough */
 };
 /* Limit for the sum of a block's exponentials, far below the largest f32; larger sums are rare. */
@@ -51,7 +51,7 @@ most(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* Returns the most rows that a segment may have. */
+/* Returns the maximum number of rows in a segment. */
 static int64_t
 longest(const struct qv_op_attention *op)
 {
@@ -190,7 +190,7 @@ prepare_attention(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *s
 /* ---- a piece --------------------------------------------------------------------------------- */
 
 /* Rows that will be read or written soon. They are prefetched a few at a time during other work,
- * because a head's part of a row is too short for the hardware prefetcher. */
+ * because one head's part of a row is too short for the hardware prefetcher. */
 struct rows_ahead {
     const char *row;
     int64_t stride, n, step; /* stride in bytes; rows left; rows fetched at a time */
@@ -255,7 +255,7 @@ rows_ahead(const struct piece *piece, const struct piece *of, const struct view_
 }
 
 /* Plans what to prefetch: the keys and values after the block at `key`; after the last block, the
- * rows of the results and the beginning of the next piece (NULL: there is none). */
+ * rows of the results and the beginning of the next piece (NULL: none). */
 static void
 look_ahead(const struct piece *piece, int64_t key, const struct piece *next)
 {
@@ -293,8 +293,8 @@ struct block {
     bool more; /* it is not the first block of the segment */
 };
 
-/* Computes exponentials of a query's scores x for the block's keys, with zeros up to the width of
- * its panels, and adds them to *sum. If they need a greater *max, *sum and out[head_dim] are scaled
+/* Computes the exponentials of a query's scores x for the block's keys, with zeros up to the width
+ * of its panels, and adds them to *sum. If a greater *max is needed, scales *sum and out[head_dim]
  * down first. */
 static void
 exponentials(const struct piece *piece, const struct block *block, const float *x, void *y,
@@ -411,9 +411,10 @@ piece_begin(int64_t rows, int64_t pieces, int64_t i)
     return qv_at_most(qv_ceil_div(rows, QUERIES) * i / pieces * QUERIES, rows);
 }
 
-/* Chooses the most blocks of queries per piece: with few pieces keys are laid out less often, with
- * many the work is divided better. The estimate assumes that all pieces are as long as the longest,
- * and that threads reach their last one up to a piece apart, because they are not equally fast. */
+/* Chooses the maximum number of query blocks per piece: fewer pieces lay out keys less often, more
+ * pieces balance the work better. The estimate assumes that all pieces are as long as the longest,
+ * and that threads reach their last piece up to one piece apart, because they are not equally
+ * fast. */
 static int64_t
 choose_blocks(const struct qv_kernel *kernel, const struct attention_call_cpu *call)
 {
@@ -457,7 +458,7 @@ find_piece(const struct qv_kernel *kernel, const struct attention_call_cpu *call
     return false;
 }
 
-/* Runs all pieces. A free thread takes the next piece; the one after that is probably as many
+/* Runs all pieces. A free thread takes the next piece; its following piece will probably be as many
  * pieces ahead as there are threads. */
 qv_status
 qv_attention_segments_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel,
@@ -494,7 +495,7 @@ qv_attention_segments_cpu(struct qv_device_cpu *dev, const struct qv_kernel *ker
     return status;
 }
 
-/* Reads the segments from the list, or makes segments of one length. Returns how many are not
+/* Reads the segments from the list, or makes segments of equal length. Returns how many are not
  * empty. */
 static int64_t
 read_segments(const struct qv_kernel *kernel, const int32_t *list)

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Bare products in f32 by OpenBLAS, where oneDNN has no brgemm: off x86-64 its older GEMM is a loop
- * in C++ (Arm without SVE, and with SVE of 128 bits before oneDNN 3.12).
+ * Bare products in f32 by OpenBLAS where oneDNN has no brgemm: outside x86-64 oneDNN's older GEMM
+ * is a C++ loop (Arm without SVE, and Arm with 128-bit SVE before oneDNN 3.12).
  *
- * Each thread calls it for products of its own, so it must be safe to call from several threads and
- * must not divide a product among threads itself. Built with OpenMP it does neither inside a
- * parallel region, where all our calls are, and tools/deps.sh installs that one. Built with threads
- * of its own it would wake them for each block, so it is limited to the calling thread; this
- * setting is the process's, and whoever else calls the same library there has one thread as well.
- * Built without threads, Debian's takes locks.
+ * Each thread calls OpenBLAS for its own products, so it must be thread-safe and must not divide a
+ * product among threads. Built with OpenMP it does neither inside a parallel region, where all our
+ * calls are, and tools/deps.sh installs that one. A build with its own threads would wake them for
+ * each block, so it is limited to the calling thread. That setting applies to the whole process, so
+ * other users of the library get one thread too. Debian's build without threads uses locks.
  */
 #include "cpu.h"
 
@@ -25,7 +24,7 @@ qv_blas_open_cpu(void)
         openblas_set_num_threads(1);
 }
 
-/* A layout that oneDNN chose is unknown to it, unless the choice is left to us. */
+/* OpenBLAS does not know a layout chosen by oneDNN, unless the choice is left to us. */
 bool
 qv_blas_takes_cpu(const struct matmul_desc_cpu *d, const_dnnl_primitive_desc_t pd)
 {

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A gemm in blocks of rows and panels of columns, for CPUs on which oneDNN's fast matmul (brgemm)
- * does not multiply this dtype. There oneDNN has an older GEMM, which is as fast (off x86-64 it is
- * not, and OpenBLAS takes its place), but divides rows among threads by their number, has other
- * kernels for the last rows, and no epilogue. So each thread calls it for blocks of one size, whose
- * last one is filled up with rows of zeros: a row's bits then depend neither on its place nor on
- * the number of rows. Our epilogue finishes the sums of a block, which are still in the first
- * cache.
+ * does not support this dtype. There oneDNN has an older GEMM. It is as fast (outside x86-64 it is
+ * not, and OpenBLAS replaces it), but divides rows among threads by their number, uses different
+ * kernels for the last rows, and has no epilogue. So each thread calls it for blocks of one size,
+ * with the last block padded with zero rows: a row's bits then depend neither on its place nor on
+ * the number of rows. Our epilogue finishes a block's sums while they are in the L1 cache.
  *
- * The sizes: oneDNN's kernels have 6 rows, and others for 1 to 3 rows; blocks of up to 48 rows run
- * in one piece. A panel of 128 columns, whose weights lie behind one another, is read as fast as
- * one of any other width, and is reused from the second cache by the blocks below it.
+ * The sizes: oneDNN's kernels have 6 rows, with separate kernels for 1 to 3 rows; blocks of up to
+ * 48 rows run in one piece. A panel of 128 columns, whose weights are contiguous, is read as fast
+ * as any other width, and is reused from the L2 cache by the blocks below it.
  */
 #include <omp.h>
 #include <stdlib.h>
@@ -18,8 +17,8 @@
 #include "cpu.h"
 
 enum { BLOCK_ROWS = 48, PANEL_COLS = 128 };
-/* The last block is filled up to a multiple of these. OpenBLAS's kernels differ from CPU to CPU in
- * their rows, and it has others for small products, so its blocks are always whole. */
+/* The last block is padded to a multiple of these. The number of rows in OpenBLAS's kernels differs
+ * between CPUs, and small products use different kernels, so its blocks are always whole. */
 #ifdef QV_WITH_BLAS
 enum { STEP_ROWS = BLOCK_ROWS };
 #else
@@ -109,7 +108,7 @@ run_block(struct qv_device_cpu *dev, const struct qv_op_gemm *op, const struct b
     return status;
 }
 
-/* Copies the last block's rows of x, and fills them up with zeros. */
+/* Copies the last block's rows of x, padded with zeros. */
 static void
 fill_up(const struct qv_op_gemm *op, const struct blocks_cpu *b, const void *x, char *to)
 {

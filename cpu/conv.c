@@ -33,7 +33,7 @@ batch(const struct qv_op_conv *op)
     return op->x_depth == op->d ? op->n : 1;
 }
 
-/* Returns the epilogue. If op->sums is 2, the values that y already has are the residual. */
+/* Returns the epilogue. If op->sums is 2, the existing values of y are the residual. */
 static struct qv_op_epilogue
 epilogue_of(const struct qv_op_conv *op)
 {
@@ -83,8 +83,8 @@ weights_md(dnnl_memory_desc_t *out, const struct qv_op_conv *op, dnnl_data_type_
                                             canonical ? tags[n - 4] : dnnl_format_tag_any);
 }
 
-/* Returns the gap between two taps. For a kernel of one tap it must be 0, or oneDNN does not use
- * its fastest code. */
+/* Returns the gap between two taps. For a single-tap kernel it must be 0, otherwise oneDNN does not
+ * use its fastest code. */
 static int64_t
 gap(int64_t kernel, int64_t dilation)
 {
@@ -146,7 +146,7 @@ create_kind(struct qv_device_cpu *dev, const struct qv_op_conv *c, const struct 
     return s;
 }
 
-/* oneDNN's depthwise kernel for CPUs without AVX2 (3.2's and 3.8's) adds the residual by an
+/* oneDNN's depthwise kernel for CPUs without AVX2 (3.2's and 3.8's) adds the residual with an
  * instruction that crashes unless every four channels are aligned. tests/checkconv found it. */
 static bool
 crashes(const struct qv_op_conv *op, const struct conv_cpu *kind, const_dnnl_primitive_desc_t pd)
@@ -156,10 +156,10 @@ crashes(const struct qv_op_conv *op, const struct conv_cpu *kind, const_dnnl_pri
 }
 
 /* Creates the primitive's descriptor, which the caller destroys, of the first kind that oneDNN runs
- * neither as reference code nor into a crash. It is a function of the operation alone, so layout,
- * lay_out and prepare agree. No convolution of oneDNN takes an alpha; the older ones (below
- * AVX-512, and all for groups of channels) take no residual after an activation, and some do not
- * exist in bf16. */
+ * neither as reference code nor into a crash. The choice depends on the operation alone, so layout,
+ * lay_out and prepare agree. No oneDNN convolution supports an alpha; the older ones (below
+ * AVX-512, and all for channel groups) do not support a residual after an activation, and some do
+ * not exist in bf16. */
 static qv_status
 create(struct qv_device_cpu *dev, const struct qv_op *op, struct conv_cpu *kind,
        dnnl_primitive_desc_t *out, qv_error *err)

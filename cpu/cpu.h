@@ -32,7 +32,7 @@ struct primitive_cpu {
     dnnl_memory_t memory[CPU_OPERANDS]; /* NULL if the primitive has no such operand */
     dnnl_memory_t alpha;                /* NULL: 1 */
     size_t scratch_bytes;
-    bool holds_signals; /* this thread must take no signal during it */
+    bool holds_signals; /* this thread must not handle signals during it */
 };
 
 /* Describes a matmul dst[m,n] = src[m,k] weights[k,n]. Strides are in elements. */
@@ -41,7 +41,7 @@ struct matmul_desc_cpu {
     int64_t src_stride;
     int64_t weights_strides[2];
     /* the layout of weights, instead of strides; if this is NULL and the strides are {0, 0}, oneDNN
-     * chooses the layout, or OpenBLAS takes plain rows */
+     * chooses the layout, or OpenBLAS uses plain rows */
     const_dnnl_memory_desc_t weights;
     int64_t dst_stride;
     dnnl_data_type_t type, dst_type;
@@ -58,19 +58,19 @@ struct panels_cpu {
     size_t bytes;
 };
 
-/* How the weights [k,n] of a gemm lie. */
+/* The layout of the weights [k,n] of a gemm. */
 struct gemm_weights_cpu {
-    dnnl_memory_desc_t md; /* as oneDNN's fastest matmul wants them; NULL: it has only a slow one */
+    dnnl_memory_desc_t md; /* as oneDNN's fastest matmul needs them; NULL: it has only a slow one */
     struct panels_cpu panels;
 };
 
-/* A gemm in blocks of rows and panels of columns (cpu/blocks.c). A block's kind says whether it is
- * the last of the rows, and of the columns, which may be fewer. */
+/* A gemm in blocks of rows and panels of columns (cpu/blocks.c). A block's kind tells whether it is
+ * the last in rows, and in columns, where it may be smaller. */
 enum { BLOCK_KINDS = 4 };
 struct blocks_cpu {
     struct primitive_cpu (*products)[BLOCK_KINDS]; /* one set per thread */
     int threads;
-    int64_t last_rows;        /* rows of the last block, with those that fill it up */
+    int64_t last_rows;        /* rows of the last block, including padding */
     struct panels_cpu panels; /* of the weights */
     size_t x_bytes;           /* scratch bytes of the last block's rows of x; 0: they are whole */
     size_t sums_bytes, product_bytes; /* scratch bytes of each thread */
@@ -150,16 +150,15 @@ struct qv_kernel {
     size_t row_bytes; /* scratch bytes of each thread, for operations that work row by row */
 };
 
-/* The functions that the backend has for one kind of operation. The operation's file defines
- * them under the name that ops.inc gives. device.c lists them, so it does not link if an
- * operation lacks them. */
+/* The backend's functions for one kind of operation. The operation's file defines them under the
+ * name in ops.inc. device.c lists them, so linking fails if an operation has none. */
 struct verbs_cpu {
-    bool mixes; /* its operands may have different dtypes */
+    bool mixes; /* operands may have different dtypes */
     qv_status (*prepare)(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
                          qv_error *err);
     qv_status (*run)(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
                      void *scratch, qv_error *err);
-    /* Also called if prepare failed. NULL: the kernel keeps nothing. */
+    /* Also called if prepare failed. NULL: there is nothing to free. */
     void (*release)(struct qv_kernel *kernel);
     void (*describe)(const struct qv_kernel *kernel, char *text, size_t size);
 };
@@ -179,7 +178,7 @@ qv_x86_has_cpu(dnnl_cpu_isa_t isa)
 #endif
 }
 
-/* prepare refuses dtypes other than f32 and bf16. */
+/* prepare rejects dtypes other than f32 and bf16. */
 static inline dnnl_data_type_t
 dnnl_type_cpu(int64_t dtype)
 {
@@ -195,21 +194,22 @@ at_cpu(const void *p, int64_t dtype, int64_t i)
 /* cpu/primitive.c. The first turns a oneDNN status into QV_OK or an error "what: oneDNN says
  * ...". */
 qv_status qv_dnnl_check_cpu(dnnl_status_t status, const char *what, qv_error *err);
-/* alpha: if it is not 1, pd's attributes have a scale of the source (qv_epilogue_cpu). */
+/* alpha: if it is not 1, pd's attributes include a source scale (qv_epilogue_cpu). */
 dnnl_status_t qv_primitive_open_cpu(struct qv_device_cpu *dev, dnnl_primitive_desc_t pd,
                                     double alpha, struct primitive_cpu *out);
 void qv_primitive_close_cpu(struct primitive_cpu *primitive);
 dnnl_status_t qv_primitive_run_cpu(struct qv_device_cpu *dev, const struct primitive_cpu *primitive,
                                    void *const addresses[CPU_OPERANDS]);
 /* The first returns oneDNN's name of the kernel. The others return whether it is brgemm, oneDNN's
- * fastest, and whether it is reference code, which is a thousand times slower than the others. */
+ * fastest, and whether it is reference code, which is a thousand times slower than the other
+ * kernels. */
 const char *qv_primitive_name_cpu(const_dnnl_primitive_desc_t pd);
 bool qv_primitive_is_brgemm_cpu(const_dnnl_primitive_desc_t pd);
 bool qv_primitive_is_reference_cpu(const_dnnl_primitive_desc_t pd);
 /* Appends `what` and the names of library and kernel to text: "oneDNN brg_matmul:avx512_core". */
 void qv_primitive_describe_cpu(const char *what, const struct primitive_cpu *primitive, char *text,
                                size_t size);
-/* Returns QV_EUNSUPPORTED for an operation with more elements than oneDNN counts in 32 bits;
+/* Returns QV_EUNSUPPORTED for an operation with more elements than oneDNN can count in 32 bits;
  * beyond that it would divide by zero. most: rows, or voxels of an image. */
 qv_status qv_count_check_cpu(const struct qv_op *op, double most, qv_error *err);
 dnnl_status_t qv_reorder_cpu(struct qv_device_cpu *dev, const_dnnl_memory_desc_t from,
@@ -277,7 +277,7 @@ void qv_panels_cpu(const struct panels_cpu *panels, const void *x, int64_t x_str
 void qv_panels_transposed_cpu(const struct panels_cpu *panels, const void *x, int64_t x_stride,
                               int64_t rows, int64_t dtype, void *y);
 
-/* cpu/attention.c: runs a kernel over any segments, none longer than its operation's may be. */
+/* cpu/attention.c: runs a kernel over any segments no longer than the operation allows. */
 qv_status qv_attention_segments_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel,
                                     const struct attention_call_cpu *call, void *scratch,
                                     qv_error *err);

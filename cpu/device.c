@@ -52,8 +52,8 @@ open_cpu(const struct qv_device_options *options, struct qv_device **out, qv_err
     return QV_OK;
 }
 
-/* The instructions that oneDNN may use, the best first. Its header has x86's numbers; Arm's, which
- * are the same ones with other meanings, are in its sources alone. */
+/* The instruction sets that oneDNN may use, best first. Its header has the numbers for x86; Arm
+ * reuses the same numbers with different meanings, defined only in oneDNN's sources. */
 static const struct isa {
     unsigned bits;
     const char *name;
@@ -107,7 +107,7 @@ cpu_name(char *text)
 #endif
 }
 
-/* On these oneDNN has only reference code for matrix products and convolutions. */
+/* On these CPUs oneDNN has only reference code for matrix products and convolutions. */
 static bool
 is_slow_isa(void)
 {
@@ -121,7 +121,7 @@ is_slow_isa(void)
  * - Depthwise layers: oneDNN's 2D kernel is 5 to 17 times faster than its 3D kernel, for depths
  *   of 3 to 15. This does not hold for 2 outputs per channel, or for groups of several channels.
  * - Copying patches into rows for a GEMM is faster from 256 outputs on, within 10%. On Arm without
- *   SVE-256 it always is, as oneDNN has only reference code for convolutions there. */
+ *   SVE-256 it is always faster, because oneDNN has only reference code for convolutions there. */
 static struct qv_conv3d_thresholds
 thresholds(void)
 {
@@ -131,7 +131,7 @@ thresholds(void)
                                           .rows_min_o = is_slow_isa() ? 0 : 256 };
 }
 
-/* Some of Arm's CPUs multiply bf16, but oneDNN 3.7 does so by reference code. */
+/* Some Arm CPUs multiply bf16, but oneDNN 3.7 uses reference code for it. */
 #ifdef __aarch64__
 #define NO_BF16 "oneDNN does not multiply bf16 natively on Arm (%s)"
 #else
@@ -169,7 +169,7 @@ caps_cpu(const struct qv_device *device, struct qv_caps *out)
     if (is_slow_isa() && !qv_has_blas_cpu)
         snprintf(out->warning, sizeof out->warning,
                  "this build has no OpenBLAS, and oneDNN %d.%d.%d has only reference code for "
-                 "matrix products on this CPU, which is many times slower than the CPU",
+                 "matrix products on this CPU, which is many times slower than the CPU could be",
                  v->major, v->minor, v->patch);
 }
 
@@ -210,7 +210,7 @@ lay_out_cpu(struct qv_device *device, const struct qv_matrix *matrix, int64_t ro
     return status;
 }
 
-/* An operation without verbs does not link. */
+/* Linking fails for an operation without verbs. */
 static const struct verbs_cpu *const verbs[] = {
 #define QV_OP(name, fields, operands, flops) &qv_##name##_verbs_cpu,
 #include "engine/ops.inc"

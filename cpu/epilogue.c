@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* act(alpha * sum + bias) + residual after a GEMM or convolution: by oneDNN, where its kernels take
- * it, and by ourselves. */
+/* act(alpha * sum + bias) + residual after a GEMM or convolution: by oneDNN where its kernels
+ * support it, otherwise by our own code. */
 #include "cpu.h"
 
 /* oneDNN's swish is x / (1 + exp(-alpha x)). */
@@ -19,8 +19,8 @@ append_act(int64_t act, dnnl_post_ops_t ops)
     return dnnl_post_ops_append_eltwise(ops, acts[act].kind, acts[act].alpha, 0);
 }
 
-/* alpha is a scale of the source, which oneDNN applies before it adds the bias. The residual is
- * added last, by a sum with y, into which it was copied. */
+/* alpha is a source scale, which oneDNN applies before it adds the bias. The residual is copied
+ * into y and added last, as a sum with y. */
 dnnl_status_t
 qv_epilogue_cpu(const struct qv_op_epilogue *op, dnnl_primitive_attr_t attr)
 {
@@ -54,9 +54,9 @@ qv_epilogue_residual_cpu(const struct qv_device_cpu *dev, const struct qv_op_epi
 
 /* ---- by ourselves ---------------------------------------------------------------------------- */
 
-enum { PIECE = 256 }; /* columns, for which buffers lie on the stack */
+enum { PIECE = 256 }; /* columns per buffer on the stack */
 
-/* Returns n values from i on in f32: themselves, or converted in `buffer`. */
+/* Returns n values from i on in f32: in place, or converted in `buffer`. */
 static const float *
 floats(const void *p, int64_t dtype, int64_t i, int64_t n, float *buffer)
 {

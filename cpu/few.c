@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * gemm_few, in plain loops over w in its canonical form (engine/grouped.h). A thread widens a group
- * of a row of w, which is a column of y, to f32, so that its values are not rounded, and multiplies
- * all rows of x by it.
+ * of a row of w (a column of y) to f32, so that its values are not rounded, and multiplies all rows
+ * of x by it.
  */
 #include "clones.h"
 #include "cpu.h"
 
-enum { LANES = 16 }; /* sums of a value of y, because in one each addition waits for the previous */
+enum { LANES = 16 }; /* partial sums per value, so that additions need not wait for each other */
 
 static qv_status
 prepare_gemm_few(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratch_bytes,

@@ -15,8 +15,7 @@ enum { LAYOUT_ROWS = 1024 };
 /* oneDNN blocks n by at most 64, so slices that begin at multiples of 64 are whole blocks. */
 enum { SLICE_ROWS = 64 };
 
-/* Keeps the layout that m wants for its weights if m is oneDNN's fast matmul, whose layouts are
- * panels. */
+/* Keeps m's preferred weight layout if m is oneDNN's fast matmul, whose layouts are panels. */
 static dnnl_status_t
 keep_layout(const struct primitive_cpu *m, struct gemm_weights_cpu *out)
 {
@@ -80,7 +79,7 @@ qv_gemm_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, st
     return QV_OK;
 }
 
-/* Lays out rows of a matrix, from row0 on, as columns of panels. Threads divide the panels. */
+/* Lays out rows of a matrix, from row0 on, as columns of panels. Threads share the panels. */
 static void
 lay_out_panels(const struct qv_device_cpu *dev, const struct panels_cpu *panels, int64_t row0,
                int64_t rows, qv_dtype dtype, const void *src, void *dst)
@@ -96,9 +95,9 @@ lay_out_panels(const struct qv_device_cpu *dev, const struct panels_cpu *panels,
     }
 }
 
-/* Lays out a slice as if it were a matrix of its own. This is right because the layout has blocks
- * of n outermost: a slice of whole blocks is contiguous, and laid out like a matrix of that many
- * rows. */
+/* Lays out a slice as if it were a separate matrix. This is correct because blocks of n are
+ * outermost in the layout: a slice of whole blocks is contiguous, and has the layout of a matrix
+ * with that many rows. */
 qv_status
 qv_gemm_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int64_t row0,
                     int64_t rows, const void *src, void *dst, qv_error *err)
@@ -127,7 +126,7 @@ qv_gemm_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, i
 
 /*
  * oneDNN divides few rows unevenly among threads: on 2 cores with AMX, 760 rows take as long as
- * 1024. So rows are divided here if each thread gets enough of them to pay for reading all weights,
+ * 1024. So rows are divided here if each thread gets enough rows to amortise reading all weights,
  * but not so many that oneDNN divides them as well. This saves 5% of a tower of 760 patches on AMX;
  * on AVX2 it costs a fifth of a tower of 640.
  */

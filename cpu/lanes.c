@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Row kernels in plain C that compilers vectorise well. They are compiled once per instruction set,
- * and chosen when the library is loaded. Sums have a fixed order, so a machine always gives the
- * same bits.
+ * and selected when the library is loaded. Sums have a fixed order, so results on one machine are
+ * always bit-identical.
  */
 #include <math.h>
 
@@ -204,7 +204,7 @@ qv_lanes_add_scaled_cpu(float *y, const float *x, float scale, int64_t n)
         y[i] += scale * x[i];
 }
 
-/* The usual step of 3 has a loop of its own, which the compiler turns into shuffles. */
+/* The usual step of 3 has a separate loop, which the compiler turns into shuffles. */
 QV_CLONES static void
 bytes_f32(float *y, const uint8_t *src, int64_t step, float scale, float shift, int64_t n)
 {
@@ -238,7 +238,7 @@ qv_lanes_bytes_cpu(void *y, int64_t dtype, const uint8_t *src, int64_t step, flo
 }
 
 /* Returns x / (1 + e^-s) for t = -|s|, where s has x's sign, so that the exponent is never
- * positive. If the exponential is 0 in f32, so is the result for a negative x, however large. */
+ * positive. If the exponential is 0 in f32, so is the result for any negative x. */
 static inline float
 by_sigmoid(float x, float t)
 {

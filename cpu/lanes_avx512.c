@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Kernels written by hand for AVX-512 with bf16 conversion: the exponentials of attention, the one
- * row kernel that takes much time (0.14 ns per element on Zen 5; compiled from C, 0.47), and the
- * transposition of its keys, which compilers turn into scalar code.
+ * Kernels written by hand for AVX-512 with bf16 conversion: attention's exponentials, the only
+ * expensive row kernel (0.14 ns per element on Zen 5; compiled from C, 0.47), and the transposition
+ * of its keys, which compilers turn into scalar code.
  */
 #include "cpu.h"
 
@@ -30,7 +30,7 @@ exp2_avx512(__m512 t, bool degree6)
     __m512 p = _mm512_set1_ps(c[0]);
     for (int i = 1; i <= (degree6 ? 6 : 4); i++)
         p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(c[i]));
-    return _mm512_scalef_ps(p, t); /* takes t's floor itself */
+    return _mm512_scalef_ps(p, t); /* computes t's floor itself */
 }
 
 static inline unsigned

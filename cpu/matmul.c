@@ -12,7 +12,7 @@ matrix_md(dnnl_memory_desc_t *out, int64_t rows, int64_t cols, int64_t row_strid
     return dnnl_memory_desc_create_with_strides(out, 2, dims, type, strides);
 }
 
-/* The scratchpad is in the plan's arena, hence the mode `user`. */
+/* Mode `user`, because the scratchpad is in the plan's arena. */
 static dnnl_status_t
 create_pd(dnnl_primitive_desc_t *pd, struct qv_device_cpu *dev, const struct matmul_desc_cpu *d,
           dnnl_memory_desc_t md[CPU_OPERANDS])

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Lays out activations as oneDNN wants the weights [k,n] of a GEMM, so that its matmul does not do
- * so in every call. Keys are transposed, values keep their order, and both are padded with zeros.
+ * Lays out activations the way oneDNN needs the weights [k,n] of a GEMM, so that its matmul does
+ * not do so in every call. Keys are transposed, values keep their order, and both are padded with
+ * zeros.
  */
 #include "cpu.h"
 
@@ -38,7 +39,7 @@ qv_panels_read_cpu(const_dnnl_memory_desc_t md, struct panels_cpu *p, bool *know
     return dnnl_success;
 }
 
-/* Has desc's weights in plain rows, which count as one panel. */
+/* Sets desc's weights to plain rows, which count as one panel. */
 static struct panels_cpu
 plain_rows(struct matmul_desc_cpu *desc)
 {

@@ -27,7 +27,7 @@ qv_dnnl_check_cpu(dnnl_status_t status, const char *what, qv_error *err)
 static const int arguments[CPU_OPERANDS] = { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_BIAS,
                                              DNNL_ARG_DST, DNNL_ARG_SCRATCHPAD };
 
-/* Creates a memory object of its own for one number. */
+/* Creates a memory object that owns one number. */
 static dnnl_status_t
 create_number(struct qv_device_cpu *dev, double number, dnnl_memory_t *out)
 {
@@ -80,8 +80,9 @@ qv_primitive_close_cpu(struct primitive_cpu *p)
     memset(p, 0, sizeof *p);
 }
 
-/* oneDNN's older GEMM, which its convolutions use too, may make a buffer on the heap its stack
- * ("mov(rsp, ARG_WS)" in its jit_avx_gemm_f32.cpp): a signal handler would write below that. */
+/* oneDNN's older GEMM, which its convolutions use too, may switch its stack to a heap buffer
+ * ("mov(rsp, ARG_WS)" in its jit_avx_gemm_f32.cpp): a signal handler would write below that
+ * buffer. */
 dnnl_status_t
 qv_primitive_run_cpu(struct qv_device_cpu *dev, const struct primitive_cpu *p,
                      void *const addresses[CPU_OPERANDS])
@@ -122,7 +123,7 @@ qv_primitive_is_brgemm_cpu(const_dnnl_primitive_desc_t pd)
     return !strncmp(qv_primitive_name_cpu(pd), "brg", 3);
 }
 
-/* Off x86-64, oneDNN's "gemm:jit:f32" is a loop in C++ as well. */
+/* Outside x86-64, oneDNN's "gemm:jit:f32" is also a C++ loop. */
 bool
 qv_primitive_is_reference_cpu(const_dnnl_primitive_desc_t pd)
 {
@@ -157,7 +158,7 @@ qv_count_check_cpu(const struct qv_op *op, double most, qv_error *err)
 {
     return most <= INT32_MAX
                ? QV_OK
-               : qv_fail(err, QV_EUNSUPPORTED, "%s: %.3g rows or voxels; oneDNN counts up to %d",
+               : qv_fail(err, QV_EUNSUPPORTED, "%s: %.3g rows or voxels; oneDNN supports up to %d",
                          qv_op_name(op->kind), most, INT32_MAX);
 }
 

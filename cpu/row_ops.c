@@ -178,7 +178,7 @@ im2col_row(const struct qv_op_im2col *op, const char *x, char *y, int64_t n, int
 
 /* Turns channels-first into channels-last order, which is im2col with a kernel of one: columns of a
  * matrix [c, positions] become rows, SOME at a time. Without strides a line is all positions of a
- * sample, with strides the positions of one line of x. */
+ * sample; with strides it is the positions in one line of x. */
 static void
 transpose(const struct qv_op_im2col *op, void *const *p, const struct team *team)
 {

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * attention over strided views of q, k and v: on kernels of our own for short segments and for
- * Hopper, else on cuDNN's fused kernels; f32, and heads that cuDNN does not support, on a naive
- * kernel. A list on the device says where each segment begins and how many rows it has, so that one
- * plan and one recorded graph serve every pack. To cuDNN that is a ragged batch.
+ * attention over strided views of q, k and v: on our own kernels for short segments and for Hopper,
+ * otherwise on cuDNN's fused kernels; f32, and heads that cuDNN does not support, run on a naive
+ * kernel. A list on the device gives the beginning and the number of rows of each segment, so that
+ * one plan and one recorded graph serve every pack. To cuDNN it is a ragged batch.
  */
 #include "cudnn_graph.h"
 
 enum { Q = 1, K, V, Y, SCALE, N_ROWS, Q_FIRST, Y_FIRST };
 
-/* Returns the length of the longest segment that cuDNN gets. For a ragged batch it is all rows of
- * the chunk, and at least LONG. That costs nothing, but for shorter lengths cuDNN uses other
+/* Returns the longest segment length passed to cuDNN. For a ragged batch it is all rows of the
+ * chunk, and at least LONG. This costs nothing, whereas for shorter lengths cuDNN uses different
  * engines (9.19: up to 1024 rows on sm_120, 128 on sm_100), so a segment's bits would differ in
  * small plans. */
 static int64_t
@@ -22,7 +22,7 @@ longest(const struct qv_op_attention *op)
     return op->rows > LONG ? op->rows : LONG;
 }
 
-/* first says where each segment begins; NULL for segments of equal length, which are contiguous */
+/* first: where each segment begins; NULL for contiguous segments of equal length */
 static struct tensor_cuda
 heads_of(const struct qv_op_attention *op, int64_t id, int64_t dtype, int64_t stride,
          cudnnBackendDescriptor_t first)

@@ -12,7 +12,7 @@ qv_codes_layout_cuda(const struct qv_matrix *matrix)
                                QV_CODES_ROWS_CUDA };
 }
 
-/* Nibbles 0, 2, 4 and 6 side by side. */
+/* Packs nibbles 0, 2, 4 and 6. */
 static uint32_t
 even_nibbles(uint32_t word)
 {
@@ -21,7 +21,7 @@ even_nibbles(uint32_t word)
     return (word | word >> 8) & 0xffff;
 }
 
-/* Bytes 0 and 2 side by side. */
+/* Packs bytes 0 and 2. */
 static uint32_t
 even_bytes(uint32_t word)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Of few.cu: the layout of a quantised matrix (codes.h), its scales and offsets, and the
+/* Part of few.cu: the layout of a quantised matrix (codes.h), its scales and offsets, and the
  * epilogue. */
 #pragma once
 
@@ -32,7 +32,7 @@ shape_of(int64_t n, int64_t k, const struct qv_groups *groups, const void *w)
 template <int BITS> constexpr int CODES = TILE_COLS *SLICE *BITS / 8;
 template <int GROUP> constexpr int PAIRS = SLICE / GROUP *TILE_COLS;
 
-/* Returns a scale and an offset of 16 bits, which lie in one word, as f32. */
+/* Returns a 16-bit scale and offset, packed in one word, as f32. */
 static __device__ __forceinline__ float2
 pair_as_floats(uint32_t both, bool is_half)
 {
@@ -41,7 +41,7 @@ pair_as_floats(uint32_t both, bool is_half)
                    : make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000));
 }
 
-/* The epilogue, which turns a sum into y[row, col]. */
+/* The epilogue: turns a sum into y[row, col]. */
 struct few_epilogue {
     int64_t m, n, residual_rows;
     float alpha;

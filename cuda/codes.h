@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A quantised matrix [n,k] is stored on the device in tiles of 16 rows. A tile is its slices of 128
- * columns in order. A slice is its codes, then its [8, 128/group, 2] pairs of a scale and an
- * offset: for rows 0 and 8, then for 1 and 9. The last tile and slice are padded with zeros. So a
- * warp streams a tile in order, and each of its loads of codes is 512 contiguous bytes, 16 per
- * lane.
+ * A quantised matrix [n,k] is stored on the device in tiles of 16 rows. A tile consists of its
+ * slices of 128 columns in order. A slice consists of its codes, then its [8, 128/group, 2] pairs
+ * of a scale and an offset: for rows 0 and 8, then for 1 and 9. The last tile and slice are padded
+ * with zeros. So a warp streams a tile in order, and each of its loads of codes is 512 contiguous
+ * bytes, 16 per lane.
  *
  * A lane has the codes of its part of a tensor core's operand (mma.cuh): of rows lane / 4 and lane
  * / 4 + 8, 8 neighbours from each quarter of 32 columns, so that a product stays in one group. A
@@ -25,7 +25,7 @@ enum { QV_CODES_ROWS_CUDA = 16, QV_CODES_SLICE_CUDA = 128 };
 
 struct qv_codes_cuda {
     int64_t tiles, slices; /* tiles of 16 rows in the matrix, slices in a tile */
-    /* bytes of a slice's codes, and of the slice with its scales and offsets */
+    /* size of a slice's codes, and of the slice with scales and offsets */
     int64_t code_bytes, per_slice;
     size_t bytes;
 };
@@ -44,8 +44,7 @@ qv_codes_cuda(int64_t n, int64_t k, const struct qv_groups *groups)
     return p;
 }
 
-/* The place of a code in its slice: the byte at which its word begins, and the code's lowest bit
- * there. */
+/* The place of a code in its slice: its word's first byte, and its lowest bit in the word. */
 struct qv_code_at_cuda {
     int word, shift;
 };

@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Makes the device current while a verb runs. The caller's thread may be using another device, or a
- * context of its own that it made with the driver, so the previous context is restored afterwards.
- * The runtime cannot do that: cudaGetDevice does not report a context that is not a device's
- * primary one, or that there is none, and cudaSetDevice would make a primary context, hundreds of
- * MB, on a device that nobody uses.
+ * Makes the device current while a verb runs. The caller's thread may be using another device, or
+ * its own context made with the driver, so the previous context is restored afterwards. The runtime
+ * cannot do that: cudaGetDevice does not report non-primary contexts or the absence of a context,
+ * and cudaSetDevice would make a primary context, of hundreds of MB, on an unused device.
  */
 #include <cuda.h>
 #include <pthread.h>
 
 #include "cuda.h"
 
-/* Functions of the driver, found by the runtime, so that this library loads without a driver. */
+/* Driver functions, looked up through the runtime so that this library loads without a driver. */
 static struct {
     CUresult (*retain)(CUcontext *context, CUdevice device);
     CUresult (*get)(CUcontext *context);
     CUresult (*push)(CUcontext context);
     CUresult (*pop)(CUcontext *context);
-    qv_error missing; /* status QV_OK: they were found */
+    qv_error missing; /* status QV_OK: all were found */
 } driver;
 
 static void
@@ -44,7 +43,7 @@ find_all(void)
     find("cuCtxPopCurrent", &driver.pop);
 }
 
-/* The context stays until the process ends, as the runtime's own do. */
+/* The context stays until the process exits, like the runtime's own contexts. */
 qv_status
 qv_open_context_cuda(struct qv_device_cuda *dev, qv_error *err)
 {
@@ -52,7 +51,7 @@ qv_open_context_cuda(struct qv_device_cuda *dev, qv_error *err)
     pthread_once(&once, find_all);
     if (driver.missing.status)
         return qv_fail(err, driver.missing.status, "%s", driver.missing.text);
-    /* driver and runtime number devices and errors alike */
+    /* driver and runtime use the same device and error numbers */
     return qv_check_cuda(NULL, (cudaError_t)driver.retain(&dev->context, dev->ordinal),
                          "cuDevicePrimaryCtxRetain", err);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * conv on cuDNN, channels last: with its epilogue in one graph if cuDNN supports that, else as f32
- * sums that our own kernel finishes, else on our own kernel alone.
+ * conv on cuDNN, channels last: with its epilogue in one graph if cuDNN supports that, otherwise as
+ * f32 sums that our own kernel finishes, otherwise entirely on our own kernel.
  */
 #include "cudnn_graph.h"
 #include "dtype.h"
@@ -52,7 +52,7 @@ frame_values(const struct qv_op_conv *op)
     return op->h * op->w * op->c;
 }
 
-/* Returns how many frames of x `frames` frames of y need. */
+/* Returns how many frames of x are needed for `frames` frames of y. */
 static int64_t
 window(const struct qv_op_conv *op, int64_t frames)
 {
@@ -78,7 +78,7 @@ fits(const struct qv_op_conv *op, int64_t samples, int64_t frames)
     return x <= INT32_MAX && w <= INT32_MAX && y <= INT32_MAX;
 }
 
-/* Chooses the largest part that one run can compute: an equal part of the samples, or of one
+/* Chooses the largest part that one run can compute: an equal share of the samples, or of one
  * sample's frames. */
 static bool
 choose_part(const struct qv_op_conv *op, struct conv_cuda *out)
@@ -115,7 +115,7 @@ runs_once(const struct qv_op_conv *op, const struct conv_cuda *run)
     return run->samples == op->n && run->frames == frames_of(op);
 }
 
-/* A run may begin at any frame, and so may a depth tap that is summed by itself. */
+/* A run may begin at any frame, and so may a separately summed depth tap. */
 static int64_t
 x_alignment(const struct qv_op_conv *op, const struct conv_cuda *run)
 {
@@ -124,8 +124,7 @@ x_alignment(const struct qv_op_conv *op, const struct conv_cuda *run)
                : alignment_of(frame_values(op) * (int64_t)qv_dtype_bytes(op->x_dtype));
 }
 
-/* Returns the bytes of a run's part of y, or of what is added to it, in values of the given
- * dtype. */
+/* Returns the size of a run's part of y, or of its addend, in values of the given dtype. */
 static int64_t
 y_bytes(const struct qv_op_conv *op, const struct conv_cuda *run, int64_t dtype)
 {
@@ -227,7 +226,7 @@ list_steps(const struct qv_op_conv *op, const struct conv_cuda *run, struct step
     return n;
 }
 
-/* The dilation of a single tap has no effect, but would keep cuDNN from its best kernels. */
+/* The dilation of a single tap has no effect, but would rule out cuDNN's best kernels. */
 static int64_t
 dilation_of(int64_t kernel, int64_t dilation)
 {
@@ -307,10 +306,10 @@ rows_of(const struct qv_op_conv *op)
     return qv_op_conv_epilogue(op).rows;
 }
 
-/* Returns whether to ask cuDNN for the graph with the steps after the convolution (bare: without
- * them). cuDNN has no residual whose rows repeat, its activations are not exact enough for f32, and
- * activations with a sigmoid run on our kernel. With sums = 1 no steps follow, so the two graphs
- * are the same, and only one is tried. */
+/* Returns whether to try cuDNN's graph with the steps after the convolution (bare: without them).
+ * cuDNN does not support a residual with repeating rows, its activations are not exact enough for
+ * f32, and activations with a sigmoid run on our kernel. With sums = 1 there are no further steps,
+ * so the two graphs are the same, and only one is tried. */
 static bool
 has_form(const struct qv_op_conv *op, bool bare)
 {
@@ -419,7 +418,7 @@ run_parts(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *cons
     return status;
 }
 
-/* Applies the epilogue, which a bare graph lacks. */
+/* Applies the epilogue after a bare graph. */
 static qv_status
 run_epilogue(struct qv_device_cuda *dev, const struct qv_op_conv *op, void *const *p,
              const void *sums, qv_error *err)

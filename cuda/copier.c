@@ -9,7 +9,7 @@
 #include "error.h"
 #include "threads.h"
 
-/* More threads gain nothing on PCIe 5. A slice is large enough that copying it takes longer than
+/* More threads bring no gain on PCIe 5. A slice is large enough that copying it takes longer than
  * handing it to a thread. */
 enum { MOST_THREADS = 6, SLICE_BYTES = 256 << 10 };
 
@@ -18,8 +18,8 @@ struct qv_copier {
     int n_threads;
     pthread_mutex_t lock;
     pthread_cond_t begun, done;
-    /* Guarded by the lock: the current copy, which ends when all of it is taken and no thread is
-     * busy. */
+    /* Guarded by the lock: the current copy, which ends when every slice has been taken and no
+     * thread is busy. */
     char *dst;
     const char *src;
     size_t bytes, taken;

@@ -7,10 +7,10 @@
 
 struct qv_copier;
 
-/* threads counts the caller; 0: every core that the process may use. No more are started than are
- * useful. */
+/* threads includes the caller; 0: every core that the process may use. No more threads are started
+ * than are useful. */
 qv_status qv_copier_open(int threads, struct qv_copier **out, qv_error *err);
 void qv_copier_close(struct qv_copier *copier); /* NULL is accepted */
 
-/* Copies like memcpy, and returns when it is done. One thread at a time may call it. */
+/* Copies like memcpy, synchronously. Only one thread at a time may call it. */
 void qv_copier_copy(struct qv_copier *copier, void *dst, const void *src, size_t bytes);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The parts of the CUDA backend: GEMM on cuBLASLt, attention and convolutions on cuDNN, the rest in
- * our own kernels. They are layers, and call only earlier ones: architectures; status;
+ * our own kernels. They are layers that call only earlier layers: architectures; status;
  * context; copier; memory; cudnn_graph and our kernels (launch.h); frames; gemm_graph; gemm,
  * attention, conv, codes, own; work; device.
  */
@@ -17,19 +17,18 @@
 #include "launch.h"
 
 /* Pinned blocks for copies in one direction, used in turn; small copies to the device share a
- * block. done[i] is recorded after the device's last copy from or to blocks[i], which may be used
- * again once it has happened. */
+ * block. done[i] is recorded after the device's last copy from or to blocks[i]; once it has
+ * happened, the block may be reused. */
 enum { STAGING_BLOCKS = 3, STAGING_BYTES = 4 << 20 };
 struct staging_cuda {
     void *blocks[STAGING_BLOCKS];
     cudaEvent_t done[STAGING_BLOCKS];
-    cudaStream_t stream; /* its own; or the work's, if that is the caller's stream */
+    cudaStream_t stream; /* its own, or the work's if that is the caller's stream */
     int at;              /* number of the block in use */
     size_t used;         /* bytes of it in use */
 };
 
-/* Libraries that take long to start. Each is started when it is first needed, or earlier
- * (device.c). */
+/* Libraries that are slow to start. Each is started when first needed, or earlier (device.c). */
 enum library_cuda { CUBLASLT, CUDNN, LIBRARIES };
 struct warmer_cuda;
 
@@ -44,42 +43,42 @@ struct qv_device_cuda {
     cudaStream_t recorder, side; /* streams on which lists are captured */
     cudaEvent_t fork, join;      /* order these two streams */
     struct staging_cuda in, out;
-    cudaStream_t frames_stream; /* of frames.c; NULL: this GPU has no memory pools */
+    cudaStream_t frames_stream; /* for frames.c; NULL: this GPU has no memory pools */
     cudaMemPool_t frames_pool;
     struct qv_copier *copier; /* copies the caller's memory from and to the blocks */
     cudaEvent_t marks[QV_MARKS], uploaded;
-    int last_mark;       /* the one that nothing follows yet */
-    bool uploads;        /* something was uploaded since the last run; the next must wait */
-    cublasLtHandle_t lt; /* lt and cudnn are NULL until a kernel of theirs is prepared */
+    int last_mark;       /* the one with no work after it yet */
+    bool uploads;        /* there was an upload since the last run; the next run must wait */
+    cublasLtHandle_t lt; /* lt and cudnn are NULL until a kernel that needs them is prepared */
     cudnnHandle_t cudnn;
-    const struct qv_plan_cache *plan_cache; /* keeps cuDNN's plans; NULL: nothing does */
-    struct warmer_cuda *warmers[LIBRARIES]; /* threads that are starting a library; NULL: none */
+    const struct qv_plan_cache *plan_cache; /* keeps cuDNN's plans; NULL: plans are not kept */
+    struct warmer_cuda *warmers[LIBRARIES]; /* threads starting a library; NULL: none */
     char name[64], warning[240];
-    char lost[300]; /* the failure that broke the device for good, or "" */
+    char lost[300]; /* the failure that lost the device, or "" */
 };
 
 /* cuda/status.c: these return QV_OK, or our status with the call's name and the library's message.
- * An error that leaves the device unusable is remembered in dev->lost (dev may be NULL). */
+ * An error that makes the device unusable is recorded in dev->lost (dev may be NULL). */
 qv_status qv_check_cuda(struct qv_device_cuda *dev, cudaError_t error, const char *call,
                         qv_error *err);
 qv_status qv_check_cublas(struct qv_device_cuda *dev, cublasStatus_t status, const char *call,
                           qv_error *err);
 qv_status qv_check_cudnn(struct qv_device_cuda *dev, cudnnStatus_t status, const char *call,
                          qv_error *err);
-/* Notes the failure of a call that frees something, whose caller cannot fail. If it means that the
- * device is lost, its next verb fails. The device's warning reports either. */
+/* Records the failure of a call that frees something, where the caller cannot fail. If the device
+ * is lost, its next verb fails. The device's warning reports either case. */
 void qv_note_free_cuda(struct qv_device_cuda *dev, cudaError_t error, const char *call);
 /* Returns QV_EBACKEND with a message if the device was lost before. */
 qv_status qv_check_device_cuda(const struct qv_device_cuda *dev, qv_error *err);
 
-/* cuda/context.c: finds the device's primary context, which must be done before anything else. */
+/* cuda/context.c: finds the device's primary context; must be called before anything else. */
 qv_status qv_open_context_cuda(struct qv_device_cuda *dev, qv_error *err);
 /* Make the context current for the calling thread, and restore the previous one. Each verb of the
- * backend's table runs between the two, because any thread may call it. After an error of enter
- * nothing may be called, but leave must follow all the same. */
+ * backend's table runs between the two, because any thread may call it. If enter fails, nothing may
+ * be called except leave, which must still follow. */
 struct entered_cuda {
     cudaError_t error;
-    bool pushed; /* false: the context was current already */
+    bool pushed; /* false: the context was already current */
 };
 struct entered_cuda qv_enter_cuda(const struct qv_device_cuda *dev);
 void qv_leave_cuda(struct entered_cuda entered);
@@ -119,7 +118,7 @@ qv_status qv_resize_cuda(struct qv_device *dev, const struct qv_resize *r, void 
 qv_status qv_read_frames_cuda(struct qv_device *dev, void *to, const void *frames, size_t bytes,
                               qv_error *err);
 void qv_free_frames_cuda(struct qv_device *dev, void *frames);
-/* Enqueues a resize to dst on a stream: frames are read, and dst is written, in its order. */
+/* Enqueues a resize to dst on a stream: frames are read, and dst is written, in stream order. */
 qv_status qv_enqueue_resize_cuda(const struct qv_device_cuda *dev, cudaStream_t stream,
                                  const struct qv_resize *r, void *dst, qv_error *err);
 
@@ -128,11 +127,10 @@ struct graph_cuda {
     cudnnBackendDescriptor_t plan;
     size_t workspace_bytes;
     int64_t engine;   /* cuDNN's number of the engine */
-    bool last_resort; /* cuDNN's heuristics had no better engine */
+    bool last_resort; /* cuDNN's heuristics found no better engine */
 };
 
-/* A GEMM, on cuBLASLt or in a cuDNN graph. The three sizes are the parts of scratch, in this
- * order. */
+/* A GEMM, on cuBLASLt or in a cuDNN graph. The three sizes are the parts of scratch, in order. */
 struct gemm_cuda {
     struct graph_cuda graph; /* plan NULL: cuBLASLt runs it */
     cublasLtMatmulDesc_t desc;
@@ -143,7 +141,7 @@ struct gemm_cuda {
     size_t sums_bytes;   /* bytes of f32 sums for our epilogue kernel; 0: cuBLASLt's epilogue is
                           * used */
     size_t workspace_bytes;
-    const char *unfused; /* why cuBLASLt's epilogue is not used; NULL: it is */
+    const char *unfused; /* why cuBLASLt's epilogue is not used; NULL: it is used */
 };
 
 enum attention_way { ATTENTION_CUDNN, ATTENTION_SHORT, ATTENTION_HOPPER };
@@ -166,26 +164,26 @@ struct qv_kernel {
         struct attention_cuda attention;
         struct conv_cuda conv;
     } u;
-    char naive[200]; /* why cuDNN does not run it; "" if it does, or is not asked */
+    char naive[200]; /* why cuDNN does not run it; "" if it does, or was not tried */
 };
 
-/* The functions of the backend for one kind of operation. The operation's file defines them, under
- * a name that ops.inc gives; device.c lists them, so that an operation without verbs does not link.
- * p are device addresses; *scratch_bytes is 0 before prepare. */
+/* The backend's functions for one kind of operation. The operation's file defines them under the
+ * name in ops.inc; device.c lists them, so linking fails if an operation has none. p are device
+ * addresses; *scratch_bytes is 0 before prepare. */
 struct verbs_cuda {
     enum library_cuda library; /* the library that prepare needs; LIBRARIES: none */
     qv_status (*prepare)(struct qv_device_cuda *dev, struct qv_kernel *kernel,
                          size_t *scratch_bytes, qv_error *err);
     qv_status (*run)(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p,
                      void *scratch, qv_error *err);
-    /* Also called if prepare failed. NULL: the kernel keeps nothing. */
+    /* Also called if prepare failed. NULL: there is nothing to free. */
     void (*release)(struct qv_kernel *kernel);
     void (*describe)(const struct qv_kernel *kernel, char *text, size_t size);
 };
 #define QV_OP(name, fields, operands, flops) extern const struct verbs_cuda qv_##name##_verbs_cuda;
 #include "engine/ops.inc"
 
-/* cuda/gemm_graph.c: returns whether cuDNN is asked for a GEMM; if it has no plan, cuBLASLt runs
+/* cuda/gemm_graph.c: returns whether to try cuDNN for a GEMM; if cuDNN has no plan, cuBLASLt runs
  * it. */
 bool qv_gemm_is_graph_cuda(const struct qv_op_gemm *op);
 
@@ -201,7 +199,7 @@ qv_status qv_codes_lay_out_cuda(struct qv_device_cuda *dev, const struct qv_matr
                                 int64_t row0, int64_t rows, const void *src, struct qv_buffer dst,
                                 qv_error *err);
 
-/* cuda/attention.c: which kernel attention runs on. */
+/* cuda/attention.c: which kernel runs attention. */
 enum attention_way qv_attention_way_cuda(const struct qv_device_cuda *dev,
                                          const struct qv_op_attention *op);
 

@@ -8,8 +8,8 @@
 
 #define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
 
-/* The most configurations to ask a heuristic for: for f32 it names about 30 that compute in TF32
- * before the first that is allowed. */
+/* The number of configurations to request from a heuristic: for f32 it lists about 30 that compute
+ * in TF32 before the first allowed one. */
 enum { MOST_CONFIGURATIONS = 64, MOST_NOTES = 32, MOST_KNOBS = 32 };
 
 struct target_cuda
@@ -20,7 +20,7 @@ qv_target_of_cuda(struct qv_device_cuda *dev)
 
 /* ---- the graph --------------------------------------------------------------------------------*/
 
-/* Writes cuDNN's own message, which is more specific than a status; reading it clears it. */
+/* Writes cuDNN's own message, which is more specific than a status. Reading clears it. */
 static void
 describe_failure(cudnnStatus_t status, const char *call, char *text, size_t size)
 {
@@ -68,7 +68,7 @@ place_of(const struct sketch_cuda *sketch, cudnnBackendDescriptor_t descriptor)
     return i;
 }
 
-/* Returns a value as a number that is the same in every process. */
+/* Returns a value as a number that is stable across processes. */
 static int64_t
 number_of(const struct sketch_cuda *sketch, const struct attribute_cuda *a, int64_t i)
 {
@@ -146,7 +146,7 @@ cudnn_type(int64_t dtype)
     case QV_DTYPE_AUTO:
     case QV_DTYPE_MAX: break;
     }
-    return (cudnnDataType_t)-1; /* a value that cuDNN refuses */
+    return (cudnnDataType_t)-1; /* a value that cuDNN rejects */
 }
 
 cudnnBackendDescriptor_t
@@ -211,8 +211,8 @@ qv_sketch_close_cuda(struct sketch_cuda *sketch)
 
 /* ---- configurations ---------------------------------------------------------------------------*/
 
-/* Engines that are refused, by their notes and the dtype of operands: sums must be in f32 over
- * products that f32 holds exactly, and two runs must give equal bits. */
+/* Engines rejected by their notes and the operands' dtype: sums must be in f32 over products that
+ * are exact in f32, and runs must be reproducible bit for bit. */
 enum { ALWAYS, F32, STRICT_F32 };
 static const struct {
     cudnnBackendNumericalNote_t note;
@@ -238,7 +238,7 @@ suits(cudnnBackendNumericalNote_t note, int64_t dtype, bool tf32)
     return true;
 }
 
-/* Returns whether a configuration may be used; one whose notes cannot be read may not. *index is
+/* Returns whether a configuration may be used; if its notes cannot be read, it may not. *index is
  * the engine's number. */
 static bool
 configuration_suits(cudnnBackendDescriptor_t configuration, int64_t dtype, bool tf32,
@@ -265,7 +265,7 @@ configuration_suits(cudnnBackendDescriptor_t configuration, int64_t dtype, bool 
     return all;
 }
 
-/* Returns the configuration's KERNEL_CFG, a number of cuDNN's own; 0: it has none. */
+/* Returns the configuration's KERNEL_CFG, a cuDNN-internal number; 0 if it has none. */
 static int64_t
 kernel_of(cudnnBackendDescriptor_t configuration)
 {
@@ -308,7 +308,7 @@ ask_heuristic(cudnnBackendDescriptor_t heuristic, struct configurations *out)
     return s;
 }
 
-/* One search for a plan. */
+/* A search for a plan. */
 struct search {
     const struct target_cuda *target;
     cudnnBackendDescriptor_t graph;
@@ -331,7 +331,7 @@ put_first(struct configurations *found, int64_t preferred)
     found->all[0] = first;
 }
 
-/* Asks a heuristic. One that fails has nothing for this graph; the message says why. */
+/* Queries a heuristic. One that fails has nothing for this graph; the message has the reason. */
 static void
 find_configurations(struct search *search, cudnnBackendHeurMode_t mode, struct configurations *out)
 {
@@ -426,7 +426,7 @@ take_plan(struct search *search, cudnnBackendHeurMode_t mode, struct graph_cuda 
 static cudnnBackendDescriptor_t
 describe_graph(struct sketch_cuda *sketch, const struct target_cuda *target)
 {
-    /* without the handle, heuristics for an open device return no configuration */
+    /* without the handle, heuristics for an open device return no configurations */
     const cudnnHandle_t handle = target->dev ? target->dev->cudnn : NULL;
     const struct attribute_cuda attributes[] = {
         { CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, sketch->n_operations,
@@ -437,7 +437,7 @@ describe_graph(struct sketch_cuda *sketch, const struct target_cuda *target)
                             LENGTH(attributes) - !handle);
 }
 
-/* Lack of memory says nothing about whether cuDNN supports the graph. */
+/* Running out of memory does not mean that cuDNN lacks support for the graph. */
 static bool
 is_lack_of_memory(cudnnStatus_t status)
 {
@@ -447,13 +447,13 @@ is_lack_of_memory(cudnnStatus_t status)
 
 /* ---- plans kept in files --------------------------------------------------------------------- */
 
-/* Precedes a kept plan, which is cuDNN's JSON and includes compiled machine code. */
+/* The header of a kept plan, which is cuDNN's JSON including compiled machine code. */
 struct kept {
     int64_t engine, last_resort;
 };
 enum { KEY_BYTES = 80 };
 
-/* Writes a plan's key: these values decide which of the configurations a graph takes. */
+/* Writes a plan's key: the values that determine a graph's configuration. */
 static void
 write_key(const struct sketch_cuda *sketch, const struct target_cuda *target, int64_t dtype,
           char key[KEY_BYTES])
@@ -463,7 +463,7 @@ write_key(const struct sketch_cuda *sketch, const struct target_cuda *target, in
              qv_dtype_name((qv_dtype)dtype), target->tf32 ? " with TF32" : "");
 }
 
-/* Takes a plan from its file. A plan that another version of cuDNN wrote may be refused, and is
+/* Loads a plan from its file. A plan written by another version of cuDNN may be rejected, and is
  * then made again. */
 static bool
 take_kept(const struct target_cuda *target, const char *key, struct graph_cuda *out)
@@ -515,13 +515,13 @@ qv_status
 qv_graph_open_cuda(struct sketch_cuda *sketch, const struct target_cuda *target, int64_t dtype,
                    struct graph_cuda *out, qv_error *err)
 {
-    /* the second mode names engines that always work, slowly */
+    /* the second mode lists slow engines that always work */
     static const cudnnBackendHeurMode_t modes[] = { CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK };
     struct search search = {
         .target = target,
         .dtype = dtype,
         .preferred = sketch->preferred,
-        .message = "its heuristics name none",
+        .message = "its heuristics suggest none",
     };
     bool taken = false;
     char key[KEY_BYTES];
@@ -562,8 +562,8 @@ qv_graph_describe_cuda(const struct graph_cuda *graph, const char *why, char *te
 
 /* ---- running ----------------------------------------------------------------------------------*/
 
-/* Checks alignment, because cuDNN does not: its kernels silently read wrong values from a
- * misaligned operand. */
+/* Checks alignment, because cuDNN does not: its kernels silently read wrong values from misaligned
+ * operands. */
 static qv_status
 check_alignment(const struct binding_cuda *bindings, int n, qv_error *err)
 {

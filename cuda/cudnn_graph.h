@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * cuDNN's graph API from C. A sketch collects descriptors and remembers the first call that failed,
- * so that building a graph needs no check on every line; qv_graph_open_cuda() makes a plan of it.
+ * so that building a graph does not need a check on every line; qv_graph_open_cuda() makes a plan
+ * from it.
  */
 #pragma once
 
 #include "cuda.h"
 
-/* The target of plans: an open device, or the properties of a device that is not here. */
+/* The target of plans: an open device, or the properties of an absent device. */
 struct target_cuda {
-    struct qv_device_cuda *dev;          /* NULL if properties are given */
+    struct qv_device_cuda *dev;          /* NULL if properties are set */
     cudnnBackendDescriptor_t properties; /* a DEVICEPROP; NULL: those of dev */
     bool tf32;                           /* TF32 is allowed for f32 */
     /* For checks without a GPU: called for every configuration that does not become a plan; if it
-     * returns true, the configuration counts as one. NULL: none counts. */
+     * returns true, the configuration counts as a plan. NULL: none does. */
     bool (*excuses)(void *user, cudnnStatus_t status, const char *message);
     void *user;
 };
@@ -27,10 +28,10 @@ struct sketch_cuda {
     int n, n_operations;
     cudnnBackendDescriptor_t descriptors[SKETCH_MOST]; /* all of them */
     cudnnBackendDescriptor_t operations[SKETCH_MOST_OPERATIONS];
-    uint64_t digest;      /* digest of all values that were set, by which kept plans are found */
+    uint64_t digest;      /* digest of all values set, the key of kept plans */
     int64_t preferred;    /* KERNEL_CFG of the configuration to try first; 0: the heuristics'
                            * first */
-    cudnnStatus_t status; /* status of the first call that failed; after it, calls do nothing */
+    cudnnStatus_t status; /* status of the first failed call; later calls do nothing */
     char message[256];    /* the call that failed, and why */
 };
 void qv_sketch_close_cuda(struct sketch_cuda *sketch); /* plans stay valid */
@@ -73,18 +74,18 @@ void qv_pointwise_cuda(struct sketch_cuda *sketch, cudnnPointwiseMode_t mode, do
 
 /* ---- the plan ---------------------------------------------------------------------------------*/
 
-/* Makes a plan of the first configuration that suits operands of this dtype and becomes a plan;
+/* Makes a plan from the first configuration that suits operands of this dtype and can be finalised;
  * uses an earlier process's plan if the device's plan_cache has it. Returns QV_EUNSUPPORTED if
  * there is none. */
 qv_status qv_graph_open_cuda(struct sketch_cuda *sketch, const struct target_cuda *target,
                              int64_t dtype, struct graph_cuda *out, qv_error *err);
 void qv_graph_close_cuda(struct graph_cuda *graph);
-/* Writes "cuDNN engine 8"; if there is no plan, that the naive kernel runs, and why. Returns the
+/* Writes "cuDNN engine 8" or, if there is no plan, that the naive kernel runs and why. Returns the
  * text's length. */
 size_t qv_graph_describe_cuda(const struct graph_cuda *graph, const char *why, char *text,
                               size_t size);
 
-/* The address of a tensor; alignment 0: it is by value, the address of a float on the host. */
+/* The address of a tensor; alignment 0: a value, given by the address of a float on the host. */
 struct binding_cuda {
     int64_t id;
     const char *name;

@@ -8,15 +8,15 @@
 #include "architectures.h"
 #include "threads.h"
 
-/* A thread that starts a library by preparing a kernel, which is thrown away. It works on a copy of
- * the device, and so shares nothing with the device's owner. */
+/* A thread that starts a library by preparing a kernel and discarding it. It works on a copy of the
+ * device, and so shares nothing with the device's owner. */
 struct warmer_cuda {
     pthread_t thread;
     struct qv_device_cuda dev;
     struct qv_op op;
 };
 
-/* Waits for a warmer, and takes over the library that it started. */
+/* Waits for a warmer, and takes ownership of the library that it started. */
 static void
 join_warmer(struct qv_device_cuda *dev, int library)
 {
@@ -34,7 +34,7 @@ join_warmer(struct qv_device_cuda *dev, int library)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* After a device was lost these calls fail, which does no harm here. Streams are waited for one by
+/* After a device is lost these calls fail, which is harmless here. Streams are waited for one by
  * one, because waiting for the whole device would break a capture in another thread. */
 static void
 close_cuda(struct qv_device *device)
@@ -85,11 +85,11 @@ no_device(cudaError_t error, qv_error *err)
         return qv_fail(err, QV_ENODEVICE, "no NVIDIA GPU can be used: no driver is installed");
     if (error == cudaErrorInsufficientDriver)
         return qv_fail(err, QV_ENODEVICE,
-                       "no NVIDIA GPU can be used: the driver here is for CUDA %d.%d, and this "
-                       "needs one for %d.%d or newer",
+                       "no NVIDIA GPU can be used: the driver supports CUDA %d.%d, but %d.%d or "
+                       "newer is needed",
                        driver / 1000, driver / 10 % 100, runtime / 1000, runtime / 10 % 100);
     return qv_fail(err, QV_ENODEVICE, "no NVIDIA GPU can be used: %s",
-                   error ? cudaGetErrorString(error) : "there is none");
+                   error ? cudaGetErrorString(error) : "none was found");
 }
 
 static qv_status
@@ -105,8 +105,8 @@ find_device(const struct qv_device_cuda *dev, qv_error *err)
     return QV_OK;
 }
 
-/* Warns about a GPU whose kernels the driver must compile or may be unable to run, and refuses one
- * that has none. */
+/* Warns about a GPU whose kernels the driver must compile or may be unable to run, and rejects a
+ * GPU without kernels. */
 static qv_status
 check_code(struct qv_device_cuda *dev, qv_error *err)
 {
@@ -116,14 +116,14 @@ check_code(struct qv_device_cuda *dev, qv_error *err)
     case CODE_RUNS: return QV_OK;
     case CODE_COMPILED:
         snprintf(dev->warning, sizeof dev->warning,
-                 "no kernels were built for sm_%d: the driver compiles those of sm_%d at first "
+                 "no kernels were built for sm_%d: the driver compiles those for sm_%d at first "
                  "use, and their speed was not measured",
                  dev->sm, from);
         return QV_OK;
     case CODE_UNSURE:
         snprintf(dev->warning, sizeof dev->warning,
-                 "no kernels were built for sm_%d, and NVIDIA does not promise that those of sm_%d "
-                 "run on it: build with -DQV_CUDA_ARCHITECTURES=%d",
+                 "no kernels were built for sm_%d, and NVIDIA does not promise that those for "
+                 "sm_%d run on it: build with -DQV_CUDA_ARCHITECTURES=%d",
                  dev->sm, from, dev->sm);
         return QV_OK;
     case CODE_NONE: break;
@@ -152,9 +152,9 @@ check_device(struct qv_device_cuda *dev, qv_error *err)
     return check_code(dev, err);
 }
 
-/* The cuDNN library that was found may be older than the headers. It keeps its interface within a
- * major version (which its file's name ends in), and we use nothing that the oldest allowed version
- * lacks. */
+/* The cuDNN library that was found may be older than the headers. Its interface is stable within a
+ * major version (the suffix of its file name), and we use nothing newer than the oldest allowed
+ * version. */
 enum { CUDNN_OLDEST = 91500 };
 
 static qv_status
@@ -164,7 +164,7 @@ check_cudnn(qv_error *err)
     if (loaded >= CUDNN_OLDEST)
         return QV_OK;
     return qv_fail(err, QV_ENODEVICE,
-                   "cuDNN %zu.%zu.%zu was found, and 9.15 or newer is needed (9.8 to 9.14 compute "
+                   "cuDNN %zu.%zu.%zu was found, but 9.15 or newer is needed (9.8 to 9.14 compute "
                    "bf16 Conv3d wrongly): put a newer libcudnn.so.9 on the library path",
                    loaded / 10000, loaded / 100 % 100, loaded % 100);
 }
@@ -254,8 +254,8 @@ caps_cuda(const struct qv_device *device, struct qv_caps *out)
                              .bucket_rows = 128,
                              .least_rows = 512,
                              .chunks = 2,
-                             /* measured on an H200 at the sizes of towers; f32 attention is a
-                              * kernel of ours */
+                             /* measured on an H200 at the sizes of towers; f32 attention is our own
+                              * kernel */
                              .same_f32 = { .gemm_rows = QV_NOT_SEEN },
                              .same_bf16 = { .head_dims = { 64, dev->sm == 90 ? 80 : 64 } },
                              .free_segments = dev->sm == 90,
@@ -297,7 +297,7 @@ lay_out_cuda(struct qv_device *device, const struct qv_matrix *matrix, int64_t r
                                  : qv_gemm_lay_out_cuda(dev, matrix, row0, rows, src, dst, err);
 }
 
-/* The table of verbs: an operation that has none does not link. */
+/* The table of verbs: linking fails for an operation without verbs. */
 static const struct verbs_cuda *const verbs[] = {
 #define QV_OP(name, fields, operands, flops) &qv_##name##_verbs_cuda,
 #include "engine/ops.inc"
@@ -427,7 +427,7 @@ describe_cuda(const struct qv_kernel *kernel, char *text, size_t size)
 
 /* ---- the table: each verb runs in the device's context -------------------------------------- */
 
-/* Verbs with a status, which fail at once on a lost device. */
+/* Verbs that return a status. They fail immediately on a lost device. */
 #define STATUS_VERBS(X)                                                                            \
     X(alloc, qv_alloc_cuda,                                                                        \
       (struct qv_device * device, size_t bytes, struct qv_memory * *out, qv_error * err),          \
@@ -485,7 +485,7 @@ describe_cuda(const struct qv_kernel *kernel, char *text, size_t size)
     }
 STATUS_VERBS(STATUS_VERB)
 
-/* Verbs that free. After a device was lost their calls fail, which does no harm. */
+/* Verbs that free. After a device is lost their calls fail, which is harmless. */
 #define FREEING_VERBS(X)                                                                           \
     X(close, close_cuda, (struct qv_device * device), (device))                                    \
     X(free, qv_free_cuda, (struct qv_device * device, struct qv_memory * memory),                  \

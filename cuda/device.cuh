@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Code that our device kernels share: vectors of f32 or bf16, divisions, activations, launches. */
+/* Code shared by our device kernels: vectors of f32 or bf16, divisions, activations, launches. */
 #pragma once
 
 #include <cuda_bf16.h>
@@ -105,8 +105,7 @@ template <> struct word_of<16> {
     typedef uint4 type;
 };
 
-/* N elements as they lie in memory, moved in words of up to 16 bytes, to which they must be
- * aligned. */
+/* N elements as in memory, copied in chunks of up to 16 bytes, to which they must be aligned. */
 template <typename T, int N> struct raw {
     static constexpr int BYTES = N * (int)sizeof(T), WIDTH = BYTES < 16 ? BYTES : 16;
     typedef typename word_of<WIDTH>::type word;
@@ -127,7 +126,7 @@ fetch(const T *p)
     return r;
 }
 
-/* Writes a word to global memory by one store. nvcc 13.0 may split a plain assignment of 8 or 16
+/* Writes a word to global memory with one store. nvcc 13.0 may split a plain assignment of 8 or 16
  * bytes into smaller stores, depending on the code around it. */
 template <typename W>
 static __device__ __forceinline__ void
@@ -215,7 +214,7 @@ store(bf16 *p, const float (&f)[N])
     put(p, r);
 }
 
-/* Calls f with a value of the type of a dtype; prepare refuses other dtypes than these. */
+/* Calls f with a value of a dtype's type; prepare rejects all other dtypes. */
 template <typename F>
 static inline cudaError_t
 typed(int64_t dtype, F f)
@@ -265,7 +264,7 @@ gelu_tanh(float x)
 }
 
 /* Returns x / (1 + exp(-by x)), which is SiLU for by = 1. If the exponential is infinite, the
- * result is 0. For a result rounded to bf16 the device's fast exponential and quotient suffice:
+ * result is 0. For a result rounded to bf16 the device's fast exponential and division suffice:
  * their error is about 2^-21. */
 template <typename T>
 static __device__ __forceinline__ float

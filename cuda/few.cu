@@ -14,8 +14,8 @@
  * pairs without a branch, because a scheduler has only two warps, and most instructions of a tile
  * wait for its previous one.
  *
- * Only loads in flight keep the memory busy, so a warp starts to copy each tile's next slice to
- * shared memory as soon as it has read the current one, and starts before the previous kernel has
+ * Only loads in flight keep the memory busy, so a warp starts copying each tile's next slice to
+ * shared memory as soon as it has read the current slice, and starts before the previous kernel has
  * ended. The bits of y do not depend on the number of rows.
  */
 #include "mma.cuh"
@@ -82,8 +82,8 @@ pairs_of(uint32_t (&pairs)[4], const uint32_t *words)
     }
 }
 
-/* A step of a warp: a slice of a tile. Each lane copies what it reads, so that lanes need not wait
- * for each other: four of them have the pairs of the same two rows. */
+/* A step of a warp: a slice of a tile. Each lane copies the data that it reads, so lanes need not
+ * wait for each other; four lanes hold the pairs of the same two rows. */
 template <int BITS> struct few_step {
     enum {
         WORDS = SLICE / GROUP * 2,             /* pairs per lane, which are one copy */
@@ -167,7 +167,7 @@ template <int BITS, int TILES> struct few_x {
     {
         const int lane = threadIdx.x % WARP;
 #pragma unroll
-        for (int i = 0; i < TILES; i++) { /* results of rows past the last one are not kept */
+        for (int i = 0; i < TILES; i++) { /* results of rows past the last are discarded */
             const uint4 *row = x[0][min(i * ROW_TILE + lane / 4, m - 1)] + lane % 4;
 #pragma unroll
             for (int j = 0; j < 4; j++) {
@@ -579,8 +579,8 @@ block_bytes(int64_t tiles)
            (size_t)tiles * QV_FEW_AT_ONCE * TILE_COLS * sizeof(float);
 }
 
-/* Returns how to cut a product on a device, so that no warp has many steps. This does not depend on
- * the number of rows, so the bits of y do not either. */
+/* Returns how to divide a product on a device, so that no warp has many steps. This does not depend
+ * on the number of rows, so the bits of y do not either. */
 template <typename P>
 static struct few_cut
 cut_for(const struct codes_shape &s, const struct few_device &d)
@@ -588,7 +588,7 @@ cut_for(const struct codes_shape &s, const struct few_device &d)
     struct few_cut best = {};
     int64_t fewest = INT64_MAX, most = MOST_TILES;
     while (most > 1 && block_bytes<P>(most) > (size_t)d.shared_bytes)
-        most--; /* a block of every GPU has room for one */
+        most--; /* every GPU's blocks have room for one */
     for (int ranks = 1; ranks <= (d.major >= 9 ? MOST_RANKS : 1); ranks++) {
         const int64_t at_once = max(d.processors / ranks, 1);
         const int64_t times = ceil_div(s.tiles, most * at_once);

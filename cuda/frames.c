@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Verbs of the backend's table for frames in the device's memory. Several threads may run them at
- * once, also while another uses the device, so nothing is written to dev, and a loss is not
- * noted. */
+/* Verbs of the backend's table for frames in the device's memory. Several threads may run them
+ * concurrently, even while another thread uses the device, so they do not write to dev or record a
+ * loss. */
 #include "cuda.h"
 
 /* Bytes between the two passes of a resize: few enough to stay in the GPU's cache. */

@@ -35,7 +35,7 @@ type_of(int64_t dtype)
     case QV_DTYPE_AUTO:
     case QV_DTYPE_MAX: break;
     }
-    return (cudaDataType_t)-1; /* a value that cuBLASLt refuses */
+    return (cudaDataType_t)-1; /* a value that cuBLASLt rejects */
 }
 
 /* Pads k so that rows of bf16 begin at multiples of 16 bytes. Rows of f32 may begin anywhere. */
@@ -150,7 +150,7 @@ create_layouts(const struct qv_op_gemm *op, bool f32_sums, int64_t rows, struct 
 /* ---- choosing -------------------------------------------------------------------------------- */
 
 /*
- * Forbids algorithms that split sums over k among blocks. The number of parts depends on how many
+ * Excludes algorithms that split sums over k among blocks. The number of parts depends on how many
  * rows fill the device, so a segment's bits would depend on the capacity of its plan. Unsplit sums
  * do not depend on it on an H200, in the algorithms chosen for ALIKE_ROWS rows and more (observed,
  * not promised by the library). Fewer rows, such as the merger's of a small image, therefore use
@@ -214,7 +214,7 @@ suits(const cublasLtMatmulHeuristicResult_t *found, int64_t id)
            (id == ANY || algorithm_value(&found->algo, CUBLASLT_ALGO_CONFIG_ID) == id);
 }
 
-/* Takes the best of the heuristic's algorithms that suit g's layouts. The result depends only on
+/* Selects the best of the heuristic's algorithms that suit g's layouts. The result depends only on
  * the operation, the device and the library. id: the algorithm must have this number in cuBLASLt,
  * or ANY. */
 static qv_status
@@ -327,7 +327,7 @@ rounds_twice(const struct qv_op_gemm *op)
     return op->y_dtype == QV_F32 ? op->act : epilogue && op->n % ROW_MULTIPLE;
 }
 
-/* Why cuBLASLt's epilogue is not used; NULL if it is. */
+/* Returns why cuBLASLt's epilogue is not used; NULL if it is used. */
 static const char *
 epilogue_obstacle(const struct qv_op_gemm *op)
 {
@@ -347,18 +347,18 @@ prepare_cublas(struct qv_device_cuda *dev, struct qv_kernel *kernel, qv_error *e
     struct gemm_cuda *g = &kernel->u.gemm;
     const char *unfused = epilogue_obstacle(op);
     if (op->m > INT32_MAX || op->n > INT32_MAX || op->k > INT32_MAX)
-        return qv_fail(err, QV_EUNSUPPORTED, "gemm: %lld x %lld x %lld; cuBLASLt counts up to %d",
+        return qv_fail(err, QV_EUNSUPPORTED, "gemm: %lld x %lld x %lld; cuBLASLt supports up to %d",
                        (long long)op->m, (long long)op->n, (long long)op->k, INT32_MAX);
     qv_status status = prepare(dev, kernel, unfused, err);
     if (status == QV_EUNSUPPORTED && !unfused) {
-        unfused = "cuBLASLt has no algorithm with it";
+        unfused = "cuBLASLt has no algorithm that includes it";
         status = prepare(dev, kernel, true, err);
     }
     g->unfused = unfused;
     return status;
 }
 
-/* Asks cuDNN before cuBLASLt. */
+/* Tries cuDNN before cuBLASLt. */
 static qv_status
 prepare_gemm(struct qv_device_cuda *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
              qv_error *err)

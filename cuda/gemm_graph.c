@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A GEMM with an activation that cuBLASLt's epilogues lack, as a cuDNN graph: the GEMM, the bias, x
- * / (1 + exp(-beta x)), rounded once. Through f32 sums in memory and a kernel of ours it takes 1.4
- * times as long (6080 x 5120 x 1280 on an H200: 168 us against 118; with the bias alone 115).
+ * / (1 + exp(-beta x)), rounded once. With f32 sums in memory and our own kernel it takes 1.4 times
+ * as long (6080 x 5120 x 1280 on an H200: 168 us against 118; with the bias alone 115).
  *
  * The configurations that cuDNN 9.19 offers for it give the same bits, for any number of rows. From
  * 256 to 12288 rows the configuration preferred here takes at most 1.03 times as long as the best
@@ -13,7 +13,7 @@
 enum { X = 1, W, BIAS, Y, BETWEEN }; /* tensors; values between two operations come last */
 enum { PREFERRED = 2 };
 
-/* Returns beta; 0: the activation is another. */
+/* Returns beta; 0 for any other activation. */
 static double
 swish_beta(const struct qv_op_gemm *op)
 {

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Attention for Hopper (compute capability 9.0): bf16, heads of 64, 72 and 80, segments of any
- * length. A block has a warpgroup that copies (one warp works) and two or three that compute. It
- * takes one tile after another: up to 64 queries per computing warpgroup, of one head of one
- * segment, whose keys and values pass by in steps of 128. The products are wgmma, copies are made
- * by the tensor memory accelerator. While a warpgroup turns scores into exponentials, the tensor
- * cores multiply its previous ones by v, and another warpgroup's q by k (FlashAttention-3, Shah et
- * al., arXiv:2407.08608). Heads of 72 are multiplied as 80 for scores, with zeros, and as 72 for
- * values. A row's sums depend on its segment alone: not on where the segment lies, on what lies
- * beside it, on how many queries a tile has, or on whether all segments have one length.
+ * length. A block has a warpgroup that copies (with one active warp) and two or three that compute.
+ * It processes one tile after another: up to 64 queries per computing warpgroup, of one head of one
+ * segment, whose keys and values arrive in steps of 128. Products use wgmma, and copies the tensor
+ * memory accelerator. While a warpgroup turns scores into exponentials, the tensor cores multiply
+ * its previous ones by v, and another warpgroup's q by k (FlashAttention-3, Shah et al.,
+ * arXiv:2407.08608). Heads of 72 are multiplied as 80 for scores, with zeros, and as 72 for values.
+ * A row's sums depend only on its segment: not on the segment's position, its neighbours, the
+ * number of queries in a tile, or whether all segments have equal length.
  */
 #include "device.cuh"
 
@@ -31,7 +31,7 @@ enum {
     SWIZZLE_32 = 3,
     SUM_KEYS = 16, /* keys of one wgmma by v; columns of one by k */
     BARRIER_VALUES = 1,
-    BARRIER_TURN = 2 /* one for each computing warpgroup */
+    BARRIER_TURN = 2 /* one per computing warpgroup */
 };
 
 /* Where things lie in a block's shared memory. q and k: WIDE columns of all rows, then NARROW ones,
@@ -74,7 +74,7 @@ struct hopper_shape {
     float scale; /* for exponents of 2 */
 };
 
-/* What other GPUs cannot run is not compiled for them. */
+/* Code that other GPUs cannot run is not compiled for them. */
 #if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define OTHER_GPU
 #endif
@@ -92,7 +92,7 @@ open_signal(uint64_t *signal, int arrivals)
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(signal)), "r"(arrivals));
 }
 
-/* Arrives, and makes the signal wait for so many bytes of copies. */
+/* Arrives, and makes the signal wait for this many bytes of copies. */
 static __device__ __forceinline__ void
 expect(uint64_t *signal, int bytes)
 {
@@ -137,7 +137,7 @@ copy_box(char *to, const CUtensorMap *map, uint64_t *signal, int col, int head, 
 /* ---- the warp that copies -------------------------------------------------------------------- */
 
 /* Tiles are numbered by segment, head, and place in the segment, so that blocks that run at one
- * time read the same keys. A warp looks at 32 segments at once: each lane at one. */
+ * time read the same keys. A warp examines 32 segments at once, one per lane. */
 struct finder {
     int at;            /* the first of the 32 segments */
     int before;        /* tiles before them */
@@ -166,7 +166,7 @@ look_at(struct finder *f, const struct hopper_shape &s, int at)
     }
 }
 
-/* Returns tile n, which is not before the last one that was asked for. */
+/* Returns tile n, which must not precede the last requested tile. */
 static __device__ __forceinline__ struct tile_of
 find_tile(struct finder *f, const struct hopper_shape &s, int n)
 {
@@ -443,7 +443,7 @@ template <int HEAD_DIM> struct attender {
     }
 };
 
-/* Writes zeros over values past the segment: what lies there may be NaN, and 0 * NaN is not 0. */
+/* Overwrites values past the segment with zeros: they may be NaN, and 0 * NaN is not 0. */
 template <int HEAD_DIM>
 static __device__ __forceinline__ void
 clear_values(char *v, int keys, int group, int groups)
@@ -574,7 +574,7 @@ static __global__ void __launch_bounds__((room<HEAD_DIM>::GROUPS + 1) * GROUP, 1
                   bf16 *y)
 {
 #ifdef OTHER_GPU
-    __trap(); /* it is never launched there */
+    __trap(); /* never launched there */
 #else
     typedef room<HEAD_DIM> room;
     extern __shared__ __align__(ALIGNMENT) char shared[];
@@ -593,7 +593,7 @@ static __global__ void __launch_bounds__((room<HEAD_DIM>::GROUPS + 1) * GROUP, 1
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
-    /* registers go from the warpgroup that copies to those that compute */
+    /* moves registers from the copying warpgroup to the computing warpgroups */
     if (threadIdx.x < GROUP) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(room::GROUPS == 2 ? 40 : 32));
         if (threadIdx.x < WARP)
@@ -620,8 +620,8 @@ find_encoder(void)
     return (PFN_cuTensorMapEncodeTiled_v12000)found;
 }
 
-/* Describes x[rows, heads, head_dim], of which boxes of one head are copied. Columns past the head
- * become zeros. */
+/* Describes x[rows, heads, head_dim], from which boxes of one head are copied. Columns past the
+ * head become zeros. */
 static bool
 describe_boxes(CUtensorMap *map, const struct qv_op_attention *op, const void *x, int64_t stride,
                int cols, int rows)

@@ -66,7 +66,7 @@ qv_pad_rows_cuda(cudaStream_t stream, int64_t rows, int64_t from, int64_t to, in
 
 /* ---- gather ---------------------------------------------------------------------------------- */
 
-/* Between equal types all bits are kept. */
+/* Between equal types all bits are preserved. */
 template <typename From, typename To, int N>
 static __global__ BLOCK void
 gather_kernel(int64_t vectors, const struct divisor per_row, const From *x, const int32_t *index,
@@ -117,11 +117,11 @@ qv_gather_cuda(cudaStream_t stream, const struct qv_op_gather *op, const void *x
 enum { IM2COL_AHEAD = 4 };
 
 /* The place in x of a value of y is the sum of two parts, one from its row and one from its column.
- * Values are moved in words that divide the runs, which are contiguous in both; a line has w
+ * Values are copied as words that divide the runs, which are contiguous in both; a line has w
  * positions of x. */
 struct im2col_shape {
     int64_t rows, words;         /* size of y */
-    int64_t line, plane, volume; /* strides of x: w, h*w, d*h*w, in words */
+    int64_t line, plane, volume; /* strides of x as words: w, h*w, d*h*w */
     int64_t step_d, step_h, step_w, sample;
     struct divisor tiles, run, kh, kd, hs, ws, ds;
 };

@@ -4,7 +4,7 @@
  * Pointers are device addresses, aligned to 16 bytes or more (strided operands: plus whole
  * columns). Values are f32 or bf16; all operands that have a dtype of their own have the same one,
  * except in convert and gather; sums are in f32. The kernels support any size that qv_op_check()
- * accepts, also beyond 2^31 elements.
+ * accepts, including more than 2^31 elements.
  */
 #pragma once
 
@@ -69,7 +69,7 @@ cudaError_t qv_attention_hopper_cuda(cudaStream_t stream, const struct qv_op_att
                                      const void *list, const void *q, const void *k, const void *v,
                                      void *y, int blocks);
 
-/* Attention and convolutions that cuDNN does not support (f32, odd sizes): correct, and slow. w is
+/* Attention and convolutions that cuDNN does not support (f32, odd sizes): correct but slow. w is
  * [o, kd, kh, kw, c/groups]. */
 cudaError_t qv_attention_naive_cuda(cudaStream_t stream, const struct qv_op_attention *op,
                                     const void *list, const void *q, const void *k, const void *v,

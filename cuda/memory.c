@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Memory of the device, and copies through pinned blocks on streams of their own. */
+/* Device memory, and copies through pinned blocks on separate streams. */
 #include <stdlib.h>
 
 #include "cuda.h"
@@ -41,7 +41,7 @@ qv_alloc_cuda(struct qv_device *device, size_t bytes, struct qv_memory **out, qv
     if (!status)
         status = qv_check_cuda(dev, cudaMemsetAsync(memory->base, 0, bytes, dev->stream),
                                "cudaMemset", err);
-    if (!status) /* copies into it are on other streams */
+    if (!status) /* copies into it run on other streams */
         status = qv_check_cuda(dev, cudaStreamSynchronize(dev->stream), "cudaMemset", err);
     if (status)
         qv_free_cuda(device, memory);
@@ -50,8 +50,8 @@ qv_alloc_cuda(struct qv_device *device, size_t bytes, struct qv_memory **out, qv
     return status;
 }
 
-/* Allocates pinned memory. Another thread may use the device meanwhile, so nothing is written to
- * dev, and a loss is not noted. */
+/* Allocates pinned memory. Another thread may be using the device, so this does not write to dev or
+ * record a loss. */
 qv_status
 qv_lock_pages_cuda(struct qv_device *device, size_t bytes, void **out, qv_error *err)
 {
@@ -139,8 +139,8 @@ qv_staging_close_cuda(struct qv_device_cuda *dev, struct staging_cuda *s)
         cudaStreamDestroy(s->stream);
 }
 
-/* Lets the device copy without a block. wait: until the copy is done, because src or dst is the
- * caller's and the stream is not. */
+/* Lets the device copy without a block. wait: until the copy is done, because src or dst belongs to
+ * the caller and the stream does not. */
 static qv_status
 copy_directly(struct qv_device_cuda *dev, struct staging_cuda *s, void *dst, const void *src,
               size_t bytes, bool wait, qv_error *err)
@@ -205,15 +205,14 @@ qv_upload_cuda(struct qv_device *device, struct qv_buffer dst, const void *src, 
 
 enum { DOWNLOADS = 64 }; /* parts that share blocks and a wait */
 
-/* A place in a list of parts, of which those in pageable memory go through the blocks. */
+/* A place in a list of parts. Parts in pageable memory go through the blocks. */
 struct cursor {
     const struct qv_download *parts;
     size_t n, part, at;
     bool *pageable;
 };
 
-/* Goes through what the next block holds: the device copies it there (out false), or the host takes
- * it out. */
+/* Iterates over the next block's parts: the device fills it (out false), or the host empties it. */
 static qv_status
 pass_block(struct qv_device_cuda *dev, struct cursor *c, char *block, bool out, qv_error *err)
 {

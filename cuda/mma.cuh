@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Functions that a warp runs as one: copies to shared memory, loads of 8 x 8 blocks from there,
- * products of bf16 on the tensor cores, from compute capability 8.0 on. In a block of 8 x 8 values
- * lane i holds two neighbours: row i / 4, columns i % 4 * 2 and the next, the first one in the
- * lower half.
+ * Warp-wide functions: copies to shared memory, loads of 8 x 8 blocks from there, and bf16 products
+ * on the tensor cores, for compute capability 8.0 and later. In a block of 8 x 8 values lane i
+ * holds two neighbours: row i / 4, columns i % 4 * 2 and the next, the first one in the lower half.
  */
 #pragma once
 
@@ -20,8 +19,7 @@ begin_copy(bf16 *to, const bf16 *from, bool there)
                  : "memory");
 }
 
-/* Begins to copy 16 bytes, without a condition. end_copies() makes a group of the copies that were
- * begun since the last group. */
+/* Begins to copy 16 bytes unconditionally. end_copies() groups the copies since the last group. */
 static __device__ __forceinline__ void
 begin_copy(void *to, const void *from)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Attention and convolutions without tensor cores: tiles of 64 x 64 products in f32, 4 x 4 of them
- * per thread. Both factors are in shared memory, ordered by the dimension that is summed over. */
+ * per thread. Both factors are in shared memory, ordered by the dimension of summation. */
 #include "device.cuh"
 
 #include <math.h>
@@ -62,8 +62,8 @@ struct query_tile {
     int64_t first, rows, q0; /* rows 0: no such tile */
 };
 
-/* Finds the i-th tile of a head; tiles are counted segment by segment. Every warp counts them for
- * itself, 32 segments at once. */
+/* Finds the i-th tile of a head; tiles are counted segment by segment. Every warp counts them
+ * independently, 32 segments at once. */
 static __device__ __forceinline__ struct query_tile
 tile_of(const struct attention_shape &s, int64_t i)
 {
@@ -114,9 +114,9 @@ load_factor(float *to, const T *from, int64_t row0, int64_t rows, int64_t stride
 }
 
 /*
- * A block takes 64 queries of one head, and goes through the tiles of keys in turn. As the largest
- * score grows, the sum of exponentials and the weighted values are rescaled (Milakov and
- * Gimelshein, arXiv:1805.02867). Each thread holds 4 queries by COLS values, every 16th of a head.
+ * A block takes 64 queries of one head, and iterates over the tiles of keys. As the largest score
+ * grows, the sum of exponentials and the weighted values are rescaled (Milakov and Gimelshein,
+ * arXiv:1805.02867). Each thread holds 4 queries by COLS values, every 16th of a head.
  */
 template <typename T, int COLS>
 static __global__ BLOCK void

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* norm: a row that fits is read once, into the registers of a warp or of a block. */
+/* norm: a row that fits in the registers of a warp or of a block is read only once. */
 #include "device.cuh"
 
 /* Returns the sum over a warp, or with WIDE over the block, in every thread and in a fixed
@@ -47,8 +47,8 @@ norm_weights(const struct norm_shape &s, int i, float (&by)[N], float (&plus)[N]
 
 /*
  * Normalises a row in the registers of a warp, or with WIDE of a block, with VECTORS vectors per
- * thread. With few rows latency counts, so weights are loaded EARLY, together with x. With many
- * rows memory is the bound, and the registers are better spent on more rows at once.
+ * thread. With few rows latency matters, so weights are loaded EARLY, together with x. With many
+ * rows bandwidth is the limit, and the registers are better spent on more rows at once.
  */
 template <typename T, int VECTORS, bool WIDE, bool EARLY>
 static __global__ void

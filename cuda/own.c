@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Operations whose kernels are our own (launch.h), keep nothing and need no scratch. */
+/* Operations whose kernels are our own (launch.h), and need neither state nor scratch. */
 #include "cuda.h"
 #include "codes.h"
 
@@ -21,11 +21,12 @@ prepare_few(struct qv_device_cuda *dev, struct qv_kernel *kernel, size_t *scratc
     const struct qv_op_gemm_few *op = &kernel->op.u.gemm_few;
     const int64_t most = UINT16_MAX * (int64_t)QV_CODES_ROWS_CUDA; /* blocks along a grid's axis */
     if (op->x_dtype != QV_BF16 || op->w_dtype == QV_F32 || op->n > most)
-        return qv_fail(err, QV_EUNSUPPORTED,
-                       "gemm_few: x=%s w=%s n=%lld; CUDA's kernel takes x=bf16, w=bf16 or f16, and "
-                       "n up to %lld",
-                       qv_dtype_name((qv_dtype)op->x_dtype), qv_dtype_name((qv_dtype)op->w_dtype),
-                       (long long)op->n, (long long)most);
+        return qv_fail(
+            err, QV_EUNSUPPORTED,
+            "gemm_few: x=%s w=%s n=%lld; CUDA's kernel accepts x=bf16, w=bf16 or f16, and "
+            "n up to %lld",
+            qv_dtype_name((qv_dtype)op->x_dtype), qv_dtype_name((qv_dtype)op->w_dtype),
+            (long long)op->n, (long long)most);
     return prepare_own(dev, kernel, scratch_bytes, err);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* patchify: turns bytes of frames into patch rows. It is bound by memory, so vectors of 16 bytes
- * are written, and several loads per thread are in flight. */
+/* patchify: turns bytes of frames into patch rows. It is memory-bound, so it writes vectors of 16
+ * bytes, with several loads per thread in flight. */
 #include "device.cuh"
 
 struct rows_shape {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Operations bound by memory: they use vectors of 16 bytes, with several loads per thread in
+/* Memory-bound operations: they use vectors of 16 bytes, with several loads per thread in
  * flight. */
 #include "device.cuh"
 
@@ -12,7 +12,7 @@ template <typename From, typename To> struct convert_size {
     static constexpr int AHEAD = 4;
 };
 
-/* Between equal types all bits are kept. */
+/* Between equal types all bits are preserved. */
 template <typename From, typename To>
 static __global__ BLOCK void
 convert_kernel(int64_t n, const From *x, To *y)

@@ -4,7 +4,7 @@
  * segment at a time, whose q, k and v all lie in shared memory and are read once. A warp has 16
  * queries and all of their scores in registers, so nothing is rescaled; exponentials become a
  * factor of the second product in place (as in FlashAttention-2, Dao, arXiv:2307.08691). Sums
- * depend on the segment's own rows alone.
+ * depend only on the segment's own rows.
  */
 #include "mma.cuh"
 
@@ -15,7 +15,7 @@ enum {
     STRIP = 16, /* queries of a warp; keys or dimensions of one step of a product */
     STRIPS = MOST_ROWS / STRIP,
     SHORT_THREADS = STRIPS * WARP,
-    MOST_BLOCKS = 4096 /* several times what any device holds at once */
+    MOST_BLOCKS = 4096 /* several times as many as any device holds at once */
 };
 
 /* A head in shared memory: dimensions padded with zeros to a whole step, and 16 bytes more, so that
@@ -175,7 +175,7 @@ store_strip(bf16 *to, int64_t stride, bf16 *own, const float (&out)[tile<HEAD_DI
     }
 }
 
-/* Computes one head of one segment. Each tensor is a parameter of its own, as in a kernel, so there
+/* Computes one head of one segment. Each tensor is a separate parameter, as in a kernel, so there
  * are more than seven. */
 template <int HEAD_DIM>
 static __device__ __forceinline__ void

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Turns errors of CUDA, cuBLAS and cuDNN into our statuses with a message, and remembers whether a
+/* Turns errors from CUDA, cuBLAS and cuDNN into our statuses with a message, and records whether a
  * device is lost. */
 #include "cuda.h"
 
@@ -14,8 +14,7 @@ qv_check_device_cuda(const struct qv_device_cuda *dev, qv_error *err)
                    dev->lost);
 }
 
-/* Returns whether the driver's context answers every further call with an error, until the process
- * ends. */
+/* Returns whether every further call in the driver's context will fail until the process exits. */
 static bool
 is_sticky(cudaError_t error)
 {
@@ -49,8 +48,8 @@ append_failure(char *text, size_t size, const char *before, const char *call, cu
              cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
-/* Returns whether the error means that the device is lost, and notes it. cuBLAS and cuDNN hide such
- * an error behind a status of their own, so for them `error` is the runtime's last error. */
+/* Returns whether the error means that the device is lost, and records it. cuBLAS and cuDNN hide
+ * such errors behind their own statuses, so for them `error` is the runtime's last error. */
 static bool
 note_loss(struct qv_device_cuda *dev, cudaError_t error, const char *call)
 {

@@ -72,7 +72,7 @@ qv_run_cuda(struct qv_device *device, const struct qv_call *calls, size_t n, qv_
 
 enum { MOST_CAPTURES = 8 };
 
-/* Captures the list on a stream of its own, because the work's stream may be the caller's and not
+/* Captures the list on a separate stream, because the work's stream may be the caller's and not
  * allow it. *broken: another thread of the process waited for the whole device, which ends every
  * capture. */
 static qv_status
@@ -88,7 +88,7 @@ capture(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, cudaG
         return status;
     status = branch_list(dev, calls, n, err);
     dev->stream = work;
-    cudaError_t e = cudaStreamEndCapture(dev->recorder, graph); /* needed after a failure too */
+    cudaError_t e = cudaStreamEndCapture(dev->recorder, graph); /* also needed after a failure */
     *broken = e == cudaErrorStreamCaptureInvalidated;
     if (!status)
         status = qv_check_cuda(dev, e, "cudaStreamEndCapture", err);
@@ -154,8 +154,8 @@ qv_mark_cuda(struct qv_device *device, int mark, qv_error *err)
                          err);
 }
 
-/* The thread sleeps until the mark is reached, and takes 0.1 ms to wake up. If nothing follows the
- * mark, so that the device would be idle meanwhile, it asks again and again at first. */
+/* The thread sleeps until the mark is reached, and takes 0.1 ms to wake up. If no work follows the
+ * mark, so that the device would be idle meanwhile, it polls first. */
 #define MOST_SPIN_S 3e-3
 
 qv_status

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* YUV images to RGB as in the libraries that PIL uses: smooth chroma and fixed-point colours.
- * swscale's results differ from libjpeg-turbo's and libwebp's by whole levels. */
+/* Converts YUV images to RGB exactly as PIL's libraries do, with smooth chroma and fixed-point
+ * colours. swscale's results differ from libjpeg-turbo's and libwebp's by whole levels. */
 #include <libavutil/pixdesc.h>
 #include <stdlib.h>
 
@@ -13,8 +13,8 @@ clip(int v)
 }
 
 /* Widens a line of chroma to full width. `near` is the nearest line of chroma, `far` the second
- * nearest; NULL if each line of the image has its own. A sample is 3/4 the nearer neighbour and 1/4
- * the farther one. In libyuv a line's last sample has no neighbour. */
+ * nearest, or NULL if each line of the image has its own chroma. A sample is 3/4 the nearer
+ * neighbour and 1/4 the farther one. In libyuv a line's last sample has no neighbour. */
 static void
 widen(const uint8_t *near, const uint8_t *far, bool half_width, qvm_colour colour, int width,
       uint8_t *out)
@@ -48,7 +48,7 @@ repeat(const uint8_t *near, bool half_width, int width, uint8_t *out)
         out[x] = near[half_width ? x / 2 : x];
 }
 
-/* A row of the image, with its chroma at full width. */
+/* An image row with chroma at full width. */
 typedef struct row {
     const uint8_t *y, *u, *v;
     int width;
@@ -68,7 +68,7 @@ colour_jpeg(row r, uint8_t *rgb)
     }
 }
 
-/* libtiff's level for a code, given the codes of black and white. */
+/* Returns libtiff's level for a code, given the codes of black and white. */
 static int
 level(int code, float black, float white, float range)
 {
@@ -92,8 +92,8 @@ colour_tiff(row r, uint8_t *rgb)
     }
 }
 
-/* Returns the 64ths of a level that Pillow adds for a code of chroma; the factor is given in
- * hundred-thousandths. It rounds by adding a half and cutting off towards zero. */
+/* Returns what Pillow adds for a chroma code, in 64ths of a level; the factor is in
+ * hundred-thousandths. It rounds by adding a half and truncating towards zero. */
 static int
 sixty_fourths(int factor, int code)
 {
@@ -127,7 +127,7 @@ static const struct yuv_numbers {
     int space, ub, ug, vg, vr, yg, yb;
     bool full;
 } yuv_numbers[] = {
-    /* BT.601, also for unknown spaces */
+    /* BT.601, also for unknown colour spaces */
     { AVCOL_SPC_UNSPECIFIED, 113, 22, 46, 90, 16320, 32, true },
     { AVCOL_SPC_UNSPECIFIED, 128, 25, 52, 102, 18997, -1160, false },
     { AVCOL_SPC_BT709, 119, 12, 30, 101, 16320, 32, true },
@@ -219,8 +219,8 @@ qvm_is_wide(const AVPixFmtDescriptor *format)
            (gray ? format->comp[0].depth <= 16 : format->comp[0].depth == 16);
 }
 
-/* Reduces 16 bits to 8 as Pillow does: to the upper byte, but rounded for netpbm. Gray without
- * alpha keeps 16 bits there, and is clipped at white. */
+/* Reduces 16 bits to 8 as Pillow does: to the upper byte, or rounded for netpbm. Pillow keeps gray
+ * without alpha at 16 bits, and clips it at white. */
 void
 qvm_wide_rgb(const AVFrame *frame, bool netpbm, uint8_t *rgb, int64_t stride)
 {

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: MIT */
-/* Opens FFmpeg's decoders and counts their complaints. */
+/* Opens FFmpeg's decoders and counts the errors that they log. */
 #include <pthread.h>
 #include <string.h>
 
 #include "decoder.h"
 
-/* Chooses the pixel format as FFmpeg does. hear_log knows our codec contexts by this function. */
+/* Chooses the pixel format as FFmpeg does. hear_log identifies our codec contexts by it. */
 static enum AVPixelFormat
 choose_format(AVCodecContext *av, const enum AVPixelFormat *formats)
 {
     return avcodec_default_get_format(av, formats);
 }
 
-/* FFmpeg's H.264 decoder says this when the stream drops a picture that it does not have. After a
- * recovery point it is harmless: nothing refers to those earlier pictures. */
+/* FFmpeg's H.264 decoder logs this when the stream drops a picture that the decoder does not have.
+ * After a recovery point it is harmless, because nothing refers to earlier pictures. */
 static const char forgets[] = "mmco: unref short failure";
 
-/* Keeps the first complaint, without its newline. */
+/* Keeps the first error message, without its newline. */
 static void
 keep_words(qvm_codec *codec, const char *format, va_list args)
 {
@@ -29,7 +29,7 @@ keep_words(qvm_codec *codec, const char *format, va_list args)
 }
 
 /* Counts errors and prints nothing. Most decoders conceal damage and report it only in the log,
- * H.264's sometimes by a single message. The check of frame sizes logs in a decoder's name too. */
+ * H.264 sometimes by a single message. Checks of frame sizes log as a decoder too. */
 static void
 hear_log(void *who, int level, const char *format, va_list args)
 {
@@ -70,8 +70,8 @@ qvm_warm_up(void)
     static const enum AVCodecID usual[] = { AV_CODEC_ID_H264,  AV_CODEC_ID_HEVC,  AV_CODEC_ID_VP9,
                                             AV_CODEC_ID_MPEG4, AV_CODEC_ID_MJPEG, AV_CODEC_ID_PNG };
     pthread_t thread;
-    /* the loader searches all libraries for what the C library calls at the first and second
-     * thread: do it once here, not in each process */
+    /* the first and second thread make the loader search all libraries for what the C library
+     * calls: do it once here, not in each process */
     for (int i = 0; i < 2; i++)
         if (!pthread_create(&thread, NULL, do_nothing, NULL))
             pthread_join(thread, NULL);
@@ -87,8 +87,9 @@ qvm_warm_up(void)
     }
 }
 
-/* With several threads some decoders silently make different frames of damaged data, which may vary
- * from run to run. HEVC's does so too, but threads speed it up so much that it may have them. */
+/* With several threads some decoders silently make different frames from damaged data, and frames
+ * may vary from run to run. HEVC's decoder does so too, but is allowed threads because they speed
+ * it up so much. */
 static int
 choose_threads(enum AVCodecID codec, int asked)
 {

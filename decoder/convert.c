@@ -76,7 +76,7 @@ qvm_is_full_range(const AVFrame *frame)
                : !strncmp(format->name, "yuvj", 4) || format->nb_components < 3; /* gray */
 }
 
-/* The numbers are the ones that swscale's yuv2rgb.c computes. */
+/* The numbers are those of swscale's yuv2rgb.c. */
 void
 qvm_find_colours(int space, bool full_range, qvm_colours *out)
 {
@@ -117,7 +117,7 @@ new_context(const qvm_converter *c, const AVFrame *frame)
     return sws;
 }
 
-/* Makes what this kind of frame needs, and keeps it for the following frames of the same kind. */
+/* Prepares the conversion of this kind of frame, and keeps it for later frames of the same kind. */
 static qv_status
 prepare(qvm_converter *c, const AVFrame *frame, qv_error *err)
 {
@@ -143,8 +143,8 @@ prepare(qvm_converter *c, const AVFrame *frame, qv_error *err)
     c->rgb->format = AV_PIX_FMT_RGB24;
     c->rgb->width = frame->width;
     c->rgb->height = frame->height;
-    /* Rows must be padded as FFmpeg pads its own: swscale's vector and plain code round in
-     * different ways, and the padding after a row decides which of them makes its last pixels. */
+    /* Rows must be padded as FFmpeg pads its own: swscale's vector and plain code round
+     * differently, and the padding after a row decides which of them computes its last pixels. */
     if (av_frame_get_buffer(c->rgb, 0) < 0) {
         av_frame_free(&c->rgb);
         return qv_fail(err, QV_ENOMEM, "no memory for %dx%d RGB", frame->width, frame->height);
@@ -191,7 +191,7 @@ put_on_white(const AVFrame *frame, uint8_t *rgb, int64_t stride)
     const AVComponentDescriptor *alpha = find_alpha(format);
     if (!alpha || !frame->data[alpha->plane])
         return;
-    const bool wide = alpha->depth > 8; /* only the upper byte counts */
+    const bool wide = alpha->depth > 8; /* only the upper byte is used */
     const int upper = wide && !(format->flags & AV_PIX_FMT_FLAG_BE) ? 1 : 0;
     for (int y = 0; y < frame->height; y++) {
         const uint8_t *a = frame->data[alpha->plane] + (int64_t)y * frame->linesize[alpha->plane] +

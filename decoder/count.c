@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Counts a file's frames: by its packets if each holds one frame, else by decoding all. */
+/* Counts a file's frames: by packets if each packet is one frame, otherwise by decoding all. */
 #include "decoder.h"
 
-/* Tells frames from fields; two fields make a frame. */
+/* Distinguishes frames from fields; two fields make a frame. */
 struct parser {
     AVCodecParserContext *parser; /* NULL: a packet of this codec is never a field */
     AVCodecContext *codec;
@@ -109,7 +109,7 @@ qvm_count_decoded(int fd, int threads, const qvm_watch *watch, struct qvm_count 
 {
     *count = (struct qvm_count){ 0 };
     qv_status status = count_decoded(fd, threads, watch, count, err);
-    if (!status && count->errors && threads != 1) /* threads may lose other frames each time */
+    if (!status && count->errors && threads != 1) /* threads may lose different frames */
         status = count_decoded(fd, 1, watch, count, err);
     return status;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Everything that must be written twice because FFmpeg 5.1 to 9 differ; for tests alone see
- * tests/ffmpeg_write.h. */
+/* Everything that must be written twice because FFmpeg 5.1 to 9 differ. For code used only by tests
+ * see tests/ffmpeg_write.h. */
 #pragma once
 
 #include <libavcodec/avcodec.h>

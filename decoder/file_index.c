@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The index of a file: what one reader learned from all its packets, for the next reader. */
+/* The index of a file: it passes what one reader learned from all packets to the next reader. */
 #include "decoder.h"
 
 #include <stdlib.h>
@@ -28,7 +28,7 @@ qvm_index *
 qvm_index_make(const qvm_reader *r)
 {
     const qvm_times *t = &r->times;
-    const int64_t n = t->unsure ? 0 : t->n; /* unreliable times are never looked up */
+    const int64_t n = t->unsure ? 0 : t->n; /* unreliable times are never used */
     qvm_index *index = calloc(1, qvm_index_bytes(n));
     if (!index)
         return NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Reads a file: finds out what it is, and gives frames upright, in RGB and resized. */
+/* Reads a file: finds out what it is, and returns its frames upright, in RGB and resized. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,8 +7,8 @@
 #include "gpu_decoder.h"
 #include "numbers.h"
 
-/* Goes back to the first packet: by the container's index if it leads there, which keeps the source
- * open, else by opening the file again. No decoder is open then. */
+/* Rewinds to the first packet: by the container's index if it leads there, which keeps the source
+ * open, otherwise by reopening the file. No decoder is open afterwards. */
 static qv_status
 go_back(qvm_reader *r, bool by_index, qv_error *err)
 {
@@ -27,7 +27,7 @@ go_back(qvm_reader *r, bool by_index, qv_error *err)
     return status;
 }
 
-/* Begins at the first packet again, with a decoder of this process. */
+/* Restarts at the first packet, with a decoder in this process. */
 static qv_status
 restart(qvm_reader *r, bool by_index, qv_error *err)
 {
@@ -36,17 +36,17 @@ restart(qvm_reader *r, bool by_index, qv_error *err)
     return status ? status : qvm_source_open_decoder(&r->source, r->threads, err);
 }
 
-/* Why decoding must begin again at the first packet. Frames of damaged data depend on the threads'
- * timing and on the packets that were left out; those before the first damage on neither. */
+/* Why decoding must restart at the first packet. Frames from damaged data depend on thread timing
+ * and on the skipped packets; frames before the first damage do not. */
 enum cause { GO_ON, DAMAGED, OTHER_TIMES, GPU_FAILED };
 
-/* What each cause changes. */
+/* The consequences of each cause. */
 static const struct change {
-    const char *why; /* why all packets are decoded then; NULL: they are not */
+    const char *why; /* why all packets are decoded after that; NULL: not all are */
     bool one_thread;
 } changes[] = {
     [DAMAGED] = { "it is damaged", true },
-    [OTHER_TIMES] = { "its frames have other times than its packets", false },
+    [OTHER_TIMES] = { "its frames' times differ from its packets'", false },
     [GPU_FAILED] = { NULL, false },
 };
 
@@ -55,7 +55,7 @@ begin_again(qvm_reader *r, enum cause cause, qv_error *err)
 {
     const struct change *c = &changes[cause];
     if (cause == GPU_FAILED)
-        r->not_gpu = *r->gpu->why ? r->gpu->why : "its frames have other times";
+        r->not_gpu = *r->gpu->why ? r->gpu->why : "its frames' times are different";
     r->why = c->why;
     r->threads = c->one_thread ? 1 : r->threads;
     const qv_status status = restart(r, false, err);
@@ -64,8 +64,8 @@ begin_again(qvm_reader *r, enum cause cause, qv_error *err)
     return status;
 }
 
-/* Returns whether the frame that came (got), whose number r->n_decoded becomes, or the end of the
- * file is what is needed next. */
+/* Returns whether the received frame (got), which becomes number r->n_decoded, or the end of the
+ * file is what was needed next. */
 static bool
 follow(qvm_reader *r, bool got)
 {
@@ -84,7 +84,7 @@ is_corrupt(const AVFrame *frame)
     return frame->decode_error_flags || frame->flags & AV_FRAME_FLAG_CORRUPT;
 }
 
-/* Judges the frame that came (got), or the end of the file. */
+/* Checks the received frame (got), or the end of the file. */
 static enum cause
 find_cause(qvm_reader *r, bool got)
 {
@@ -101,8 +101,8 @@ find_cause(qvm_reader *r, bool got)
     return cause && s->gpu ? GPU_FAILED : cause;
 }
 
-/* Decodes one more frame into r->last; *got becomes false at the end. If decoding must begin again,
- * frames that came before are skipped. */
+/* Decodes one more frame into r->last; *got becomes false at the end. If decoding must restart,
+ * earlier frames are skipped. */
 static qv_status
 next_frame(qvm_reader *r, bool *got, qv_error *err)
 {
@@ -135,7 +135,8 @@ is_animation(const char *format)
     return !strcmp(format, "gif") || !strcmp(format, "apng");
 }
 
-/* Returns whose RGB the pixels must equal: torchcodec's for clips and their first frames. */
+/* Returns the library whose RGB the pixels must equal: torchcodec for clips and their first
+ * frames. */
 static qvm_colour
 find_colour(const qvm_reader *r, bool is_image)
 {
@@ -153,7 +154,7 @@ find_colour(const qvm_reader *r, bool is_image)
     }
 }
 
-/* Returns what may surprise about the pixels. */
+/* Returns a remark on unexpected pixels. */
 static qv_remark
 find_remark(const qvm_reader *r)
 {
@@ -171,7 +172,7 @@ find_remark(const qvm_reader *r)
                                                                                  : QV_REMARK_NONE;
 }
 
-/* Lists all packets of a clip, unless another reader has done so, and goes back to the first. */
+/* Lists all packets of a clip, unless another reader has done so, and rewinds to the first. */
 static qv_status
 read_packets(qvm_reader *r, qv_error *err)
 {
@@ -186,7 +187,7 @@ read_packets(qvm_reader *r, qv_error *err)
     return status ? status : go_back(r, r->times.can_rewind, err);
 }
 
-/* Fails, and says why no frame came. */
+/* Fails with the reason why there is no frame. */
 static qv_status
 fail_unread(const qvm_reader *r, const qv_outcome *info, qv_error *err)
 {
@@ -197,8 +198,8 @@ fail_unread(const qvm_reader *r, const qv_outcome *info, qv_error *err)
     if (why)
         return qv_fail(err, QV_EFORMAT, "%s", why);
     if (!s->errors)
-        return qv_fail(err, QV_EFORMAT, "no frame in the '%s' video", info->codec);
-    /* FFmpeg refuses a size in these words, with "is invalid" or "exceeds" behind them */
+        return qv_fail(err, QV_EFORMAT, "the '%s' video has no frames", info->codec);
+    /* FFmpeg rejects a size in these words, followed by "is invalid" or "exceeds" */
     if (spoke && sscanf(s->codec.words, "Picture size %11[0-9]x%11[0-9]", width, height) == 2 &&
         *width != '0' && *height != '0')
         return qv_fail(err, QV_EFORMAT, "frames of %sx%s; at most 16384x16384 pixels are read",
@@ -207,13 +208,13 @@ fail_unread(const qvm_reader *r, const qv_outcome *info, qv_error *err)
                    info->is_image ? "the '%s' image cannot be decoded: %s%s"
                                   : "no frame of the '%s' video can be decoded: %s%s",
                    info->codec,
-                   spoke ? "FFmpeg's decoder says: "
+                   spoke ? "FFmpeg's decoder reports: "
                          : "it is damaged, or of a kind that this FFmpeg lacks",
                    spoke ? s->codec.words : "");
 }
 
-/* Returns why no GPU may decode these packets, as a text that follows "since"; NULL: one may. A
- * GPU's parser that starts over has the container's parameter sets. */
+/* Returns why no GPU may decode these packets, as a text that follows "since"; NULL if a GPU may. A
+ * GPU's parser that starts over uses the container's parameter sets. */
 static const char *
 find_why_not_gpu(const qvm_times *t)
 {
@@ -223,9 +224,8 @@ find_why_not_gpu(const qvm_times *t)
                             : NULL;
 }
 
-/* Decodes the first packet alone, whose frame is enough where a GPU decodes the others: FFmpeg
- * would give it only after some more of them. If that is not the clip's first frame, begins
- * again. */
+/* Decodes only the first packet. Its frame suffices if a GPU decodes the others, and FFmpeg would
+ * return it only after more packets. If it is not the clip's first frame, starts over. */
 static qv_status
 peek(qvm_reader *r, bool *got, qv_error *err)
 {
@@ -266,8 +266,8 @@ read_first_frame(qvm_reader *r, const qv_outcome *info, qv_error *err)
     return QV_OK;
 }
 
-/* Sets the number of frames: that of packets if each holds one, else of frames that can be decoded.
- * Also collects why packets' times cannot be trusted. */
+/* Sets the number of frames: the number of packets if each is one frame, otherwise of frames that
+ * can be decoded. Also collects why packets' times are unreliable. */
 static qv_status
 settle_count(qvm_reader *r, int64_t *n_frames, qv_error *err)
 {
@@ -285,15 +285,15 @@ settle_count(qvm_reader *r, int64_t *n_frames, qv_error *err)
     if (count.frames != r->span.n)
         qvm_times_doubt(&r->times, "its packets are not its frames");
     if (!r->times.unsure && r->times.at[0].pts != r->last->pts)
-        qvm_times_doubt(&r->times, "its first frame has another time than its packets");
+        qvm_times_doubt(&r->times, "its first frame's time differs from its packets'");
     r->n_given = count.decoded;
     r->count = count;
     *n_frames = count.frames < 1 ? 1 : count.frames;
     return QV_OK;
 }
 
-/* Finds how images are turned by EXIF, and clips by their container. qwen-vl-utils turns no image
- * but TIFF, which Pillow turns by itself. */
+/* Finds how images are rotated by EXIF, and clips by their container. qwen-vl-utils rotates no
+ * images except TIFF, which Pillow rotates by itself. */
 static qv_status
 find_turn(qvm_reader *r, bool is_image, qv_error *err)
 {
@@ -308,7 +308,7 @@ find_turn(qvm_reader *r, bool is_image, qv_error *err)
 }
 
 /* Decides whether transparent pixels are put on white, as qwen-vl-utils does with images. A BMP's
- * fourth byte is transparency only if the file has bit masks. */
+ * fourth byte is alpha only if the file has bit masks. */
 static qv_status
 find_white(qvm_reader *r, bool is_image, qv_error *err)
 {
@@ -322,7 +322,7 @@ find_white(qvm_reader *r, bool is_image, qv_error *err)
     return QV_OK;
 }
 
-/* Reads what the file says about itself and its first frame. */
+/* Reads the file's properties and its first frame. */
 static qv_status
 look_into(qvm_reader *r, qv_outcome *info, qv_error *err)
 {
@@ -380,7 +380,7 @@ qvm_reader_plane_bytes(qvm_reader *r)
     return r->not_gpu ? 0 : qvm_gpu_decoder_slot_bytes(r->source.codec.av, r->last, &r->not_gpu);
 }
 
-/* Marks the packets that are to be decoded. */
+/* Marks the packets that must be decoded. */
 static qv_status
 choose_packets(qvm_reader *r, const int64_t *frames, int64_t n, int64_t n_read, qv_error *err)
 {
@@ -401,7 +401,7 @@ open_resizer(qvm_reader *r, const int size[4], qv_error *err)
                                 &r->resampler, err);
 }
 
-/* A clip may change its frame size on the way; the output size stays. */
+/* A clip may change its frame size midway; the output size stays the same. */
 static qv_status
 resize_into(qvm_reader *r, int height, int width, uint8_t *dst, qv_error *err)
 {
@@ -420,8 +420,8 @@ resize_into(qvm_reader *r, int height, int width, uint8_t *dst, qv_error *err)
     return QV_OK;
 }
 
-/* Returns why this process must convert and resize what the GPU decodes, as a text that follows
- * "since"; NULL: it need not. */
+/* Returns why this process must convert and resize frames that the GPU decodes, as a text that
+ * follows "since"; NULL if it need not. */
 static const char *
 find_why_here(const qvm_reader *r, int height, int width)
 {
@@ -436,8 +436,8 @@ find_why_here(const qvm_reader *r, int height, int width)
                : NULL;
 }
 
-/* Asks the GPU for frames of their final size, where it makes them as this process would. The first
- * one is made here, too, to be compared. */
+/* Requests frames of the final size from the GPU, if it makes them exactly as this process would.
+ * The first frame is also made here, for comparison. */
 static qv_status
 ask_for_scaled(qvm_reader *r, bool first, int64_t n, int height, int width, qv_error *err)
 {
@@ -465,7 +465,7 @@ ask_for_scaled(qvm_reader *r, bool first, int64_t n, int height, int width, qv_e
     return status ? status : resize_into(r, height, width, d->first_rgb, err);
 }
 
-/* Has a GPU decode the stream from its first packet on, if it can. */
+/* Makes a GPU decode the stream from its first packet on, if possible. */
 static qv_status
 begin_on_gpu(qvm_reader *r, const int64_t *frames, int64_t n, int height, int width, qv_error *err)
 {
@@ -541,7 +541,7 @@ qvm_reader_read(qvm_reader *r, int64_t index, int height, int width, uint8_t *ds
     return resize_into(r, height, width, dst, err);
 }
 
-/* Returns the largest of the counts, as they overlap. */
+/* Returns the largest of the counts, because they overlap. */
 int64_t
 qvm_reader_damaged(const qvm_reader *r)
 {

@@ -11,13 +11,13 @@
 
 #define LOOK_MS 200 /* between checks whether the clip was stopped */
 
-static const char other_times[] = "its frames have other times";
+static const char other_times[] = "its frames' times are different";
 static const char too_long[] = "its groups of pictures are too long";
 
 /* ---- which streams --------------------------------------------------------------------------- */
 
-/* Returns the filter that brings packets into Annex B's form; NULL for codecs that are left to the
- * CPU: MPEG-1, 2 and 4 leave the rounding open, and GPUs report no damage in VP8 and VP9. */
+/* Returns the filter that converts packets to Annex B; NULL for codecs that are left to the CPU:
+ * MPEG-1, 2 and 4 do not specify the rounding, and GPUs do not report damage in VP8 and VP9. */
 static const char *
 find_filter(enum AVCodecID codec)
 {
@@ -26,7 +26,7 @@ find_filter(enum AVCodecID codec)
                                        : NULL;
 }
 
-/* Returns the bytes of a sample, or 0 for formats that cannot be made from a GPU's planes. */
+/* Returns the bytes per sample, or 0 for formats that cannot be made from a GPU's planes. */
 static int
 sample_bytes(int format)
 {
@@ -55,7 +55,7 @@ qvm_gpu_decoder_slot_bytes(const AVCodecContext *codec, const AVFrame *first, co
 
 /* ---- talking --------------------------------------------------------------------------------- */
 
-/* Gives the GPU up for this clip; the first reason stays. */
+/* Gives up on the GPU for this clip; the first reason is kept. */
 static int
 fail(qvm_gpu_decoder *d, const char *why)
 {
@@ -90,11 +90,11 @@ wait_for(qvm_gpu_decoder *d, short events)
         if (ready > 0)
             return at.revents;
         if (ready < 0 && errno != EINTR) {
-            lose(d, "the GPU's process cannot be heard");
+            lose(d, "cannot read from the GPU process");
             return 0;
         }
         if (!ready && qv_seconds() > until_s) {
-            lose(d, "the GPU's process is silent");
+            lose(d, "the GPU process timed out");
             return 0;
         }
     }
@@ -103,19 +103,19 @@ wait_for(qvm_gpu_decoder *d, short events)
 }
 
 /* Takes the next event; without `wait`, returns AVERROR(EAGAIN) if there is none. A failure is
- * returned at once, ahead of events that came before it. */
+ * returned at once, ahead of earlier events. */
 static int
 take_event(qvm_gpu_decoder *d, bool wait)
 {
     qvm_gpu_decoder_event *to = &d->came[(d->first + d->n) % QVM_MOST_EVENTS];
     if (d->n == QVM_MOST_EVENTS)
-        return lose(d, "the GPU's process sent too much");
+        return lose(d, "the GPU process sent too much");
     for (size_t done = 0; done < sizeof *to;) {
         const ssize_t got = recv(d->socket, (char *)to + done, sizeof *to - done, MSG_DONTWAIT);
         if (got > 0)
             done += (size_t)got;
         else if (!got || (errno != EAGAIN && errno != EINTR))
-            return lose(d, "the GPU's process has ended");
+            return lose(d, "the GPU process exited");
         else if (errno == EAGAIN && !done && !wait)
             return AVERROR(EAGAIN);
         else if (errno == EAGAIN && !wait_for(d, POLLIN))
@@ -129,7 +129,7 @@ take_event(qvm_gpu_decoder *d, bool wait)
     return fail(d, to->why);
 }
 
-/* Sends all n bytes and takes events meanwhile, so that neither process waits for the other. */
+/* Sends all n bytes and receives events meanwhile, so that the two processes cannot deadlock. */
 static int
 send_all(qvm_gpu_decoder *d, const void *bytes, size_t n)
 {
@@ -141,7 +141,7 @@ send_all(qvm_gpu_decoder *d, const void *bytes, size_t n)
             n -= (size_t)sent;
             continue;
         }
-        const bool closed = errno != EAGAIN && errno != EINTR; /* perhaps it said why */
+        const bool closed = errno != EAGAIN && errno != EINTR; /* it may have sent the reason */
         const int ready = closed ? POLLIN : wait_for(d, POLLIN | POLLOUT);
         if (!ready)
             return AVERROR_EXTERNAL;
@@ -239,7 +239,7 @@ find_slot(const qvm_gpu_decoder *d)
     return -1;
 }
 
-/* Sends a packet. The container's parameter sets go before the first one, which may lack them. */
+/* Sends a packet. The container's parameter sets precede the first packet, which may lack them. */
 static int
 send_packet(qvm_gpu_decoder *d, const AVPacket *packet, int slot)
 {
@@ -274,7 +274,7 @@ qvm_gpu_decoder_send(qvm_gpu_decoder *d, const AVPacket *packet, bool sampled)
     if (!packet)
         return send_all(d, &empty, sizeof empty);
     if (av_packet_ref(d->packet, packet) < 0)
-        return fail(d, "there is no memory");
+        return fail(d, "memory ran out");
     const qvm_packet headers = qvm_look_at_packet(d->annexb->par_in, packet);
     d->period += headers.resets;
     d->group += headers.start;
@@ -333,9 +333,9 @@ copy_luma(const uint8_t *from, uint8_t *to, int n, bool deep)
         to16[x] = from16[x] >> 6;
 }
 
-/* Lays a frame out as this process's own decoder does, with the same line sizes, by which
- * conversion to RGB chooses its routines. NVIDIA's parser reports where the picture ends, but 0 for
- * its left and top, which follow from the size of earlier frames. */
+/* Lays out a frame as this process's own decoder does, including line sizes, because conversion to
+ * RGB chooses its routines by them. NVIDIA's parser reports where the picture ends, but always 0
+ * for left and top, which are derived from the size of earlier frames. */
 static int
 lay_out(const qvm_gpu_decoder *d, const qvm_gpu_decoder_event *e, const uint8_t *from,
         AVFrame *frame)
@@ -386,7 +386,7 @@ take_scaled(const qvm_gpu_decoder *d, int32_t slot, const uint8_t *from, AVFrame
     frame->height = d->scaled.to_height;
     frame->data[0] = frame->buf[0]->data;
     frame->linesize[0] = 3 * frame->width;
-    frame->quality = slot; /* a member that nothing else uses here */
+    frame->quality = slot; /* a member that is not used otherwise */
     if (!d->is_direct)
         memcpy(frame->data[0], from, bytes);
     return 0;
@@ -400,7 +400,7 @@ qvm_gpu_decoder_scaled(const qvm_gpu_decoder *d, const AVFrame *frame, int32_t *
     return is;
 }
 
-/* Returns whether two frames of one size and format have the same samples. */
+/* Returns whether two frames of the same size and format have the same samples. */
 static bool
 are_equal(const AVFrame *a, const AVFrame *b)
 {
@@ -416,7 +416,7 @@ are_equal(const AVFrame *a, const AVFrame *b)
     return true;
 }
 
-/* Returns whether an event's frame fits into its slot, and that slot is in use. */
+/* Returns whether an event's frame fits into its slot, and the slot is in use. */
 static bool
 is_possible(const qvm_gpu_decoder *d, const qvm_gpu_decoder_event *e)
 {
@@ -440,7 +440,7 @@ keeps_shape(qvm_gpu_decoder *d, const qvm_gpu_decoder_event *e)
     return !memcmp(d->shape, shape, sizeof shape);
 }
 
-/* Takes a frame out of its slot. The first must equal the one that this process's decoder made. */
+/* Takes a frame out of its slot. The first frame must equal the one from this process's decoder. */
 static int
 take_frame(qvm_gpu_decoder *d, const qvm_gpu_decoder_event *e, AVFrame *frame)
 {
@@ -458,7 +458,7 @@ take_frame(qvm_gpu_decoder *d, const qvm_gpu_decoder_event *e, AVFrame *frame)
                                         : lay_out(d, e, from, frame);
     d->free[e->slot] = !e->is_scaled || !d->is_direct;
     if (code == AVERROR(ENOMEM))
-        return fail(d, "there is no memory");
+        return fail(d, "memory ran out");
     if (code < 0 ||
         (!e->is_scaled && (frame->width != like->width || frame->height != like->height)))
         return fail(d, "the size of its frames changes");
@@ -500,10 +500,10 @@ take_in(qvm_gpu_decoder *d, const qvm_gpu_decoder_event *e)
         return 0;
     h->frame = av_frame_alloc();
     d->held_bytes += d->frame_bytes;
-    return h->frame ? take_frame(d, e, h->frame) : fail(d, "there is no memory");
+    return h->frame ? take_frame(d, e, h->frame) : fail(d, "memory ran out");
 }
 
-/* Moves the frame that is shown next to the front of the held frames; NULL: it has not come. */
+/* Moves the frame to show next to the front of the held frames; NULL if it has not arrived. */
 static qvm_gpu_decoder_frame *
 find_next(qvm_gpu_decoder *d)
 {
@@ -542,8 +542,8 @@ wait_for_next(qvm_gpu_decoder *d)
     }
 }
 
-/* Returns whether the pictures' headers agree that the frame to be given, whose whole group is
- * here, is shown before all others. */
+/* Returns whether the pictures' headers agree that the next frame, whose whole group has arrived,
+ * is shown before all others. */
 static bool
 is_in_order(qvm_gpu_decoder *d)
 {
@@ -553,8 +553,8 @@ is_in_order(qvm_gpu_decoder *d)
     return held(d, 0)->order > d->last_order;
 }
 
-/* Frames are given in the order of their times, and no more are held back than FFmpeg's decoder
- * would hold. The order in the pictures' headers must agree, because FFmpeg goes by that. */
+/* Frames are returned in the order of their times, and no more are held back than in FFmpeg's
+ * decoder. The order in the pictures' headers must agree, because FFmpeg uses that order. */
 int
 qvm_gpu_decoder_receive(qvm_gpu_decoder *d, AVFrame *frame)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* The program qwenvit-decoder as the GPU process. It decodes for many clips, one thread each, and
- * outlives them. It sees no file, only the packets of each clip's decoder process (gpu_decoder.h).
- * The program that started it passes it each clip's socket and memory. */
+/* The program qwenvit-decoder as the GPU process. It decodes for many clips, with one thread per
+ * clip, and outlives them. It never sees a file, only packets from each clip's decoder process
+ * (gpu_decoder.h). The program that started it passes it each clip's socket and memory. */
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -20,7 +20,7 @@ struct gpu_process {
     qvm_nvdec *gpu;
     pthread_mutex_t lock;
     pthread_cond_t ended;
-    int n_streams; /* that are open; read and written under the lock */
+    int n_streams; /* open streams; guarded by the lock */
 };
 
 /* The stream of one clip. */
@@ -92,7 +92,7 @@ receive_data(struct stream *s, int32_t bytes)
     }
     if (!s->data && bytes) {
         s->room = 0;
-        return refuse(s, "the GPU's process has no memory");
+        return refuse(s, "the GPU process is out of memory");
     }
     return qvm_receive(s->socket, s->data, (size_t)bytes);
 }
@@ -123,7 +123,7 @@ decode(struct stream *s, const qvm_gpu_decoder_request *r)
     return why ? refuse(s, why) : true;
 }
 
-/* Carries out a request. Returns false if the clip is done. */
+/* Executes a request. Returns false if the clip is done. */
 static bool
 obey(struct stream *s, const qvm_gpu_decoder_request *r)
 {
@@ -174,7 +174,8 @@ serve(void *user)
 
 /* ---- orders ---------------------------------------------------------------------------------- */
 
-/* Starts a stream, which owns the descriptors. The order is trusted: no clip sends orders. */
+/* Starts a stream, which owns the descriptors. The order is trusted, because clips cannot send
+ * orders. */
 static void
 start_stream(struct gpu_process *p, const qvm_order *order, const int fds[QVM_GPU_FDS])
 {
@@ -201,11 +202,11 @@ start_stream(struct gpu_process *p, const qvm_order *order, const int fds[QVM_GP
         pthread_detach(thread);
         return;
     }
-    refuse(s, full ? "the GPU has too many streams" : "the GPU's process has no memory");
+    refuse(s, full ? "the GPU has too many streams" : "the GPU process is out of memory");
     end_stream(s);
 }
 
-/* Opens the GPU and locks the process in. `hello` says what failed. */
+/* Opens the GPU and locks the process in. `hello` reports a failure. */
 static void
 open_gpu(struct gpu_process *p, const char *number, qvm_gpu_hello *hello)
 {
@@ -217,14 +218,13 @@ open_gpu(struct gpu_process *p, const char *number, qvm_gpu_hello *hello)
     if (!why && !failed)
         failed = qvm_sandbox_gpu();
     if (!why && !failed && !qvm_nvdec_try(p->gpu))
-        failed = "its driver makes no decoder then";
+        failed = "its driver cannot make a decoder after that";
     if (failed)
-        snprintf(hello->text, sizeof hello->text,
-                 "the process that has it open cannot be locked in (%s: %s)", failed,
-                 strerror(errno));
+        snprintf(hello->text, sizeof hello->text, "the GPU process cannot be locked in (%s: %s)",
+                 failed, strerror(errno));
     else if (why)
         snprintf(hello->text, sizeof hello->text, "%s%s", why,
-                 loaded ? " (perhaps as its process is locked in)" : "");
+                 loaded ? " (perhaps because its process is locked in)" : "");
     hello->ready = !why && !failed;
 }
 
@@ -256,7 +256,7 @@ run(int socket, const char *number)
 
 /* ---- the watcher ----------------------------------------------------------------------------- */
 
-/* Waits for the GPU process, and ends it if `caller` has gone or SIGTERM comes. Both signals of
+/* Waits for the GPU process, and ends it if `caller` has exited or SIGTERM arrives. Both signals of
  * `waited` are blocked. */
 static int
 watch(pid_t process, pid_t caller, const sigset_t *waited)
@@ -272,8 +272,8 @@ watch(pid_t process, pid_t caller, const sigset_t *waited)
 }
 
 /* A GPU process may be stuck in its driver, or taken over, so the kernel must end it with its
- * parent (qvm_end_with), or rather with the thread that made it. As callers' threads come and go,
- * this process of one thread stands in between. */
+ * parent (qvm_end_with), more precisely with the thread that made it. Because callers' threads come
+ * and go, this single-threaded process stands in between. */
 int
 qvm_gpu_process_run(int socket, const char *number)
 {
@@ -289,6 +289,6 @@ qvm_gpu_process_run(int socket, const char *number)
         qvm_end_with(watcher);
         _exit(run(socket, number)); /* this ends the driver's own threads as well */
     }
-    close(socket); /* or the caller would not see that the process has ended */
+    close(socket); /* otherwise the caller would not notice that the process has ended */
     return process < 0 ? 1 : watch(process, caller, &waited);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* JPEG files by libjpeg-turbo, with Pillow's settings and its arithmetic for CMYK, so that images
- * have Pillow's bytes. libjpeg's errors leave by longjmp, which stays in this file. */
+/* Decodes JPEG files by libjpeg-turbo, with Pillow's settings and its arithmetic for CMYK, so that
+ * images equal Pillow's byte for byte. libjpeg reports errors by longjmp, which does not leave this
+ * file. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdio.h>
@@ -16,7 +17,8 @@
 #include <jerror.h>
 
 #define READ_BYTES 65536
-/* Encoders write about 10 scans. One may be a few bytes, and takes a pass over all of the image. */
+/* Encoders write about 10 scans. A scan may have only a few bytes, but needs a pass over the whole
+ * image. */
 #define MOST_SCANS 100
 
 struct jpeg {
@@ -28,11 +30,11 @@ struct jpeg {
     qvm_source *source;
     AVFrame *frame;
     JSAMPROW cmyk; /* one row of a CMYK image */
-    int64_t at;    /* offset in the file, after what was read */
+    int64_t at;    /* offset in the file after the bytes read */
     int io_errno;
-    bool has_header, has_rows; /* how far decoding got */
+    bool has_header, has_rows; /* how far decoding has got */
     bool at_end, damaged, stopped;
-    const char *why; /* an error text of ours; NULL: libjpeg has the text */
+    const char *why; /* our own error text; NULL: libjpeg has the text */
     uint8_t buffer[READ_BYTES];
 };
 
@@ -58,7 +60,7 @@ say_nothing(j_common_ptr d)
     (void)d;
 }
 
-/* Takes a warning. Some mean damage; others only that a header harmlessly breaks a rule. */
+/* Handles a warning. Some mean damage; others only that a header harmlessly breaks a rule. */
 static void
 hear(j_common_ptr d, int level)
 {
@@ -94,8 +96,8 @@ look_at_watch(struct jpeg *j)
     watch->alive(watch->user);
 }
 
-/* Supplies an end marker that is missing. The watch is asked here too, as a header may be gigabytes
- * of padding, during which libjpeg reports no progress. */
+/* Supplies a missing end marker. It also checks the watch, because a header may be gigabytes of
+ * padding, during which libjpeg reports no progress. */
 static boolean
 fill_input(j_decompress_ptr d)
 {
@@ -133,7 +135,7 @@ skip_input(j_decompress_ptr d, long n)
     j->input.bytes_in_buffer = 0;
 }
 
-/* Called now and then, at least once a scan. */
+/* Called now and then, at least once per scan. */
 static void
 watch_progress(j_common_ptr d)
 {
@@ -151,7 +153,7 @@ is_size(int marker)
     return marker >= 0xc0 && marker <= 0xcf && marker != 0xc4 && marker != 0xc8 && marker != 0xcc;
 }
 
-/* Returns the place of the next marker in a scan, other than restart markers; -1: there is none. */
+/* Returns the place of the next marker in a scan, except restart markers; -1 if there is none. */
 static int64_t
 find_marker(qvm_pages *pages, int64_t at)
 {
@@ -201,7 +203,7 @@ open_decoder(struct jpeg *j)
     j->errors.output_message = say_nothing;
     j->d.err = &j->errors;
     jpeg_create_decompress(&j->d);
-    /* the environment may have set a limit; the process has its own */
+    /* overrides a limit from the environment: the process has its own */
     j->d.mem->max_memory_to_use = 0;
     j->input = (struct jpeg_source_mgr){ .init_source = begin_input,
                                          .fill_input_buffer = fill_input,
@@ -252,7 +254,7 @@ read_rows(struct jpeg *j)
     }
 }
 
-/* Returns false on failure; j then says why. */
+/* Returns false on failure; j has the reason then. */
 static bool
 decode(struct jpeg *j)
 {
@@ -290,7 +292,7 @@ fail(struct jpeg *j, qv_error *err)
     if (!j->why)
         j->errors.format_message((j_common_ptr)&j->d, words);
     return qv_fail(err, QV_EFORMAT, "the 'mjpeg' image cannot be decoded: %s%s",
-                   j->why ? "" : "libjpeg-turbo says: ", j->why ? j->why : words);
+                   j->why ? "" : "libjpeg-turbo reports: ", j->why ? j->why : words);
 }
 
 qv_status

@@ -12,7 +12,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Landlock's later versions, because the system's headers may be older than the kernel. */
+/* Definitions of Landlock's later versions, because the system's headers may be older than the
+ * kernel. */
 enum { CREATE_RULESET = 444, ADD_RULE, RESTRICT_SELF };
 enum { VERSION = 1, PATH_BENEATH = 1 };
 enum {
@@ -37,7 +38,7 @@ struct rule {
     int32_t folder;
 } __attribute__((packed));
 
-/* What each version of Landlock refuses, unless a rule allows it. */
+/* The accesses that each version of Landlock denies unless a rule allows them. */
 static const struct {
     long version;
     struct ruleset refused;
@@ -59,7 +60,7 @@ let(int rules, const char *path, uint64_t access)
 {
     struct rule rule = { access, open(path, O_PATH | O_CLOEXEC) };
     if (rule.folder < 0)
-        return true; /* what does not exist needs no rule */
+        return true; /* a missing file needs no rule */
     const bool done = !syscall(ADD_RULE, rules, PATH_BENEATH, &rule, 0);
     close(rule.folder);
     return done;
@@ -90,7 +91,7 @@ qvm_sandbox_files(void)
             all.network |= versions[i].refused.network;
             all.scoped |= versions[i].refused.scoped;
         }
-    /* a kernel that does not know the last members accepts them while they are 0 */
+    /* a kernel without the last members accepts them if they are 0 */
     const int rules = version < 1 ? -1 : (int)syscall(CREATE_RULESET, &all, sizeof all, 0);
     if (rules < 0)
         return "Landlock";

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Makes forks cheap. FFmpeg brings more than a hundred libraries, and the loader writes to the data
- * of each: every fork copies the page tables of all this data, and frees them at its end. Pages of
- * a file cost neither. */
+/* Makes forks cheap. FFmpeg depends on more than a hundred libraries, and the loader writes to the
+ * data of each: every fork copies the page tables of all this data, and frees them when it ends.
+ * Pages of a file need neither. */
 #include "decoder.h"
 
 #ifdef __linux__
@@ -23,7 +23,7 @@ map_from_file(struct dl_phdr_info *library, size_t size, void *file)
         const ElfW(Phdr) *p = &library->dlpi_phdr[i];
         const uintptr_t begin = library->dlpi_addr + p->p_vaddr, from = begin & -page;
         const size_t bytes = ((begin + p->p_filesz + page - 1) & -page) - from;
-        const size_t fixed = ((begin + p->p_memsz) & -page) - from; /* rounded as the loader does */
+        const size_t fixed = ((begin + p->p_memsz) & -page) - from; /* rounded as in the loader */
         const off_t at = lseek(fd, 0, SEEK_END);
         bool done = true;
         if (p->p_type == PT_LOAD && p->p_flags == (PF_R | PF_W) &&
@@ -34,14 +34,14 @@ map_from_file(struct dl_phdr_info *library, size_t size, void *file)
                  fixed) /* is listed after the data that it is part of */
             done = !mprotect((void *)from, fixed, PROT_READ);
         if (!done)
-            _exit(1); /* the old mapping may be gone, so nothing can go on */
+            _exit(1); /* the old mapping may be gone, so the process cannot continue */
     }
     return 0;
 }
 
-/* Returns whether this process has one thread: a thread that a library started could write to the
- * data meanwhile. The folder has two more links than threads, and may still list one that has
- * ended. */
+/* Returns whether this process has only one thread: a thread started by a library could write to
+ * the data meanwhile. The folder has two more links than threads, and may still list an exited
+ * thread. */
 static bool
 is_alone(void)
 {
@@ -62,7 +62,7 @@ qvm_share_libraries(void)
     int fd = qvm_shared_memory();
     if (fd < 0)
         return;
-    signal(SIGXFSZ, SIG_IGN); /* the caller may have limited the size of files */
+    signal(SIGXFSZ, SIG_IGN); /* the caller may have limited file sizes */
     dl_iterate_phdr(map_from_file, &fd);
     signal(SIGXFSZ, SIG_DFL);
     close(fd);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* qwenvit-decoder: forks a process for each clip of the program that started it. The new process
- * starts at once, because all libraries are loaded here, and can do nothing but decode. This one
- * never sees a byte of a clip. */
+ * starts at once, because all libraries are already loaded, and can do nothing but decode. This
+ * process never sees a byte of a clip. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -63,7 +63,7 @@ serve(const qvm_order *order, const int *fds, int n)
 
 /* ---- in the program -------------------------------------------------------------------------- */
 
-/* A process that was forked ahead and waits for its order, so that no clip waits for a fork. */
+/* A process forked in advance that waits for its order, so that no clip waits for a fork. */
 struct spare {
     pid_t pid; /* -1: there is none */
     int socket;
@@ -108,7 +108,7 @@ end_process(pid_t pid)
 }
 
 /* Kills a process without waiting for its memory to be freed, which takes milliseconds. It is
- * reaped when MOST_DROPPED more have been dropped. */
+ * reaped once MOST_DROPPED more have been dropped. */
 static void
 drop_process(pid_t pid)
 {
@@ -135,7 +135,7 @@ find_serving(pid_t pid)
     return NULL;
 }
 
-/* Removes a process from the table; false: it is not there. */
+/* Removes a process from the table; false if it is not there. */
 static bool
 strike(pid_t pid)
 {
@@ -145,8 +145,8 @@ strike(pid_t pid)
     return at != NULL;
 }
 
-/* Sends the spare an order, after which it is no longer spare. Returns its number; if it cannot be
- * reached it is killed, and -1 returned. */
+/* Sends an order to the spare and stops counting it as spare. Returns its number; kills it and
+ * returns -1 if it is unreachable. */
 static pid_t
 give_order(struct spare *s, const qvm_order *order, const int *fds, int n)
 {
@@ -159,8 +159,8 @@ give_order(struct spare *s, const qvm_order *order, const int *fds, int n)
     return sent ? pid : -1;
 }
 
-/* Returns the process that serves the session from now on, or -1. A spare that died while it waited
- * (killed when memory ran out, say) costs no clip: another is made. */
+/* Returns the process that now serves the session, or -1. If a spare died while it waited (killed
+ * when memory ran out, for example), no clip fails: another process is made. */
 static pid_t
 use_spare(struct spare *s, const qvm_order *order, const int *fds, int n)
 {
@@ -179,7 +179,7 @@ use_spare(struct spare *s, const qvm_order *order, const int *fds, int n)
     return pid;
 }
 
-/* Carries out an order and returns the answer, which is -1 if it cannot be done. */
+/* Executes an order and returns the answer, or -1 on failure. */
 static int32_t
 obey(struct spare *spare, const qvm_order *order, const int *fds, int n)
 {
@@ -195,13 +195,13 @@ obey(struct spare *spare, const qvm_order *order, const int *fds, int n)
     return -1;
 }
 
-/* Has malloc keep freed frames: a clip is decoded twice, first only to look at it, and the second
+/* Makes malloc keep freed frames: a clip is decoded twice, first only to inspect it, and the second
  * decoder reuses the first one's pages instead of faulting in new ones. */
 static void
 keep_freed_memory(void)
 {
 #ifdef __GLIBC__
-    enum { FRAME_BYTES = 16 << 20 }; /* larger blocks are mapped one by one, and given back */
+    enum { FRAME_BYTES = 16 << 20 }; /* larger blocks are mapped individually, and returned */
     mallopt(M_MMAP_THRESHOLD, FRAME_BYTES);
     mallopt(M_TRIM_THRESHOLD, 16 * FRAME_BYTES);
 #endif
@@ -234,7 +234,7 @@ main(int argc, char **argv)
         return 2;
     }
 #ifndef QVM_SPAWN_CLOSES
-    qvm_close_from(FIRST_FD); /* descriptors that the caller's exec left open */
+    qvm_close_from(FIRST_FD); /* descriptors left open by the caller's exec */
 #endif
     if (argc == 4 && !strcmp(argv[1], QVM_MAKE_CLIP))
         return qvm_make_clip(STDIN_FILENO, argv + 2);
@@ -257,7 +257,7 @@ main(int argc, char **argv)
             spare = make_spare();
     }
     if (spare.pid > 0) {
-        close(spare.socket); /* it then ends on its own */
+        close(spare.socket); /* it then exits by itself */
         end_process(spare.pid);
     }
     return 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Makes clips to try on, for `synth --clip`: discs that move before a gradient. No other program of
- * ours links FFmpeg. */
+/* Makes test clips for `synth --clip`: discs that move in front of a gradient. It is here because
+ * no other program links FFmpeg. */
 #include <math.h>
 #include <signal.h>
 #include <string.h>
@@ -104,7 +104,7 @@ encode_frame(struct recorder *r, const AVFrame *frame)
     return e;
 }
 
-/* Closing reports errors of earlier writes too. Returns `e`, or such an error. */
+/* Closing also reports errors of earlier writes. Returns `e`, or such an error. */
 static int
 close_file(AVFormatContext *file, int e)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Stands for the GPU process in a program without the headers of NVIDIA's decoders. */
+/* Replaces the GPU process in a build without the headers of NVIDIA's decoders. */
 #include "nvdec.h"
 
 static const qvm_gpu_hello none = { .text =

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What nvdec.c and nvstream.c share: NVIDIA's functions (by FFmpeg's ffnvcodec) and decoders. */
+/* Shared by nvdec.c and nvstream.c: NVIDIA's functions (from FFmpeg's ffnvcodec) and decoders. */
 #pragma once
 
 #include <ffnvcodec/dynlink_cuda.h>
@@ -8,13 +8,13 @@
 
 #include "nvdec.h"
 
-enum { QVM_NVIDLE = 32 }; /* decoders that are kept open between clips */
+enum { QVM_NVIDLE = 32 }; /* decoders kept open between clips */
 
 /* The types of functions that the headers lack. */
 typedef CUresult CUDAAPI cuda_register(void *at, size_t bytes, unsigned flags);
 typedef CUresult CUDAAPI cuda_unregister(void *at);
 
-/* The functions of NVIDIA's libraries that are called. */
+/* The functions of NVIDIA's libraries that we call. */
 struct qvm_nvcalls {
 #define CALLS                                                                                      \
     CALL(cuda, cuInit, tcuInit, "cuInit")                                                          \
@@ -51,22 +51,23 @@ struct qvm_nvcalls {
 #undef CALL
 };
 
-/* The shape of the streams for which a decoder is made, and for which it can be used again. */
+/* The shape of the streams that a decoder is made for and can be reused for. */
 struct qvm_nvshape {
     cudaVideoCodec codec;
     unsigned bit_depth;     /* bits of a sample above 8: 0 or 2 */
     unsigned width, height; /* of the coded pictures */
-    unsigned surfaces;      /* pictures for which the decoder has memory on the GPU */
+    unsigned surfaces;      /* pictures that fit into the decoder's memory on the GPU */
 };
 
 struct qvm_nvdecoder {
     CUvideodecoder handle; /* NULL: none */
     CUstream queue;
-    /* a picture's planes in locked pages: copies to other pages take turns in the whole process */
+    /* a picture's planes in locked pages: copies to other pages are serialised across the
+     * process */
     void *host;
-    struct qvm_nvscaler *scaler; /* of the last stream with resized frames; NULL: there was none */
+    struct qvm_nvscaler *scaler; /* of the last stream with resized frames, or NULL */
     struct qvm_nvshape shape;
-    int64_t bytes; /* bytes of all surfaces, and the most that a scaler needs */
+    int64_t bytes; /* size of all surfaces, and the most that a scaler needs */
 };
 
 enum { QVM_NVCODECS = 2 };
@@ -82,15 +83,15 @@ struct qvm_nvdec {
     struct qvm_nvcalls call;
     CUcontext context;
     CUfunction across, down; /* of scale.cu; across is NULL: frames are not resized here */
-    CUVIDDECODECAPS caps[QVM_NVCODECS][2]; /* for 8 and for 10 bits a sample */
+    CUVIDDECODECAPS caps[QVM_NVCODECS][2]; /* for 8 and for 10 bits per sample */
     pthread_mutex_t lock;                  /* guards the members below */
     struct qvm_nvdecoder idle[QVM_NVIDLE]; /* [n_idle], ascending by their last use */
     int n_idle;
     int64_t bytes; /* surfaces' bytes of all decoders */
 };
 
-/* Takes an idle decoder of this shape, or makes one; idle ones of other shapes make room for it.
- * Returns NULL, or why there is none. */
+/* Takes an idle decoder of this shape, or makes one, freeing idle decoders of other shapes if
+ * necessary. Returns NULL, or why there is none. */
 const char *qvm_nvdecoder_take(qvm_nvdec *gpu, const struct qvm_nvshape *shape,
                                struct qvm_nvdecoder *decoder);
 /* Keeps a decoder for a later stream of its shape. */
@@ -100,9 +101,9 @@ int64_t qvm_nvdecoder_bytes(const struct qvm_nvshape *shape);
 
 /* ---- nvscale.c: frames are converted and resized on the GPU ---------------------------------- */
 
-/* Loads the kernels, unless their bytes differ from the CPU's. */
+/* Loads the kernels, unless their results differ from the CPU's. */
 void qvm_nvscale_open(qvm_nvdec *gpu);
-/* Makes *scaler one for this size, unless it is one. Returns false, with NULL, on failure. */
+/* Replaces *scaler by one for this size, if necessary. Returns false, with NULL, on failure. */
 bool qvm_nvscaler_make(const qvm_nvdec *gpu, const qvm_scaled *size, struct qvm_nvscaler **scaler);
 void qvm_nvscaler_free(const qvm_nvdec *gpu, struct qvm_nvscaler **scaler);
 /* Enqueues the kernels for a frame, and the copy of the result to the host. The planes' rows are
@@ -110,5 +111,5 @@ void qvm_nvscaler_free(const qvm_nvdec *gpu, struct qvm_nvscaler **scaler);
 CUresult qvm_nvscaler_run(const qvm_nvdec *gpu, struct qvm_nvscaler *scaler, CUdeviceptr luma,
                           CUdeviceptr chroma, unsigned pitch, const qvm_colours *colours,
                           CUstream queue, void *to);
-/* Returns whether the GPU makes the CPU's bytes of a frame, planar and of even sides. */
+/* Returns whether the GPU makes the same bytes as the CPU from a planar frame with even sides. */
 bool qvm_nvscale_agrees(const qvm_nvdec *gpu, const AVFrame *frame, int to_width, int to_height);

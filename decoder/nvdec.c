@@ -26,10 +26,10 @@ load(struct qvm_nvcalls *call)
 {
     void *cuda = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!cuda)
-        return "NVIDIA's driver (libcuda.so.1) is not here";
+        return "NVIDIA's driver (libcuda.so.1) was not found";
     void *cuvid = dlopen("libnvcuvid.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!cuvid)
-        return "NVIDIA's video library (libnvcuvid.so.1) is not here; a container gets it with "
+        return "NVIDIA's video library (libnvcuvid.so.1) was not found; a container gets it with "
                "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video";
 #define CALL(library, name, type, symbol)                                                          \
     *(void **)(void *)&call->name = dlsym(library, symbol);                                        \
@@ -58,7 +58,7 @@ const char *
 qvm_nvdec_load(qvm_nvdec **out)
 {
     *out = calloc(1, sizeof **out);
-    return *out ? load(&(*out)->call) : "there is no memory";
+    return *out ? load(&(*out)->call) : "memory ran out";
 }
 
 /* ---- decoders -------------------------------------------------------------------------------- */
@@ -189,13 +189,13 @@ qvm_nvdecoder_take(qvm_nvdec *g, const struct qvm_nvshape *s, struct qvm_nvdecod
     if (i >= 0)
         return NULL;
     if (full)
-        return "the GPU's decoders have no more memory";
+        return "the GPU has no memory left for decoders";
     if (make_decoder(g, s, d))
         return NULL;
     pthread_mutex_lock(&g->lock);
     g->bytes -= bytes;
     pthread_mutex_unlock(&g->lock);
-    return "the GPU makes no more decoders";
+    return "the GPU cannot make more decoders";
 }
 
 void
@@ -233,7 +233,7 @@ qvm_nvdec_open(qvm_nvdec *g, int number)
     for (int i = 0; i < QVM_NVCODECS; i++)
         if (g->caps[i][0].bIsSupported)
             return NULL;
-    return "it has no decoders of H.264 or HEVC";
+    return "it has no decoders for H.264 or HEVC";
 }
 
 bool

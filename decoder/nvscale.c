@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Converts and resizes frames on the GPU (scale.cu), which spares the CPU and copies less. A sample
- * at the start checks that this gives the CPU's bytes, because swscale's depend on its build and on
- * the CPU. */
+/* Converts and resizes frames on the GPU (scale.cu), which saves CPU time and copies less data. A
+ * test at startup checks that the bytes equal the CPU's, because swscale's results depend on its
+ * build and on the CPU. */
 #include "nvcuvid.h"
 
 #include <libavutil/frame.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A stream that an NVIDIA GPU decodes (nvdec.h): NVIDIA's parser reads it and calls back. */
+/* A stream decoded by an NVIDIA GPU (nvdec.h): NVIDIA's parser reads it and calls back. */
 #include "nvcuvid.h"
 
 #include <stdlib.h>
@@ -7,14 +7,14 @@
 
 enum {
     MOST_SURFACES = 32, /* of a decoder; the parser numbers them */
-    EXTRA_SURFACES = 4, /* more than the parser asks for, so that it need not wait */
+    EXTRA_SURFACES = 4, /* more than the parser requests, so that it need not wait */
     DISPLAY_DELAY = 2,
 };
 
 struct qvm_nvstream {
     qvm_nvdec *gpu;
     qvm_nvdec_sink sink;
-    qvm_scaled scaled; /* as it was asked for; zeros: planes are given */
+    qvm_scaled scaled; /* as requested; zeros: frames are planes */
     qvm_colours colours;
     int codec;
     unsigned bit_depth;
@@ -23,7 +23,7 @@ struct qvm_nvstream {
     struct qvm_nvdecoder decoder;
     CUVIDEOFORMAT format;
     bool has_format;
-    /* of the packet that is parsed: its time, and the order of its period's first picture */
+    /* of the packet being parsed: its time, and the order of its period's first picture */
     int64_t pts, order;
     int32_t group;  /* the packet's group of pictures */
     int n_pictures; /* pictures of that packet so far */
@@ -31,13 +31,13 @@ struct qvm_nvstream {
         int surface;
         uint8_t *to; /* where the frame is wanted; NULL: nowhere */
         qvm_gpu_decoder_event event;
-    } waiting[QVM_GPU_DELAY]; /* [n_waiting] decoded pictures that the sink does not have yet */
+    } waiting[QVM_GPU_DELAY]; /* [n_waiting] decoded pictures not yet passed to the sink */
     int n_waiting;
     int32_t order_of[MOST_SURFACES];
     int32_t group_of[MOST_SURFACES];
     uint32_t whole;   /* surfaces that hold a picture of this stream */
-    uint32_t unasked; /* surfaces whose picture may be damaged, as the GPU has not said yet */
-    const char *why;  /* why the stream has failed; NULL: it has not */
+    uint32_t unasked; /* surfaces whose picture the GPU has not yet reported as whole or damaged */
+    const char *why;  /* why the stream has failed, or NULL */
 };
 
 /* ---- what the parser says -------------------------------------------------------------------- */
@@ -50,8 +50,8 @@ fail(qvm_nvstream *s, const char *why)
     return 0;
 }
 
-/* Returns the columns or rows (`down`) that are cut off before the visible part, which NVIDIA's
- * parser does not report. */
+/* Returns the columns or rows (`down`) cropped before the visible part, which NVIDIA's parser does
+ * not report. */
 static int
 cut_off(const qvm_nvstream *s, bool down)
 {
@@ -60,7 +60,8 @@ cut_off(const qvm_nvstream *s, bool down)
                 : f->display_area.right - s->scaled.width;
 }
 
-/* Returns whether frames can be resized as the clip's process asks, which cannot be trusted. */
+/* Returns whether frames can be resized as requested. The request comes from the clip's process,
+ * which is not trusted. */
 static bool
 can_scale(const qvm_nvstream *s)
 {
@@ -75,8 +76,8 @@ can_scale(const qvm_nvstream *s)
            cut_off(s, true) % 2 == 0;
 }
 
-/* Called for the sizes and format of the pictures that follow, which must never change. Returns how
- * many surfaces there are; 0: it failed. */
+/* Called with the sizes and format of the following pictures, which must never change. Returns the
+ * number of surfaces, or 0 on failure. */
 static int CUDAAPI
 on_sequence(void *user, CUVIDEOFORMAT *f)
 {
@@ -95,7 +96,7 @@ on_sequence(void *user, CUVIDEOFORMAT *f)
     }
     if (f->codec != qvm_nvcodecs[s->codec].codec || f->chroma_format != cudaVideoChromaFormat_420 ||
         f->bit_depth_luma_minus8 != s->bit_depth || f->bit_depth_chroma_minus8 != s->bit_depth)
-        return fail(s, "its headers say another format");
+        return fail(s, "its headers give a different format");
     if (!f->progressive_sequence)
         return fail(s, "it is interlaced");
     if (shape.surfaces > MOST_SURFACES || f->coded_width > s->most_width ||
@@ -128,8 +129,8 @@ has_h264_references(const qvm_nvstream *s, const CUVIDH264PICPARAMS *p)
     return true;
 }
 
-/* Returns whether the pictures that it refers to are there. Other pictures that its slices list may
- * be missing. */
+/* Returns whether the pictures that it refers to exist. Other pictures listed by its slices may be
+ * missing. */
 static bool
 has_hevc_references(const qvm_nvstream *s, const CUVIDHEVCPICPARAMS *p)
 {
@@ -149,7 +150,7 @@ has_hevc_references(const qvm_nvstream *s, const CUVIDHEVCPICPARAMS *p)
     return true;
 }
 
-/* Returns whether all pictures that a picture refers to are there, and belong to this stream. */
+/* Returns whether all pictures that a picture refers to exist and belong to this stream. */
 static bool
 has_references(const qvm_nvstream *s, const CUVIDPICPARAMS *p)
 {
@@ -160,8 +161,9 @@ has_references(const qvm_nvstream *s, const CUVIDPICPARAMS *p)
                : has_hevc_references(s, &p->CodecSpecific.hevc);
 }
 
-/* FFmpeg 5.1 decodes some HEVC with coding tree blocks of 16x16 to other colours than the encoder's
- * (the MD5 of Cr differs), and an H200's were not FFmpeg's: these are left to the CPU. */
+/* FFmpeg 5.1 decodes some HEVC with 16x16 coding tree blocks to colours that differ from the
+ * encoder's (the MD5 of Cr differs), and an H200's colours differed from FFmpeg's: these streams
+ * are left to the CPU. */
 static bool
 has_small_blocks(const qvm_nvstream *s, const CUVIDPICPARAMS *p)
 {
@@ -189,7 +191,7 @@ ask(qvm_nvstream *s, uint32_t surfaces)
         if (!(surfaces & s->unasked & 1U << i))
             continue;
         if (s->gpu->call.cuvidGetDecodeStatus(s->decoder.handle, i, &status))
-            return fail(s, "the GPU does not say whether it is damaged");
+            return fail(s, "the GPU does not report whether it is damaged");
         if (status.decodeStatus == cuvidDecodeStatus_Error ||
             status.decodeStatus == cuvidDecodeStatus_Error_Concealed)
             return fail(s, "it is damaged");
@@ -265,10 +267,10 @@ settle(qvm_nvstream *s, uint32_t surfaces)
             done = fail(s, "the GPU's frames cannot be copied");
     if (!done || !ask(s, surfaces))
         return false;
-    return s->unasked & surfaces ? fail(s, "the GPU does not say whether it is damaged") : true;
+    return s->unasked & surfaces ? fail(s, "the GPU does not report whether it is damaged") : true;
 }
 
-/* Returns the first group in which a picture may be damaged or has not arrived yet. */
+/* Returns the first group with a picture that may be damaged or has not arrived yet. */
 static int32_t
 find_unsettled(const qvm_nvstream *s)
 {
@@ -324,8 +326,8 @@ let_wait(qvm_nvstream *s, int surface)
     w->to = s->sink.find(s->sink.user, s->pts, frame_bytes(s), &w->event.slot);
 }
 
-/* Called for the picture of the packet that is parsed, whose time it has. The parser's display
- * order is not used, as it may be wrong where packets were left out. */
+/* Called for the picture of the packet being parsed; it has the packet's time. The parser's display
+ * order is not used, because it may be wrong where packets were left out. */
 static int CUDAAPI
 on_picture(void *user, CUVIDPICPARAMS *p)
 {
@@ -373,7 +375,7 @@ on_display(void *user, CUVIDPARSERDISPINFO *d)
 static bool
 make_parser(qvm_nvstream *s)
 {
-    /* one surface, until the callback for the format says how many */
+    /* one surface, until the format callback returns the number */
     CUVIDPARSERPARAMS p = { .CodecType = qvm_nvcodecs[s->codec].codec,
                             .ulMaxDisplayDelay = DISPLAY_DELAY,
                             .pUserData = s,
@@ -392,7 +394,7 @@ qvm_nvstream_open(qvm_nvdec *g, const qvm_gpu_decoder_stream *about, const qvm_n
     const int codec = qvm_nvcodec_find(about->codec_id);
     const unsigned deep = about->format == AV_PIX_FMT_YUV420P10;
     const CUVIDDECODECAPS *c = codec < QVM_NVCODECS ? &g->caps[codec][deep] : NULL;
-    *why = !c || !c->bIsSupported ? "the GPU does not decode its kind"
+    *why = !c || !c->bIsSupported ? "the GPU does not decode its format"
            : about->width < c->nMinWidth || about->height < c->nMinHeight
                ? "its frames are smaller than the GPU decodes"
            : about->width > (int)c->nMaxWidth || about->height > (int)c->nMaxHeight
@@ -410,7 +412,7 @@ qvm_nvstream_open(qvm_nvdec *g, const qvm_gpu_decoder_stream *about, const qvm_n
                          .most_height = c->nMaxHeight };
     qvm_find_colours(about->space, about->full_range, &s->colours);
     if (g->call.cuCtxPushCurrent(g->context) || !make_parser(s)) {
-        *why = "the GPU opens no more streams";
+        *why = "the GPU cannot open more streams";
         free(s);
         return NULL;
     }
@@ -447,7 +449,7 @@ qvm_nvstream_begin_anew(qvm_nvstream *s)
 {
     s->gpu->call.cuvidDestroyVideoParser(s->parser);
     s->parser = NULL;
-    return make_parser(s) ? s->why : "the GPU opens no more streams";
+    return make_parser(s) ? s->why : "the GPU cannot open more streams";
 }
 
 void

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Finds which way up an image is, by EXIF or XMP where Pillow finds them. What FFmpeg passes on
+/* Finds an image's orientation from EXIF or XMP where Pillow looks for them. FFmpeg's own handling
  * depends on the format and on its version. */
 #include <string.h>
 
@@ -13,7 +13,7 @@ struct place {
 
 struct places {
     struct place exif, xmp;
-    int found; /* the orientation that the format itself gives */
+    int found; /* the orientation given by the format itself */
 };
 
 /* ---- where they are: false for a file that cannot be read ------------------------------------ */
@@ -97,8 +97,8 @@ find_box(qvm_pages *pages, struct place in, const char *name)
     return (struct place){ 0, 0 };
 }
 
-/* An AVIF's properties turn it by quarters against the clock, and then mirror it; its EXIF does
- * not. */
+/* An AVIF's properties rotate it counterclockwise by quarter turns and then mirror it; its EXIF is
+ * ignored. */
 static bool
 walk_avif(qvm_pages *pages, struct places *p)
 {
@@ -127,7 +127,7 @@ walk_tiff(qvm_pages *pages, struct places *p)
 
 /* ---- what they say: 0 for nothing, -1 for a file that cannot be read ------------------------- */
 
-/* Types of values in EXIF, by their numbers. Pillow takes bytes and texts for no orientation. */
+/* Types of values in EXIF, by number. Pillow does not accept bytes and texts as an orientation. */
 enum value { ABSENT, OPAQUE, UNSIGNED, SIGNED, RATIO, SIGNED_RATIO, REAL };
 static const struct {
     int bytes;
@@ -160,7 +160,7 @@ read_real(const uint8_t *at, int bytes, bool big)
     return bytes == 8 ? real : (double)single;
 }
 
-/* Returns a value if it is a whole number from 1 to 8, else 1: upright. */
+/* Returns the value if it is an integer from 1 to 8, else 1: upright. */
 static int
 read_value(const uint8_t *at, int bytes, enum value value, bool big)
 {
@@ -183,8 +183,8 @@ read_value(const uint8_t *at, int bytes, enum value value, bool big)
     return number >= 1 && number <= 8 && number == (int)number ? (int)number : 1;
 }
 
-/* Reads the first of an entry's values, which stand in the entry if they fit. Returns 0 for an
- * entry that Pillow skips: of an unknown type, without values, or cut short. */
+/* Reads the first of an entry's values, which are stored in the entry if they fit. Returns 0 for an
+ * entry that Pillow skips: of unknown type, without values, or truncated. */
 static int
 read_entry(qvm_pages *pages, struct place exif, const uint8_t entry[12], bool big)
 {

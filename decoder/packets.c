@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Reads what a packet's headers say of its pictures, without decoding them: whether other pictures
- * may refer to them, whether decoding may begin with them, and how many of them are shown.
+ * Reads a packet's headers without decoding its pictures: whether other pictures may refer to them,
+ * whether decoding may begin with them, and how many of them are shown.
  *
- * A picture to which no other refers may be left out, and the rest still decode to the same bytes.
- * By codec:
+ * A picture that no other picture refers to may be left out: the rest still decodes to the same
+ * bytes. By codec:
  * - H.264 (7.4.1): those with nal_ref_idc 0, in each slice of each field.
  * - HEVC (7.4.2.2): no picture of its own temporal layer refers to a sub-layer non-reference
  *   picture, but those of higher layers may. So only those of the stream's highest layer count.
@@ -18,8 +18,8 @@
 
 /* ---- H.264 ----------------------------------------------------------------------------------- */
 
-/* Returns whether a recovery point (D.2.8) says that all pictures from here on are right to the
- * bit. */
+/* Returns whether a recovery point (D.2.8) promises that all pictures from here on are
+ * bit-exact. */
 static bool
 is_exact_recovery(const uint8_t *unit, const uint8_t *end)
 {
@@ -74,7 +74,7 @@ may_hide_pictures(const uint8_t *unit, const uint8_t *end)
     return qvm_take_bits(&b, 1);
 }
 
-/* Looks through an hvcC box (ISO/IEC 14496-15, 8.3.3.1): arrays of units after 22 bytes. */
+/* Parses an hvcC box (ISO/IEC 14496-15, 8.3.3.1): arrays of units after 22 bytes. */
 static bool
 may_hvcc_hide_pictures(const uint8_t *at, const uint8_t *end)
 {
@@ -137,8 +137,8 @@ hash_headers(uint64_t hash, const uint8_t *at, const uint8_t *end)
 }
 
 /* MPEG-4: a picture's start code is 00 00 01 B6; the next two bits are 2 in B-pictures. A picture
- * that is not coded shows nothing: only some 20 bits follow, while a picture of copied blocks has
- * one more bit for each block. Codes up to 2F are headers, which hold from there on. */
+ * that is not coded shows nothing: only about 20 bits follow, while a picture of copied blocks has
+ * one more bit per block. Codes up to 2F are headers, which apply from there on. */
 static void
 look_at_mpeg4(qvm_units all, qvm_packet *p)
 {
@@ -160,7 +160,7 @@ look_at_mpeg4(qvm_units all, qvm_packet *p)
 }
 
 /* MPEG-1 and MPEG-2: a picture's start code is 00 00 01 00, and after ten more bits, three bits are
- * 3 in B-pictures. Sequence headers (B3) and matrix extensions (B5, 3) before it hold for later
+ * 3 in B-pictures. Sequence headers (B3) and matrix extensions (B5, 3) before it apply to later
  * pictures too. */
 static void
 look_at_mpeg2(qvm_units all, qvm_packet *p)
@@ -189,13 +189,13 @@ look_at_vp8(qvm_units all, qvm_packet *p)
     p->start = !(*all.at & 1);
 }
 
-/* Reads one frame's first byte (6.2), which says all that is needed. */
+/* Reads a frame's first byte (6.2), which contains everything needed. */
 static void
 look_at_vp9_frame(unsigned byte, bool first, qvm_packet *p)
 {
     qvm_bits b = { .n = 1, .bytes = { (uint8_t)byte } };
     qvm_take_bits(&b, 2);
-    if (qvm_take_bits(&b, 2) == 3) /* profile 3 has one bit more */
+    if (qvm_take_bits(&b, 2) == 3) /* profile 3 has one more bit */
         qvm_take_bits(&b, 1);
     const bool shown_again = qvm_take_bits(&b, 1);
     const bool is_key = !shown_again && !qvm_take_bits(&b, 1);
@@ -264,8 +264,8 @@ look_at_av1(qvm_units all, qvm_packet *p)
 /* ---- codecs with key frames alone ------------------------------------------------------------ */
 
 /* Codecs for which FFmpeg makes a frame from one packet and the container's parameters, provided
- * that it has no palette and Motion JPEG's headers are equal. Its other intra-only decoders
- * repeat frames, keep tables, or were too rare to examine: their clips are decoded whole. */
+ * that it has no palette and Motion JPEG's headers are equal. FFmpeg's other intra-only decoders
+ * repeat frames, keep tables, or were too rare to examine: their clips are decoded completely. */
 static const enum AVCodecID stateless[] = {
     AV_CODEC_ID_DNXHD,    AV_CODEC_ID_DVVIDEO,  AV_CODEC_ID_FFVHUFF, AV_CODEC_ID_HUFFYUV,
     AV_CODEC_ID_JPEG2000, AV_CODEC_ID_MAGICYUV, AV_CODEC_ID_MJPEG,   AV_CODEC_ID_PRORES,
@@ -331,7 +331,7 @@ look_at_jpeg(qvm_units all, qvm_packet *p)
 
 /* ---- any ------------------------------------------------------------------------------------- */
 
-/* Each function takes a packet that is not empty. */
+/* Each function expects a packet that is not empty. */
 static const struct {
     enum AVCodecID codec;
     void (*look)(qvm_units packet, qvm_packet *p);

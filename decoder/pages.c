@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Reads a file's clip, also page by page for walks that read a few bytes at a time. */
+/* Reads a file's clip; for code that reads a few bytes at a time, page by page. */
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Keeps the parameter sets of packets that are left out (H.264, HEVC). */
+/* Keeps the parameter sets of skipped packets (H.264, HEVC). */
 #include <string.h>
 
 #include "nal.h"
@@ -8,10 +8,10 @@
 
 /* A parameter set in a packet. */
 struct set {
-    const uint8_t *at, *end; /* its NAL unit, without the zeros that may follow */
+    const uint8_t *at, *end; /* its NAL unit, without trailing zeros */
     int type;
     unsigned number;
-    bool is_head; /* other sets depend on it: decoders drop them when it is replaced */
+    bool is_head; /* a head: other sets depend on it, and decoders drop them when it is replaced */
 };
 
 /* Reads the number of an HEVC SPS (7.3.2.2), which follows profiles and levels (7.3.3). */
@@ -94,9 +94,9 @@ drop_set(AVPacket *kept, const struct set *set, int length_bytes)
     av_shrink_packet(kept, (int)((size_t)kept->size - (end - at)));
 }
 
-/* A head that is repeated unchanged changes nothing in a decoder. A changed one drops the sets that
- * depend on it, so both stay, with what lies between. Of other sets only the last counts, where it
- * stands, because its meaning depends on the heads before it. */
+/* A head that is repeated unchanged has no effect on a decoder. A changed head drops the sets that
+ * depend on it, so both heads are kept, with everything between them. Of other sets only the last
+ * is kept, in its place, because its meaning depends on the heads before it. */
 bool
 qvm_keep_parameters(const AVCodecParameters *par, const AVPacket *packet, AVPacket *kept,
                     bool *changed)

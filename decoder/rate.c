@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Measures the rate of a clip as torchcodec does, by the times of its packets. A container's header
- * may have another one: Matroska rounds times to milliseconds, an edit list hides frames, and of
- * clips with a variable rate many containers know only the finest. */
+ * may differ: Matroska rounds times to milliseconds, an edit list hides frames, and for clips with
+ * a variable rate many containers give only the highest rate. */
 #include "decoder.h"
 
 void
@@ -21,15 +21,15 @@ qvm_span_add(qvm_span *span, const AVPacket *packet)
     span->n_timed++;
 }
 
-/* Returns a rate of a header; 0: it has none. */
+/* Returns a rate from a header; 0 if there is none. */
 static double
 read_rate(AVRational rate)
 {
     return rate.num > 0 && rate.den > 0 ? av_q2d(rate) : 0;
 }
 
-/* The order of the operations counts: 120 frames of 1/30 s that begin at 1/15 s are 4 s or a bit
- * less, and 8 or 7 frames of them are sampled. */
+/* The order of operations matters: 120 frames of 1/30 s that begin at 1/15 s last 4 s or slightly
+ * less, so 8 or 7 frames are sampled. */
 void
 qvm_find_rate(const qvm_span *span, const AVStream *stream, qv_outcome *info)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Locks a decoder process in: it may read the clip, fill the shared memory, and end. */
+/* Locks a decoder process in: it may read the clip, fill the shared memory, and exit. */
 #include <errno.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -35,9 +35,9 @@ set_limit(int what, rlim_t most)
     return !setrlimit(what, &(struct rlimit){ most, most });
 }
 
-/* Limits the memory that is written to; the filter refuses what RLIMIT_DATA does not count.
- * RLIMIT_AS must not be set: without room to count a mapping twice, Linux's mprotect() makes it
- * writable without checking RLIMIT_DATA. */
+/* Limits writable memory; the filter denies memory that RLIMIT_DATA does not count. RLIMIT_AS must
+ * not be set: without room to count a mapping twice, Linux's mprotect() makes it writable without
+ * checking RLIMIT_DATA. */
 static const char *
 limit_memory(rlim_t memory)
 {
@@ -62,7 +62,7 @@ qvm_close_from(int first)
 
 #ifdef __linux__
 
-/* Stands in the filter for the process's own number, which is filled in after the fork. */
+/* A placeholder in the filter for the process's own number, which is filled in after the fork. */
 #define ITSELF 0x7fffffff
 
 /* lock.inc's rules for system calls. An argument without a comparison may be anything. */
@@ -90,7 +90,7 @@ static const struct rule rules[] = {
 #include "lock.inc"
 };
 
-/* The filter as the kernel takes it. libseccomp makes it once, before the forks. */
+/* The filter in the kernel's format. libseccomp makes it once, before the forks. */
 static struct sock_fprog filter;
 
 static bool
@@ -98,7 +98,8 @@ add_rules(scmp_filter_ctx to, int kind)
 {
     for (const struct rule *r = rules; r < rules + sizeof rules / sizeof *rules; r++) {
         const unsigned n = !!r->arguments[0].op + !!r->arguments[1].op;
-        if (r->kinds & kind && r->call >= 0 && /* below 0: this machine does not have the call */
+        if (r->kinds & kind && r->call >= 0 && /* below 0: the call does not exist on this
+                                                * machine */
             seccomp_rule_add_array(to, r->action, r->call, n, r->arguments))
             return false;
     }

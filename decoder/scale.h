@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The arithmetic of colours and the kernels' arguments, which scale.cu shares with C. */
+/* Colour arithmetic and kernel arguments, shared by scale.cu and C. */
 #pragma once
 
 #include <stdint.h>
@@ -10,7 +10,7 @@
 #define QVM_SCALE_FN static inline
 #endif
 
-/* The numbers of a matrix and range. */
+/* The constants of a matrix and range. */
 typedef struct qvm_colours {
     int32_t y_zero, y, v_red, v_green, u_green, u_blue;
 } qvm_colours;
@@ -21,8 +21,8 @@ qvm_to_byte(int v)
     return v < 0 ? 0 : v > 255 ? 255 : v;
 }
 
-/* Converts a pixel as swscale's vector code on x86-64 does, which differs from its plain code: each
- * product is truncated to its upper 16 bits by itself. */
+/* Converts a pixel as swscale's vector code on x86-64 does. That differs from swscale's plain code:
+ * each product is truncated to its upper 16 bits separately. */
 QVM_SCALE_FN void
 qvm_to_rgb(const qvm_colours *c, int y, int u, int v, int rgb[3])
 {
@@ -34,7 +34,7 @@ qvm_to_rgb(const qvm_colours *c, int y, int u, int v, int rgb[3])
     rgb[2] = qvm_to_byte(y + (u * c->u_blue >> 16));
 }
 
-/* An axis's tables in the GPU's memory, as struct qv_axis has them. */
+/* An axis's tables in GPU memory, as in struct qv_axis. */
 struct qvm_scale_axis {
     uint64_t start, weights; /* addresses */
     int32_t taps, precision;

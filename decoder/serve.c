@@ -11,14 +11,15 @@
 
 #include "nvdec.h"
 
-#define ALIVE_S 1.0 /* between signs of life, which are sent while a frame takes long */
+#define ALIVE_S 1.0 /* between the signs of life sent while a frame takes long */
 #ifndef MAP_POPULATE
-#define MAP_POPULATE 0 /* on systems without it, pages come one by one, when written */
+#define MAP_POPULATE 0 /* on systems without it, pages are allocated one by one when written */
 #endif
 
 /* ---- listening ------------------------------------------------------------------------------- */
 
-/* Receives the index that follows a request. Returns false if nothing after it makes sense. */
+/* Receives the index that follows a request. Returns false if the rest of the stream cannot be
+ * parsed. */
 static bool
 receive_index(const qvm_serving *s, int64_t bytes, qvm_index **index)
 {
@@ -38,12 +39,12 @@ listen_to_clip(void *user)
         qvm_index *index = NULL;
         const bool whole =
             request.kind != QVM_OPEN || receive_index(s, request.index_bytes, &index);
-        if (!whole || (index && s->index)) { /* an index comes only once */
+        if (!whole || (index && s->index)) { /* an index is sent only once */
             free(index);
             break;
         }
         pthread_mutex_lock(&s->lock);
-        if (index) /* the thread that decodes reads it without the lock once `open` is there */
+        if (index) /* the decoding thread reads it without the lock once `open` has arrived */
             s->index = index;
         if (request.kind == QVM_OPEN)
             s->open = request;
@@ -61,7 +62,7 @@ listen_to_clip(void *user)
     return NULL;
 }
 
-/* Waits until the request has come. Returns false if it will not come. */
+/* Waits until the request has arrived. Returns false if it cannot arrive any more. */
 static bool
 wait_for_request(qvm_serving *s, const qvm_request *request)
 {
@@ -72,7 +73,7 @@ wait_for_request(qvm_serving *s, const qvm_request *request)
     return !atomic_load(&s->stop);
 }
 
-/* Waits until there is a slot for frame number i. Returns false if the clip is gone. */
+/* Waits until there is a slot for frame number i. Returns false if the clip is closed. */
 static bool
 wait_for_slot(qvm_serving *s, int64_t i)
 {
@@ -110,7 +111,7 @@ say(qvm_serving *s, qvm_event_kind kind, const qv_error *error)
         memcpy(event.text, error->text, sizeof event.text);
     }
     s->said_s = qv_seconds();
-    qvm_send(s->session->socket, &event, sizeof event); /* if it fails, the listener sees why */
+    qvm_send(s->session->socket, &event, sizeof event); /* if it fails, the listener notices why */
 }
 
 static void
@@ -126,8 +127,8 @@ say_alive(void *user)
 static qv_status
 map_shared(qvm_serving *s, qv_error *err)
 {
-    /* Unless a GPU fills its own, all slots will be written, and allocating their pages at once is
-     * faster than by one fault each. */
+    /* Unless a GPU fills its own slots, all slots will be written, and allocating their pages at
+     * once is faster than one page fault each. */
     void *at = mmap(NULL, (size_t)s->start.memory, PROT_READ | PROT_WRITE,
                     MAP_SHARED | (s->start.plane_bytes ? 0 : MAP_POPULATE), s->session->shared, 0);
     if (at == MAP_FAILED)
@@ -137,7 +138,7 @@ map_shared(qvm_serving *s, qv_error *err)
     return QV_OK;
 }
 
-/* Has the reader take its frames from the GPU process. */
+/* Makes the reader take its frames from the GPU process. */
 static qv_status
 map_planes(qvm_serving *s, qv_error *err)
 {
@@ -187,7 +188,7 @@ decode_frames(qvm_serving *s, qv_error *err)
     return QV_OK;
 }
 
-/* Sends the facts, and the index if it is wanted and there is memory for it. */
+/* Sends the facts and, if it is wanted and there is memory for it, the index. */
 static void
 say_facts(qvm_serving *s)
 {
@@ -240,6 +241,6 @@ qvm_serve(qvm_serving *s, const qvm_session *session)
     if (s->listens)
         decode(s, &error);
     else
-        qv_fail(&error, QV_ENOMEM, "no thread can be started");
+        qv_fail(&error, QV_ENOMEM, "cannot start a thread");
     say(s, QVM_END, &error);
 }

@@ -13,21 +13,23 @@
 #include "gpu_decoder.h"
 
 #define IO_BYTES 65536
-#define MAX_BAD_READS 64    /* failed reads in a row, after which the rest of a file is given up */
-#define MAX_STREAMS 100     /* probing a stream may open a decoder, so there is a limit */
-#define FAR_PACKETS 48      /* a keyframe this far ahead is sought; a closer one is read up to */
-#define MAX_BAD_FRAMES 1024 /* errors in a row, after which a decoder counts as drained */
-#define GUESS AVPROBE_SCORE_RETRY /* the highest of the scores that FFmpeg itself doubts */
+#define MAX_BAD_READS                                                                              \
+    64                            /* consecutive failed reads after which the rest of a file is
+                             * abandoned */
+#define MAX_STREAMS 100           /* a limit, because probing a stream may open a decoder */
+#define FAR_PACKETS 48            /* seek to a keyframe this far ahead; read on to a closer one */
+#define MAX_BAD_FRAMES 1024       /* consecutive errors after which a decoder counts as drained */
+#define GUESS AVPROBE_SCORE_RETRY /* the highest score that FFmpeg itself considers doubtful */
 #define M4V_GUESS 5               /* the score of a few start codes, which many files have */
 
-/* The formats that are read. None is a playlist or a text, and none names other files. Raw Motion
- * JPEG is absent: FFmpeg finds it in any file with a JPEG inside, such as a PDF. */
+/* The supported formats. None is a playlist or a text, and none names other files. Raw Motion JPEG
+ * is absent, because FFmpeg finds it in any file that contains a JPEG, such as a PDF. */
 static const char allowed_formats[] =
     "mov,mp4,matroska,webm,avi,mpegts,mpeg,mpegvideo,m4v,flv,ogg,asf,gif,apng,h264,hevc,"
     "ivf,obu,nut,mxf,dv,yuv4mpegpipe,png_pipe,jpeg_pipe,webp_pipe,bmp_pipe,tiff_pipe,"
     "jpegxl_pipe,j2k_pipe,ppm_pipe,pgm_pipe,pbm_pipe,pam_pipe,qoi_pipe";
 
-/* The decoders of usual_codecs: common clips', and images'. */
+/* The decoders of usual_codecs: for common clips and for images. */
 static const char usual_decoders[] =
     "h264,hevc,vp8,vp9,libdav1d,libaom-av1,av1,mpeg1video,mpeg2video,mpeg4,mjpeg,prores,"
     "png,apng,gif,webp,tiff,bmp,jpeg2000,libjxl,libjxl_anim,qoi,ppm,pgm,pbm,pam";
@@ -99,7 +101,7 @@ open_file(qvm_source *source, qv_error *err)
     return qv_fail(err, QV_ENOMEM, "no memory for reading");
 }
 
-/* Fails with a message for FFmpeg's error in opening. */
+/* Fails with a message for an FFmpeg error during opening. */
 static qv_status
 fail_av(const qvm_source *source, int code, const char *what, qv_error *err)
 {
@@ -114,8 +116,8 @@ fail_av(const qvm_source *source, int code, const char *what, qv_error *err)
 
 /* ---- demuxer --------------------------------------------------------------------------------- */
 
-/* Has FFmpeg guess. It gets no name, since it would guess from it: the content decides. *found is
- * NULL if it has no idea. */
+/* Lets FFmpeg guess the format. It gets no file name, because it would guess from the name: only
+ * the content decides. *found is NULL if it cannot tell. */
 static qv_status
 probe(qvm_source *source, const AVInputFormat **found, int *score, qv_error *err)
 {
@@ -127,8 +129,8 @@ probe(qvm_source *source, const AVInputFormat **found, int *score, qv_error *err
     return QV_OK;
 }
 
-/* Returns whether the file has a frame of raw DV: 80-byte blocks, of which the first is a header,
- * two are subcode and three are auxiliary. FFmpeg is content with headers alone. */
+/* Returns whether the file has a frame of raw DV: 80-byte blocks: first a header, then two of
+ * subcode and three auxiliary. FFmpeg accepts headers alone. */
 static bool
 has_dv_frame(const qvm_source *source)
 {
@@ -156,19 +158,19 @@ find_clip_format(qvm_source *source, const AVInputFormat **found, qv_error *err)
         return qv_fail(err, QV_EFORMAT, "not a clip or image of a known format");
     return allowed ? QV_OK
                    : qv_fail(err, QV_EFORMAT,
-                             "the content is '%s', which is not read; an ordinary clip or image "
-                             "file is expected",
+                             "the content is '%s', which is not supported; an ordinary clip or "
+                             "image file is expected",
                              (*found)->name);
 }
 
-/* Finds the format of an image whose kind is known. Only formats that hold animations are probed,
- * and then nothing but the image's own formats counts: anything may stand in its metadata. */
+/* Finds the format of an image of known kind. Only formats that can be animations are probed, and
+ * then only the image's own formats are accepted, because its metadata may contain anything. */
 static qv_status
 find_image_format(qvm_source *source, const AVInputFormat **found, qv_error *err)
 {
     const char *opens = source->kind->opens;
     if (!opens)
-        return qv_fail(err, QV_EFORMAT, "%s images are not read; convert it to PNG or JPEG",
+        return qv_fail(err, QV_EFORMAT, "%s images are not supported; convert it to PNG or JPEG",
                        source->kind->name);
     const size_t usual = strcspn(opens, ",");
     int score;
@@ -213,14 +215,14 @@ open_format(qvm_source *source, const AVInputFormat *found, qv_error *err)
     source->format->io_open = io_refuse;
     const int code = avformat_open_input(&source->format, "", found, &options);
     av_dict_free(&options);
-    if (code == AVERROR(ENOMEM) && !source->io_errno) /* nearly always the file's doing */
+    if (code == AVERROR(ENOMEM) && !source->io_errno) /* nearly always caused by the file */
         return qv_fail(
             err, QV_EFORMAT,
             "the container's own tables need more memory than there is, or than FFmpeg allows");
     return code < 0 ? fail_av(source, code, "opening the container", err) : QV_OK;
 }
 
-/* Probes the streams. The decoders used for that obey the limit on pixels too. */
+/* Probes the streams. The decoders used for probing obey the pixel limit too. */
 static qv_status
 probe_streams(qvm_source *source, qv_error *err)
 {
@@ -247,7 +249,7 @@ qvm_check_count(int64_t n, qv_error *err)
                               : QV_OK;
 }
 
-/* Fails if a video stream has a codec that is not usual, whichever stream will be read. */
+/* Fails if any video stream has an unusual codec, whichever stream will be read. */
 static qv_status
 check_codecs(const qvm_source *source, qv_error *err)
 {
@@ -268,7 +270,7 @@ static qv_status
 choose_stream(qvm_source *source, qv_error *err)
 {
     AVFormatContext *format = source->format;
-    /* as torchcodec does, with which transformers and qwen-vl-utils read */
+    /* as in torchcodec, which transformers and qwen-vl-utils use */
     const int best = av_find_best_stream(format, AVMEDIA_TYPE_VIDEO, -1, -1, NULL, 0);
     bool cover = false;
     for (unsigned i = 0; i < format->nb_streams; i++) {
@@ -283,8 +285,7 @@ choose_stream(qvm_source *source, qv_error *err)
     }
     if (qvm_is_tiled(format))
         return qv_fail(err, QV_EFORMAT,
-                       "a tiled image (HEIC, AVIF), whose tiles are not put together here; convert "
-                       "it to JPEG or PNG");
+                       "tiled images (HEIC, AVIF) are not supported; convert it to JPEG or PNG");
     if (!source->stream)
         return qv_fail(err, QV_EFORMAT, "no video stream among %u streams of '%s'%s",
                        format->nb_streams, format->iformat->name,
@@ -307,7 +308,7 @@ qvm_source_open_decoder(qvm_source *source, int threads, qv_error *err)
     return code < 0 ? fail_av(source, code, "opening the decoder", err) : QV_OK;
 }
 
-/* Opens the file in the format that was found, probes its streams, and chooses one. */
+/* Opens the file in the detected format, probes its streams, and chooses one. */
 static qv_status
 open_streams(qvm_source *source, const AVInputFormat *found, qv_error *err)
 {
@@ -461,7 +462,7 @@ qvm_source_leave_out(qvm_source *source, const qvm_times *times)
         source->n_left += times->at[i].needed && times->at[i].packet >= source->n_read;
 }
 
-/* Seeks the next keyframe after which frames are needed, if it is far away. Packets before it are
+/* Seeks to the next keyframe with needed frames after it, if it is far away. Packets before it are
  * left out as usual. */
 static void
 leap(qvm_source *source, int32_t packet)
@@ -481,7 +482,7 @@ leap(qvm_source *source, int32_t packet)
         source->errors++;
 }
 
-/* Returns whether the packet that was read must be decoded. If not, keeps its parameter sets. */
+/* Returns whether the packet just read must be decoded. If not, keeps its parameter sets. */
 static bool
 is_needed(qvm_source *source)
 {
@@ -507,7 +508,7 @@ is_needed(qvm_source *source)
     return false;
 }
 
-/* Prepends the parameter sets of packets that were left out to this one. */
+/* Prepends the parameter sets of skipped packets to this one. */
 static qv_status
 add_parameters(qvm_source *source, qv_error *err)
 {
@@ -579,7 +580,7 @@ feed_decoder(qvm_source *source, qv_error *err)
     return give(source, got && !source->emptying ? source->packet : NULL, err);
 }
 
-/* Lets the packet that waits be decoded, now that the decoder has given all frames before it. */
+/* Decodes the waiting packet, now that the decoder has returned all earlier frames. */
 static qv_status
 begin_anew(qvm_source *source, qv_error *err)
 {

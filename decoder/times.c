@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Finds which frame has which time, and which packets certain frames need. */
+/* Finds each frame's time, and the packets that given frames need. */
 #include <libavutil/avstring.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "decoder.h"
 
-/* Formats with an index and a time in each packet, whose times stay the same after a seek. In other
- * formats FFmpeg makes times up from all that it has read. */
+/* Formats with an index and a time per packet, whose times stay the same after a seek. In other
+ * formats FFmpeg derives times from everything that it has read. */
 static const char exact_formats[] = "mov,matroska";
 
 void
@@ -17,7 +17,7 @@ qvm_times_doubt(qvm_times *t, const char *why)
         t->unsure = why;
 }
 
-/* Follows changes in the headers. Returns false for lack of memory. */
+/* Follows changes in the headers. Returns false if out of memory. */
 static bool
 add_headers(qvm_times *t, const AVCodecParameters *par, const AVPacket *packet, const qvm_packet *p,
             bool first)
@@ -34,7 +34,7 @@ add_headers(qvm_times *t, const AVCodecParameters *par, const AVPacket *packet, 
         if (!t->sets)
             return false;
         const bool kept = qvm_keep_parameters(par, packet, t->sets, &sets_change);
-        sets_change = sets_change || !kept; /* too many to be followed count as changed */
+        sets_change = sets_change || !kept; /* too many to follow counts as changed */
     }
     t->parameters = t->parameters || p->parameters;
     t->sets_change = t->sets_change || sets_change;
@@ -78,7 +78,7 @@ qvm_times_add(qvm_times *t, const AVCodecParameters *par, const AVPacket *packet
 }
 
 /* Codecs whose keyframes need nothing before them: not MPEG-1 and MPEG-2, where the container's
- * flag does not tell an open group from a closed one. */
+ * flag does not distinguish open and closed groups. */
 static bool
 are_keyframes_whole(enum AVCodecID codec)
 {
@@ -93,7 +93,7 @@ by_time(const void *a, const void *b)
     return (x->pts > y->pts) - (x->pts < y->pts);
 }
 
-/* Codecs whose packet headers say that a packet is one picture and that it is shown. */
+/* Codecs whose packet headers show that a packet is one picture and that it is displayed. */
 static bool
 is_countable(enum AVCodecID codec)
 {
@@ -109,7 +109,7 @@ qvm_times_sort(qvm_times *t, const AVFormatContext *format, const AVStream *stre
     if (!t->n)
         qvm_times_doubt(t, "it has no packets");
     if (t->descending && !par->video_delay)
-        qvm_times_doubt(t, "its frames come in another order than their times");
+        qvm_times_doubt(t, "its frames are not in the order of their times");
     t->each_shows_one =
         t->each_shows_one && !t->unsure && t->at[0].start && is_countable(par->codec_id);
     const int64_t began = t->n ? t->at[0].pts : 0;
@@ -118,7 +118,7 @@ qvm_times_sort(qvm_times *t, const AVFormatContext *format, const AVStream *stre
     for (int64_t i = 1; !t->unsure && i < t->n; i++)
         if (t->at[i - 1].pts == t->at[i].pts)
             qvm_times_doubt(t, "two packets have the same time");
-    /* frames earlier than the first keyframe refer to missing ones and are not shown */
+    /* frames earlier than the first keyframe refer to missing frames and are not shown */
     t->may_lack =
         t->may_lack || (!t->unsure && t->at[0].pts != began) || qvm_may_hide_pictures(par);
     t->each_shows_one = t->each_shows_one && !t->unsure && !t->may_lack;
@@ -148,13 +148,13 @@ qvm_times_find(const qvm_times *t, int64_t pts)
     return at ? at - t->at : -1;
 }
 
-/* ---- what certain frames need ---------------------------------------------------------------- */
+/* ---- what given frames need ------------------------------------------------------------------ */
 
 /* A keyframe and what follows it in the file, up to the next keyframe. */
 struct group {
     int64_t first;       /* the keyframe's packet */
     int64_t last_needed; /* the last packet to decode; -1: none is needed */
-    int64_t n_sampled;   /* frames of it that are asked for */
+    int64_t n_sampled;   /* its requested frames */
     /* needs the frames earlier than the keyframe, which refer to the group before */
     bool leading_needed;
 };
@@ -166,8 +166,8 @@ is_leading(const qvm_times *t, const int32_t *order, const struct group *g, int6
     return first->start && t->at[order[packet]].pts < first->pts;
 }
 
-/* Returns the group that ends before packet `end`; with `all`, the next group may refer to any
- * packet of it. */
+/* Returns the group that ends before packet `end`; with `all`, the next group may refer to any of
+ * its packets. */
 static struct group
 find_group(const qvm_times *t, const int32_t *order, int64_t end, bool all)
 {
@@ -201,7 +201,7 @@ mark_group(qvm_times *t, const int32_t *order, const struct group *g)
     }
 }
 
-/* Returns whether the last picture before packet `first` to which others may refer is left out. */
+/* Returns whether the last reference picture before packet `first` is left out. */
 static bool
 is_left_out_before(const qvm_times *t, const int32_t *order, int64_t first)
 {
@@ -210,7 +210,8 @@ is_left_out_before(const qvm_times *t, const int32_t *order, int64_t first)
         if (!time->spare)
             return !time->needed;
         if (time->start)
-            return false; /* a keyframe to which none refers: each picture stands alone here */
+            return false; /* a keyframe that no picture refers to: here each picture is
+                           * independent */
     }
     return false;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Explains files that FFmpeg cannot decode, from their own bytes, and reads a TIFF's levels. */
+/* Explains from a file's bytes why FFmpeg cannot decode it, and reads a TIFF's levels. */
 #include <string.h>
 #include <unistd.h>
 
@@ -79,7 +79,7 @@ look_at_gif(struct view *v)
 }
 
 /* Finds a tag among the first image's entries of 12 bytes: a tag, a type, the number of values, and
- * the values or their offset. *cut: the file ends too early to tell. */
+ * the values or their offset. *cut: the file ends before that. */
 static bool
 find_tag(struct view *v, uint16_t tag, uint8_t entry[12], bool *cut)
 {
@@ -148,7 +148,7 @@ qvm_tiff_is_packed(const qvm_source *source)
            qvm_number(b + 8, 2, *v.head == 'M') != NONE;
 }
 
-/* Codes that an int does not hold, which libtiff refuses, leave the usual ones. */
+/* Codes that do not fit in an int, which libtiff rejects, leave the defaults. */
 void
 qvm_find_levels(const qvm_source *source, float levels[6])
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* How both sides talk and share memory, and how programs take orders. */
+/* How both sides communicate and share memory, and how programs receive orders. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -40,7 +40,7 @@ qvm_shared_memory_size(int fd, int64_t bytes)
     if (ftruncate(fd, (off_t)bytes))
         return false;
 #ifdef __linux__
-    /* sealed, because reading memory that the other side has cut off ends a process (SIGBUS) */
+    /* sealed, because reading memory that the other side has truncated kills a process (SIGBUS) */
     return !fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
 #else
     return true; /* macOS lets a shared memory object be sized only once */
@@ -86,7 +86,7 @@ qvm_wait_for(int socket, short events, double until_s)
     }
 }
 
-/* Waits for a socket, if go_on may be asked again for a short time only. */
+/* Waits for a socket, for a short time only if go_on must be called again. */
 static int
 wait_asking(int socket, short events, const struct qvm_patience *patience)
 {
@@ -180,7 +180,7 @@ qvm_order_send(int socket, const qvm_order *order, const int *fds, int n)
 }
 
 /* Takes a message's descriptors and returns their number. If there are more than a session has, all
- * are closed; the system has closed any for which there was no room (MSG_CTRUNC). */
+ * are closed; the system has already closed descriptors that did not fit (MSG_CTRUNC). */
 static int
 take_fds(struct msghdr *message, int fds[QVM_SESSION_FDS])
 {
@@ -222,7 +222,8 @@ qvm_order_take(int socket, qvm_order *order, int fds[QVM_SESSION_FDS], int *n)
     return false;
 }
 
-/* By now the parent may be another process, which adopted this one. The socket knows the first. */
+/* By now the parent may be a different process that adopted this one. The socket knows the
+ * original. */
 pid_t
 qvm_caller(int socket)
 {
@@ -237,7 +238,7 @@ qvm_caller(int socket)
     return getppid();
 }
 
-/* A process that was forked off the parent may still hold its end of the socket. */
+/* A process forked from the parent may still hold its end of the socket. */
 bool
 qvm_order_wait(int socket, pid_t parent)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Declares what the host passes to a kernel: function constants, which a pipeline is compiled for,
- * and one struct of arguments at buffer(0). buffer(1 + i) is operand i of the operation, in the
- * order of ops.inc. Both the host's C and the kernels include this file. Counts have 32 bits,
- * strides 64; both count elements.
+ * What the host passes to a kernel: function constants, for which a pipeline is compiled, and one
+ * struct of arguments at buffer(0). buffer(1 + i) is operand i of the operation, in the order of
+ * ops.inc. Both the host's C and the kernels include this file. Counts are 32-bit and strides
+ * 64-bit; both are in elements.
  */
 #ifndef QV_METAL_ARGUMENTS_H
 #define QV_METAL_ARGUMENTS_H
@@ -63,7 +63,7 @@ struct rope_args {
 };
 
 struct attention_args {
-    /* segment_rows 0: the list gives the segments */
+    /* segment_rows 0: the list defines the segments */
     qv_count segments, segment_rows, heads, head_dim;
     qv_count first_block, first_head; /* of the grid, which may be a piece of the whole */
     float scale;

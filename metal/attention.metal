@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * attention with online softmax (Milakov and Gimelshein, arXiv:1805.02867; Dao et al.,
- * arXiv:2205.14135): a threadgroup takes a block of queries of one head and goes over the keys of
- * its segment block by block. Scores never leave the registers.
+ * arXiv:2205.14135): a threadgroup takes a block of queries of one head and iterates over its
+ * segment's keys block by block. Scores never leave the registers.
  *
  * There are four simdgroups, each with a strip of 8 queries: Q, S and O are fragments of 8 x 8 in
  * registers, K and V lie in threadgroup memory. A lane holds two neighbours of one row of a
@@ -13,7 +13,7 @@
 
 enum { ATTENTION_THREADS = 128, ATTENTION_PLAIN_DIMS = 128 };
 
-/* A value below every score, and finite, so that its difference from itself is not NaN. */
+/* Below every score, and finite, so that its difference from itself is not NaN. */
 constant float ATTENTION_NONE = -3.4e38f;
 constant float ATTENTION_LOG2E = 1.44269504f; /* exp(x) = exp2(x log2(e)) */
 
@@ -168,8 +168,8 @@ struct attention_place {
 };
 
 /* Finds the block of a threadgroup. For segments of one length it is block group.x of segment
- * group.z. Otherwise segment s has the blocks from first/queries + s on. These are enough, because
- * adding s leaves each segment a block for its last rows. In a surplus block, and in a block before
+ * group.z. Otherwise segment s has the blocks from first/queries + s on. These suffice, because
+ * adding s gives each segment a block for its last rows. In a surplus block, and in a block before
  * the first segment (where the number wraps), `query` is past the segment's rows. */
 static inline attention_place
 attention_find(constant attention_args &a, device const int *list, uint3 group, uint queries)
@@ -188,7 +188,7 @@ attention_find(constant attention_args &a, device const int *list, uint3 group, 
     return { (group.x - first / queries - s) * queries, first, rows };
 }
 
-/* Computes one block of queries of head group.y, which is a threadgroup's whole work. */
+/* Computes one block of queries of head group.y: the whole work of a threadgroup. */
 template <uint HEAD_DIM>
 static inline void
 attention_block(constant attention_args &a, device const int *list, device const real *q,
@@ -226,7 +226,7 @@ attention_block(constant attention_args &a, device const int *list, device const
     attention_end<HEAD_DIM>(strip, query < at.rows, y + query * width, lane);
 }
 
-/* Defines a kernel for heads of one size. */
+/* Defines a kernel for one head size. */
 #define ATTENTION_KERNEL(NAME, HEAD_DIM)                                                           \
     kernel void NAME(constant attention_args &a [[buffer(0)]],                                     \
                      device const int *list [[buffer(1)]], device const real *q [[buffer(2)]],     \
@@ -243,7 +243,7 @@ ATTENTION_KERNEL(attention_64, 64)
 ATTENTION_KERNEL(attention_72, 72)
 ATTENTION_KERNEL(attention_80, 80)
 
-/* Handles any head: a simdgroup per query goes over its keys once per 128 dims. */
+/* Handles any head size: one simdgroup per query iterates over its keys once per 128 dims. */
 kernel void
 attention_naive(constant attention_args &a [[buffer(0)]], device const int *list [[buffer(1)]],
                 device const real *q [[buffer(2)]], device const real *k [[buffer(3)]],

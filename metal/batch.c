@@ -6,10 +6,10 @@
 
 /* An M1 with 7 cores, the slowest GPU that is supported, has 2.3 TFLOP/s and 68 GB/s at best. Tiles
  * reach about half of that; simple kernels load their operands from caches for each product. A
- * faster GPU only spends less time per buffer; a buffer itself costs some microseconds. */
+ * faster GPU merely spends less time per buffer; the overhead of a buffer is a few microseconds. */
 static const double tiled_flops_per_s = 1e12, simple_flops_per_s = 5e10, bytes_per_s = 4e10;
 
-/* macOS kills buffers after some seconds, and draws the screen only between two of them. */
+/* macOS kills buffers after a few seconds, and draws the screen only between two buffers. */
 static const double most_buffer_s = 0.5, most_piece_s = 0.25;
 
 /* Limits the memory that encoding needs; a chunk of most towers is one or two such buffers. */
@@ -23,7 +23,7 @@ qv_launch_seconds_metal(const struct qv_op *op, double flops, bool simple)
            qv_op_bytes(op) / bytes_per_s;
 }
 
-/* Returns how many of n equal parts make a piece, at least one. */
+/* Returns how many of n equal parts make up a piece, at least one. */
 static uint32_t
 in_a_piece(double seconds, uint32_t n)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Declares what all kernels share. The build joins arguments.h, this file and the other .metal
- * files into one source. REAL is bfloat or float, the dtype of activations and weights; sums are
- * float. Metal gives each buffer and each place in the grid a parameter of its own, so kernels, and
- * the functions that do their work, have more than seven parameters.
+ * Shared by all kernels. The build joins arguments.h, this file and the other .metal files into one
+ * source. REAL is bfloat or float, the dtype of activations and weights; sums are float. Metal
+ * gives each buffer and each place in the grid a parameter of its own, so kernels, and the
+ * functions that do their work, have more than seven parameters.
  */
 #include <metal_stdlib>
 using namespace metal;
@@ -73,8 +73,8 @@ gelu_tanh(float x)
     return 0.5f * x * (1 + precise::tanh(0.79788456f * fma(0.044715f * x * x, x, x)));
 }
 
-/* Returns x / (1 + exp(-by x)), which is SiLU for by = 1. It takes exp() of negative values
- * only, so nothing overflows. */
+/* Returns x / (1 + exp(-by x)), which is SiLU for by = 1. It calls exp() only for negative values,
+ * so nothing overflows. */
 static inline float
 swish(float x, float by)
 {

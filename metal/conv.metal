@@ -2,8 +2,8 @@
 /*
  * conv as a GEMM without a matrix of windows: rows are outputs, columns their channels, and k goes
  * over (depth, height, width, channel), the order of w[o, taps, c] in memory, all into one
- * accumulator. The tile and its constants are gemm.metal's; only x is fetched differently: each
- * thread walks along k by the digits of its position. Groups run on conv_naive.
+ * accumulator. The tile and its constants are gemm.metal's. Only x is fetched differently: each
+ * thread steps along k by the digits of its position. Grouped convolutions run on conv_naive.
  */
 
 /* A position along k, or the length of a step. */
@@ -11,8 +11,8 @@ struct conv_tap {
     uint c, w, h, d;
 };
 
-/* Where an output's window begins: its first value in x, its image row and column. It may begin in
- * the padding. */
+/* Where an output's window begins: its first value in x, and its image row and column, which may be
+ * in the padding. */
 struct conv_window {
     long at;
     int top, left;

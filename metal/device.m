@@ -19,7 +19,7 @@ close_metal(struct qv_device *device)
     free(dev);
 }
 
-/* Returns the GPU of that ordinal, retained. */
+/* Returns the GPU with that ordinal, retained. */
 static id<MTLDevice>
 find_gpu(int ordinal, qv_error *err)
 {
@@ -41,7 +41,7 @@ static qv_status
 open_metal(const struct qv_device_options *options, struct qv_device **out, qv_error *err)
 {
     if (options->stream)
-        return qv_fail(err, QV_EUNSUPPORTED, "stream: the metal backend does not support one");
+        return qv_fail(err, QV_EUNSUPPORTED, "stream: the metal backend does not support streams");
     struct qv_device_metal *dev = calloc(1, sizeof *dev);
     if (!dev)
         return qv_fail(err, QV_ENOMEM, "no memory for a device");
@@ -75,9 +75,9 @@ open_metal(const struct qv_device_options *options, struct qv_device **out, qv_e
     return QV_OK;
 }
 
-/* Metal does not report how many cores a GPU has, but GPUs with more cores come with more memory
- * (M1 to M4: 8 to 10 cores with 8 to 24 GB, 40 with 36 to 128). 1400 rows keep small GPUs busy,
- * 4096 rows all of them. */
+/* Metal does not report a GPU's number of cores, but GPUs with more cores come with more memory (M1
+ * to M4: 8 to 10 cores with 8 to 24 GB, 40 with 36 to 128). 1400 rows keep small GPUs busy, 4096
+ * rows all of them. */
 static int64_t
 chunk_rows(id<MTLDevice> gpu)
 {
@@ -87,7 +87,7 @@ chunk_rows(id<MTLDevice> gpu)
 }
 
 /* conv3d's thresholds stay 0, so convolutions are run directly, with one sum over all taps.
- * Other ways were not timed. */
+ * Alternatives were not timed. */
 static void
 caps_metal(const struct qv_device *device, struct qv_caps *out)
 {

@@ -3,13 +3,13 @@
  * gemm: y[m,n] = x[m,k] w[n,k]^T. A threadgroup of four simdgroups computes one tile of y. x and w
  * come through threadgroup memory unchanged, in steps of 64 bytes along k, and become float on
  * their way into fragments of 8 x 8. conv.metal uses the same tile. There are two more kernels: one
- * for few rows, and a naive one. These two also read a quantised w, which is in its canonical form
+ * for few rows, and a naive one. Both also read a quantised w in its canonical form
  * (engine/grouped.h).
  *
- * Sums may be added in any order, and columns may lie in fragments in any order. Both orders are
- * chosen so that a lane always reads and writes neighbours: along k, fragments f = 0 and 1 take
- * turns, and so do g = 0 and 1 along n. A lane at (row, col) holds (row, col) and (row, col + 1) of
- * a fragment:
+ * Sums may be added in any order, and columns may be in any order in fragments. Both orders are
+ * chosen so that a lane always reads and writes adjacent values: along k, fragments f = 0 and 1
+ * take turns, and so do g = 0 and 1 along n. A lane at (row, col) holds (row, col) and
+ * (row, col + 1) of a fragment:
  *     of x: row, at k = 2 col + f and 2 col + 2 + f
  *     of w: k = 2 row + f, at columns 2 col + 2 g and 2 col + 2 g + 1
  *     of y: row, at columns 2 col + 2 g and 2 col + 2 g + 1
@@ -46,7 +46,7 @@ tile_col(uint lane)
     return (lane / 4 & 2) * 2 + lane % 2 * 2;
 }
 
-/* Reads number `at` of a row's factors, which are its groups' scales, then their offsets. */
+/* Reads element `at` of a row's factors: its groups' scales, then their offsets. */
 static inline float
 group_factor(device const uchar *factors, uint at)
 {
@@ -96,7 +96,7 @@ tile_read(device const real *row, uint k, uint end, bool vectors)
     return v;
 }
 
-/* Stages x for one step. Rows past the last one repeat it, as their sums are never used. */
+/* Stages x for one step. Rows past the last repeat it, because their sums are never used. */
 template <uint ROWS>
 static inline void
 tile_stage_x(threadgroup real *to, device const real *x, uint first, uint rows, uint k, uint end,

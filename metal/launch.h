@@ -9,7 +9,7 @@
 #include "error.h"
 #include "engine/op.h"
 
-/* GEMMs with at most this many rows run on a kernel of their own, which sums in another order. */
+/* GEMMs with at most this many rows run on a separate kernel, which sums in a different order. */
 enum { MOST_FEW_ROWS = 16 };
 
 /* A kernel finds its arguments at buffer(0), operand i at buffer(1 + i), and threadgroup memory
@@ -41,22 +41,22 @@ struct launch_metal {
 };
 _Static_assert(sizeof((struct launch_metal *)0)->args <= 4096, "setBytes takes no more");
 
-/* Gives one way to run an operation: choice 0 is what plans use. QV_EUNSUPPORTED beyond the last
- * choice, and for sizes beyond 32 bits. naive: use the simple kernel, whatever the size. *out
- * must be zero before. metal/launch.c does this for all kinds. */
+/* Returns one way to run an operation; plans use choice 0. QV_EUNSUPPORTED beyond the last choice,
+ * and for sizes beyond 32 bits. naive: use the simple kernel for any size. *out must be zeroed
+ * before. metal/launch.c does this for all kinds. */
 qv_status qv_launch_metal(const struct qv_op *op, int choice, bool naive, struct launch_metal *out,
                           qv_error *err);
 
 /*
  * metal/batch.c: macOS kills a command buffer that runs for seconds. So a list is cut into several
- * buffers, and a step that alone would run too long into pieces, each a dispatch of its own. Pieces
- * are whole heads of attention, or blocks of queries of one head; cutting does not change their
- * bits.
+ * buffers, and a step that alone would run too long is cut into pieces, each a separate dispatch.
+ * Pieces are whole heads of attention, or blocks of queries of one head; cutting does not change
+ * their bits.
  */
 
 /* Estimates the time of an operation on a slow GPU. simple: by a simple kernel. */
 double qv_launch_seconds_metal(const struct qv_op *op, double flops, bool simple);
-/* Returns the number of pieces of a launch, and gives one of them. */
+/* Returns the number of pieces of a launch; the second function returns one of them. */
 uint32_t qv_launch_pieces_metal(const struct launch_metal *launch);
 void qv_launch_piece_metal(const struct launch_metal *launch, uint32_t index,
                            struct launch_metal *out);
@@ -65,10 +65,10 @@ struct batch_metal {
     uint32_t dispatches;
     double seconds;
 };
-/* Adds a dispatch to a command buffer, or returns false if a new one must be begun for it. */
+/* Adds a dispatch to a command buffer, or returns false if it needs a new one. */
 bool qv_batch_add_metal(struct batch_metal *batch, double seconds);
 
-/* Refuses numbers that are too large for the kernels. */
+/* Rejects numbers that are too large for the kernels. */
 struct count_metal {
     const char *field;
     int64_t value;
@@ -81,12 +81,12 @@ qv_status qv_check_counts_metal(const char *op, const struct count_metal *counts
                               sizeof(struct count_metal),                                          \
                           err)
 
-/* Writes the kernel's name and, if it is a simple one, why. naive: as in qv_launch_metal. */
+/* Writes the kernel's name and, if it is a simple kernel, the reason. naive: as in
+ * qv_launch_metal. */
 void qv_describe_metal(const struct launch_metal *launch, bool naive, char *text, size_t size);
 
 /* The launch of one kind of operation: metal/launch_gemm.c, launch_conv.c, launch_attention.c, and
- * launch_rows.c for the rest, which are bound by memory. It does not link if an operation lacks
- * one. */
+ * launch_rows.c for the rest, which are bound by memory. Linking fails if an operation has none. */
 #define QV_OP(name, fields, operands, flops)                                                       \
     qv_status qv_launch_##name##_metal(const struct qv_op_##name *op, int choice, bool naive,      \
                                        struct launch_metal *out, qv_error *err);

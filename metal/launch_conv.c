@@ -141,8 +141,7 @@ qv_launch_conv_metal(const struct qv_op_conv *op, int choice, bool naive, struct
     if (!naive && !op->sums && is_gemm(&s))
         return launch_as_gemm(&s, op, choice, out, err);
     if (choice >= (naive ? 1 : TILES))
-        return qv_fail(err, QV_EUNSUPPORTED, "conv: there are %d kernels for it",
-                       naive ? 1 : TILES);
+        return qv_fail(err, QV_EUNSUPPORTED, "conv: only %d kernels support it", naive ? 1 : TILES);
     out->real = (qv_dtype)op->x_dtype;
     out->constants[CONSTANT_BIAS] = op->bias != 0;
     out->constants[CONSTANT_ACT] = (uint32_t)op->act;

@@ -47,7 +47,7 @@ launch(const struct qv_op_gemm *op, uint32_t groups, int choice, bool naive,
     const bool few = groups || op->m <= MOST_FEW_ROWS;
     int choices = naive || groups ? 1 : TILES + few;
     if (choice >= choices)
-        return qv_fail(err, QV_EUNSUPPORTED, "gemm: there are %d kernels for it", choices);
+        return qv_fail(err, QV_EUNSUPPORTED, "gemm: only %d kernels support it", choices);
     out->real = (qv_dtype)op->x_dtype;
     out->constants[CONSTANT_BIAS] = op->bias != 0;
     out->constants[CONSTANT_ACT] = (uint32_t)op->act;

@@ -19,12 +19,12 @@ qv_check_counts_metal(const char *op, const struct count_metal *counts, size_t n
 {
     for (size_t i = 0; i < n; i++)
         if (counts[i].value > INT32_MAX)
-            return qv_fail(err, QV_EUNSUPPORTED, "%s: %s=%lld; Metal's kernels count up to %d", op,
-                           counts[i].field, (long long)counts[i].value, INT32_MAX);
+            return qv_fail(err, QV_EUNSUPPORTED, "%s: %s=%lld; Metal's kernels support up to %d",
+                           op, counts[i].field, (long long)counts[i].value, INT32_MAX);
     return QV_OK;
 }
 
-/* Sets whether a kernel works on vectors, which it may if rows are whole ones. */
+/* Sets whether a kernel works on vectors, which requires rows of whole vectors. */
 static void
 set_aligned(struct launch_metal *out, bool aligned)
 {
@@ -231,8 +231,8 @@ launch_epilogue(const struct qv_op_epilogue *op, bool naive, struct launch_metal
 
 /* ---- im2col ---------------------------------------------------------------------------------- */
 
-/* The tile of im2col_tiles, as in rows.metal. Kernels narrower than IM2COL_NARROW need tiles, or
- * they are read in pieces that are too short. */
+/* The tile of im2col_tiles, as in rows.metal. Kernels narrower than IM2COL_NARROW need tiles,
+ * because otherwise they are read in pieces that are too short. */
 enum { IM2COL_TILE = 32, IM2COL_NARROW = 8 };
 
 static struct im2col_args

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Memory that CPU and GPU share. The CPU copies, and weights are laid out where the GPU reads them.
+ * Memory shared by CPU and GPU. The CPU does the copying, and weights are laid out where the GPU
+ * reads them.
  */
 #include "metal.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The parts of the Metal backend, in Objective-C without ARC: everything that is retained here
- * is released here. */
+/* The parts of the Metal backend, in Objective-C without ARC: whatever is retained here is released
+ * here. */
 #pragma once
 
 #import <Metal/Metal.h>
@@ -8,7 +8,7 @@
 #include "engine/backend.h"
 #include "launch.h"
 
-/* The most command buffers that are committed and not yet seen to have ended, the oldest first. */
+/* Limit for command buffers that are committed and not yet known to have ended, oldest first. */
 enum { MOST_PENDING = 32 };
 
 /* A mark in the work, after `sequence` command buffers. */
@@ -23,13 +23,13 @@ struct qv_device_metal {
     struct qv_device base;
     id<MTLDevice> gpu;
     id<MTLCommandQueue> queue;
-    id<MTLBuffer> nothing; /* bound in place of an operand that an operation lacks */
+    id<MTLBuffer> nothing; /* bound in place of a missing operand */
     id<MTLCommandBuffer> pending[MOST_PENDING];
     size_t n_pending;
-    uint64_t committed; /* how many command buffers were committed so far */
+    uint64_t committed; /* command buffers committed so far */
     double last_end_s;  /* when the last one that was waited for ended */
     struct mark_metal marks[QV_MARKS];
-    uint32_t naive; /* operations, as bits 1 << enum qv_op_kind, that run on simple kernels */
+    uint32_t naive; /* operations that run on simple kernels, as bits 1 << enum qv_op_kind */
     bool has_bfloat;
     char name[64];
 };
@@ -47,7 +47,7 @@ device_metal(const struct qv_device *dev)
     return (struct qv_device_metal *)dev;
 }
 
-/* metal/pipelines.m: the kernel of a launch, compiled once in a process. QV_EUNSUPPORTED if the GPU
+/* metal/pipelines.m: the kernel of a launch, compiled once per process. QV_EUNSUPPORTED if the GPU
  * cannot run that many threads of it at once. */
 qv_status qv_pipeline_metal(struct qv_device_metal *dev, const struct launch_metal *launch,
                             id<MTLComputePipelineState> *out, qv_error *err);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * norm and rope, and what all kernels bound by memory share. D: threads of a threadgroup. Values
+ * norm and rope, and code shared by all memory-bound kernels. D: threads of a threadgroup. Values
  * are float or, if ALIGNED, float4; the functions are templates over the two.
  */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Compiles kernels from the source in the library, once in a process, and keeps them until it
- * ends. */
+/* Compiles kernels from the source in the library, once per process, and keeps them until it
+ * exits. */
 #include "metal.h"
 
 #include <pthread.h>
@@ -38,7 +38,7 @@ find(const struct entry *wanted)
     return nil;
 }
 
-/* Takes over the object. If no memory is left to remember it, it is released. */
+/* Takes ownership of the object. If there is no memory to record it, it is released. */
 static id
 keep(const struct entry *entry)
 {
@@ -57,7 +57,7 @@ static qv_status
 fail_with(qv_error *err, const char *what, const char *name, NSError *error)
 {
     const char *words = error ? [[error localizedDescription] UTF8String] : "no reason given";
-    return qv_fail(err, QV_EBACKEND, "%s %s: Metal says \"%.300s\"", what, name, words);
+    return qv_fail(err, QV_EBACKEND, "%s %s: Metal reported \"%.300s\"", what, name, words);
 }
 
 /* Returns what REAL is in the kernels' source. prepare refuses all dtypes but these two. */
@@ -150,7 +150,7 @@ qv_pipeline_metal(struct qv_device_metal *dev, const struct launch_metal *launch
     NSUInteger most = [*out maxTotalThreadsPerThreadgroup];
     if (most < launch->threads)
         return qv_fail(err, QV_EUNSUPPORTED,
-                       "kernel %s: %u threads per group, but %s runs at most %d", launch->function,
-                       launch->threads, dev->name, (int)most);
+                       "kernel %s: %u threads per group, but %s supports at most %d",
+                       launch->function, launch->threads, dev->name, (int)most);
     return QV_OK;
 }

@@ -21,8 +21,8 @@ note_times(struct qv_device_metal *dev, id<MTLCommandBuffer> done, uint64_t sequ
     }
 }
 
-/* Waits for the oldest command buffers until `sequence` of them have ended. The first that
- * failed gives the error. */
+/* Waits for the oldest command buffers until `sequence` of them have ended. The first failed buffer
+ * determines the error. */
 static qv_status
 wait_until(struct qv_device_metal *dev, uint64_t sequence, qv_error *err)
 {
@@ -33,7 +33,8 @@ wait_until(struct qv_device_metal *dev, uint64_t sequence, qv_error *err)
         note_times(dev, oldest, dev->committed - dev->n_pending + 1);
         if ([oldest status] == MTLCommandBufferStatusError && !status) {
             NSError *error = [oldest error];
-            status = qv_fail(err, QV_EBACKEND, "the work on %s: Metal says \"%.300s\"", dev->name,
+            status = qv_fail(err, QV_EBACKEND, "the work on %s failed: Metal reported \"%.300s\"",
+                             dev->name,
                              error ? [[error localizedDescription] UTF8String] : "no reason given");
         }
         [oldest release];
@@ -166,7 +167,7 @@ add(struct qv_device_metal *dev, struct filling *f, const struct qv_call *call, 
     return QV_OK;
 }
 
-/* If a call fails, the calls before it are run all the same, as some may already be running. */
+/* If a call fails, earlier calls are still run, because some may already be running. */
 static qv_status
 run_all(struct qv_device_metal *dev, const struct qv_call *calls, size_t n, qv_error *err)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Resizes pixels as transformers does, and as qwen-vl-utils does. Pure functions. */
+/* Resizes pixels as in transformers and as in qwen-vl-utils. Pure functions. */
 #pragma once
 
 #include <stddef.h>
@@ -7,7 +7,9 @@
 #include "axis.h"
 #include "error.h"
 
-#define QVM_MAX_SIDE QV_AXIS_MOST /* pixels of a side of any frame that is resized or written */
+#define QVM_MAX_SIDE                                                                               \
+    QV_AXIS_MOST /* the most pixels on a side of any frame that is resized or
+                                   * written */
 #define QVM_MAX_PIXELS (16384 * 16384)
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -22,7 +24,7 @@
  * src and write 16 past one of dst. `down` writes n bytes (a multiple of 64), which are the
  * weighted sum of `taps` rows (an even number). */
 typedef struct qvm_resize_ops {
-    int multiple; /* `across` needs a number of taps that is a multiple of this */
+    int multiple; /* `across` needs a multiple of this number of taps */
     bool packed;  /* `across` needs packed weights */
     void (*across)(const struct qv_axis *axis, const uint8_t *const *src, uint8_t *const *dst);
     void (*down)(const uint8_t *const *rows, const int16_t *weights, int taps, int precision,
@@ -41,8 +43,8 @@ void qvm_resizer_free(qvm_resizer **resizer);
  * Allocates nothing. */
 void qvm_resizer_run(qvm_resizer *resizer, const uint8_t *src, int64_t src_stride, uint8_t *dst);
 
-/* Puts into `ops` (resize_x86.c) the kernels, up to `level`, that this CPU has and that are faster
- * for rows of `in` pixels that become `out`, each of `taps`. */
+/* Sets `ops` (resize_x86.c) to the kernels, up to `level`, that this CPU supports and that are
+ * faster for rows of `in` pixels resized to `out`, with `taps` each. */
 void qvm_resize_x86(qvm_resize_ops *ops, qvm_level level, int in, int out, int taps);
 
 /* ---- resample.c: as qwen-vl-utils resizes ---------------------------------------------------- */

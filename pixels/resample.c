@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* The two bicubic resizes of qwen-vl-utils, exact to the bit. Clips use torchvision's of float32
- * images, rounded to bytes once, at the end; images use PIL's, in integers with 22 fractional bits,
- * rounded between the passes too. The order of torch's sums is what gcc makes of its loop on AVX2
- * and AVX-512: the first product, then, four at a time, products that are rounded before they are
- * added, then fused ones for the rest. */
+/* The two bicubic resizes of qwen-vl-utils, bit for bit. Clips use torchvision's resize of float32
+ * images, rounded to bytes once, at the end. Images use PIL's, in integers with 22 fractional bits,
+ * rounded between the passes too. The order of torch's sums is what gcc compiles its loop to on
+ * AVX2 and AVX-512: the first product, then, four at a time, products that are rounded before they
+ * are added, then fused products for the rest. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,10 +11,10 @@
 #include "pixels.h"
 
 #define PIL_BITS 22
-#define PIXEL 4  /* values of a pixel on the pass across: three, and one to fill a vector */
+#define PIXEL 4  /* values per pixel in the pass across: three, and one to fill a vector */
 #define LANES 64 /* values summed at a time; rows are padded to a multiple of it */
 
-/* fmaf gives the same number everywhere, but is slow on a CPU without the instruction. */
+/* fmaf returns the same result everywhere, but is slow on a CPU without the instruction. */
 #if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__) &&       \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define CLONES __attribute__((target_clones("arch=x86-64-v3", "default")))
@@ -72,7 +72,7 @@ cubic_pil(double x)
     return 0.0;
 }
 
-/* Sets the inputs of output i to those from `low` to `high` that exist, at least one. */
+/* Sets the inputs of output i to the existing inputs from `low` to `high`, at least one. */
 static void
 set_window(axis *a, int i, double low, double high)
 {
@@ -325,7 +325,7 @@ take_row(const qvm_resampler *r, const uint8_t *src, value *row)
             row[i].whole = src[i];
 }
 
-/* Puts a row that was resized down where it belongs. */
+/* Stores a row of the pass down in its place. */
 static void
 put_row(const qvm_resampler *r, uint8_t *dst)
 {

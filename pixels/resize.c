@@ -17,13 +17,13 @@ struct qvm_resizer {
     int src_h, src_w, dst_h, dst_w;
     int ring_rows;      /* rows kept after the pass across */
     size_t ring_stride; /* in bytes: a multiple of 64, with padding after the row */
-    /* bytes of a source row that is copied because kernels read past its end */
+    /* size of a copied source row: kernels read past the end of the original */
     size_t padded_stride;
     uint8_t *scratch;
     const uint8_t **rows; /* [down.taps + 1] */
 };
 
-/* Puts the weights of four outputs side by side, as one vector of the packed kernel takes them. */
+/* Interleaves the weights of four outputs as one vector for the packed kernel. */
 static bool
 axis_pack(struct qv_axis *axis)
 {
@@ -91,7 +91,7 @@ down_c(const uint8_t *const *rows, const int16_t *weights, int taps, int precisi
 
 /* ---- the resizer ----------------------------------------------------------------------------- */
 
-/* Prepares both axes. An axis that keeps its size has no taps, and its pass is skipped. */
+/* Prepares both axes. An axis whose size does not change has no taps, and its pass is skipped. */
 static bool
 axes_prepare(qvm_resizer *r, qvm_level level)
 {
@@ -234,7 +234,7 @@ qv_resize_bicubic(const uint8_t *src, int64_t src_h, int64_t src_w, int64_t src_
                        (long long)src_w, (long long)src_h, (long long)dst_w, (long long)dst_h,
                        QVM_MAX_SIDE);
     if (src_stride < 3 * src_w)
-        return qv_fail(err, QV_EINVAL, "resize: rows %lld bytes apart; %lld pixels take %lld",
+        return qv_fail(err, QV_EINVAL, "resize: rows are %lld bytes apart; %lld pixels need %lld",
                        (long long)src_stride, (long long)src_w, (long long)(3 * src_w));
     qvm_resizer *r = NULL;
     qv_status status =

@@ -9,7 +9,7 @@
 /* ---- AVX2 ------------------------------------------------------------------------------------ */
 
 /* Loads four taps of one row: lane 0 holds taps 0 and 1 as the words [r0 r1 g0 g1 b0 b1 0 0],
- * lane 1 taps 2 and 3. It reads 16 bytes although 12 are meant. */
+ * lane 1 taps 2 and 3. It reads 16 bytes but uses only 12. */
 __attribute__((target("avx2"))) static inline __m256i
 taps4(const uint8_t *s, __m256i spread)
 {
@@ -139,8 +139,8 @@ across_avx512(const struct qv_axis *axis, const uint8_t *const *src, uint8_t *co
     }
 }
 
-/* Stores sixteen sums (r g b - of four outputs) as twelve bytes in order; it writes four bytes
- * more. */
+/* Stores sixteen sums (r g b - of four outputs) as twelve bytes in order, and overwrites the next
+ * four bytes. */
 AVX512 static inline void
 store4(uint8_t *dst, __m512i sum, __m128i shift)
 {
@@ -149,8 +149,8 @@ store4(uint8_t *dst, __m512i sum, __m128i shift)
     _mm_storeu_si128((__m128i *)dst, _mm_shuffle_epi8(_mm512_cvtusepi32_epi8(v), close));
 }
 
-/* For four neighbouring outputs that read at most 64 bytes: one load serves all, then each lane
- * picks the taps of its output, so no sum runs across lanes. */
+/* For four adjacent outputs that read at most 64 bytes: one load serves all, then each lane selects
+ * its output's taps, so no sum crosses lanes. */
 AVX512 static void
 across_packed(const struct qv_axis *axis, const uint8_t *const *src, uint8_t *const *dst)
 {

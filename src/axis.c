@@ -16,7 +16,7 @@ cubic(double x)
     return 0.0;
 }
 
-/* Returns room for the weights of any output. */
+/* Allocates room for the weights of any output. */
 static double *
 open_weights(const struct qv_axis *axis)
 {
@@ -24,7 +24,7 @@ open_weights(const struct qv_axis *axis)
     return malloc(((size_t)ceil(scale >= 1.0 ? 2.0 * scale : 2.0) * 2 + 1) * sizeof(double));
 }
 
-/* Computes the weights of one output. Returns how many there are; *first is the first input. */
+/* Computes the weights of one output. Returns their number; *first is the first input. */
 static int
 weigh(const struct qv_axis *axis, int i, int64_t *first, double *w)
 {
@@ -60,8 +60,8 @@ choose_precision(double largest)
     return p;
 }
 
-/* Stores n weights that begin at input `first` as the row of output i. Their window lies inside
- * the input if the input is long enough. */
+/* Stores n weights that begin at input `first` as the row of output i. Their window is inside the
+ * input if the input is long enough. */
 static void
 store_weights(struct qv_axis *axis, int i, int64_t first, const double *w, int n)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The clock that times everything. */
+/* The clock used for all timing. */
 #pragma once
 
 double qv_seconds(void); /* seconds of CLOCK_MONOTONIC */

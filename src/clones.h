@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* QV_CLONES in front of a function compiles it once for each instruction set, if the compiler and
- * the loader can choose one of them when the library is loaded. It is for plain loops over many
- * values. */
+/* QV_CLONES in front of a function compiles it once per instruction set, if the compiler and the
+ * loader support choosing a version when the library is loaded. It is meant for plain loops over
+ * many values. */
 #pragma once
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__linux__) &&       \

@@ -15,7 +15,7 @@ qv_dtype_name(qv_dtype dtype)
 #undef NAME
     case QV_DTYPE_MAX: break;
     }
-    return "no qv_dtype";
+    return "unknown qv_dtype";
 }
 
 const char *

@@ -8,13 +8,13 @@
 
 typedef uint16_t qv_bf16;
 
-/* Finds the dtype of that name; returns false if there is none. */
+/* Finds the dtype with that name; returns false if it is unknown. */
 bool qv_dtype_parse(const char *text, qv_dtype *out);
 
 /* Returns the name of a dtype in safetensors files: "F32", "BF16", "F16", "U8"; NULL for dtypes
- * that we neither write nor load. */
+ * that are neither written nor loaded. */
 const char *qv_dtype_file_name(qv_dtype dtype);
-/* Finds the dtype of that name in files; returns false if we have none. */
+/* Finds the dtype with that name in files; returns false if it is unknown. */
 bool qv_dtype_parse_file(const char *name, qv_dtype *out);
 
 static inline size_t
@@ -27,7 +27,7 @@ qv_dtype_bytes(int64_t dtype)
     case QV_F16: return 2;
     case QV_U8:
     case QV_DTYPE_AUTO:
-    case QV_DTYPE_MAX: break; /* no dtype has 0 bytes, since callers divide by it */
+    case QV_DTYPE_MAX: break; /* never 0 bytes, because callers divide by it */
     }
     return 1;
 }
@@ -50,7 +50,7 @@ qv_f32_to_bf16(float f)
     return (qv_bf16)((u & 0x7fffffff) > 0x7f800000 ? (u >> 16) | 0x40 : rounded);
 }
 
-/* Masks replace conditions, because compilers vectorise a loop of masks but not one of
+/* Uses masks instead of conditions, because compilers vectorise loops with masks but not with
  * conditions. */
 static inline float
 qv_f16_to_f32(uint16_t h)
@@ -79,7 +79,7 @@ qv_f32_to_f16(float f)
     if (magnitude >= 0x477ff000) /* 65520 and more round to infinity */
         return (uint16_t)(sign | 0x7c00);
     if (magnitude < 0x38800000) { /* below 2^-14 values are multiples of 2^-24, and adding 1/2
-                                   * rounds to those */
+                                   * rounds to a multiple */
         float small;
         memcpy(&small, &magnitude, 4);
         small += 0.5f;
@@ -107,8 +107,8 @@ qv_load(const void *p, int64_t dtype, int64_t i)
     return 0;
 }
 
-/* Returns a double as f32, rounded to odd, so that rounding it to fewer bits gives the same as
- * rounding the double: rounding to nearest twice would not. */
+/* Returns a double as f32, rounded to odd, so that rounding it to fewer bits gives the same result
+ * as rounding the double directly. Rounding to nearest twice would not. */
 static inline float
 qv_round_to_odd(double v)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Makes error texts. Each is written once, where the failure is known, into the caller's
+/* Makes error texts. Each is written once, where the failure is detected, to the caller's
  * qv_error. */
 #pragma once
 
@@ -14,8 +14,8 @@
 #include "qwenvit.h"
 
 /* Copies a text that is too long to to[size], without the middle of its longest part (parts end in
- * ": "), which is a path with the reason after it. If no part is long enough, the middle of the
- * whole text goes. */
+ * ": "), usually a path with the reason after it. If no part is long enough, the middle of the
+ * whole text is dropped. */
 static inline void
 qv_shorten(char *to, size_t size, const char *text)
 {
@@ -35,7 +35,7 @@ qv_shorten(char *to, size_t size, const char *text)
         longest = text;
         most = n;
     }
-    /* a path's end tells more than its beginning; characters of UTF-8 stay whole */
+    /* a path's end is more informative than its beginning; UTF-8 characters stay whole */
     size_t from = (size_t)(longest - text) + (most - excess) / 4, until = from + excess;
     while (from && (text[from] & 0xc0) == 0x80)
         from--;
@@ -54,7 +54,7 @@ qv_fail_list(qv_error *err, qv_status status, const char *format, va_list ap)
     va_copy(again, ap);
     const int n = vsnprintf(err->text, sizeof err->text, format, ap);
     char *whole = n >= (int)sizeof err->text ? (char *)malloc((size_t)n + 1) : NULL;
-    if (whole) { /* without memory the end is cut off */
+    if (whole) { /* out of memory: the end is cut off */
         vsnprintf(whole, (size_t)n + 1, format, again);
         qv_shorten(err->text, sizeof err->text, whole);
         free(whole);
@@ -78,7 +78,7 @@ qv_fail(qv_error *err, qv_status status, const char *format, ...)
     return status;
 }
 
-/* Returns QV_EINVAL, naming the first of n arguments that is NULL; `names` has their texts. */
+/* Returns QV_EINVAL, naming the first NULL among n arguments; `names` has their names. */
 static inline qv_status
 qv_find_null(qv_error *err, const char *function, const char *names, const void *const *arguments,
              size_t n)
@@ -92,8 +92,8 @@ qv_find_null(qv_error *err, const char *function, const char *names, const void 
     return n ? QV_EINVAL : QV_OK;
 }
 
-/* Begins a public function, which ends here if one of its arguments is NULL: with QV_EINVAL, or, if
- * it returns no status, with its empty answer. Nothing behind the public functions checks again. */
+/* Begins a public function, which returns here if one of its arguments is NULL: QV_EINVAL or, if it
+ * returns no status, its empty result. Internal functions do not check again. */
 #define QV_NEED(err, ...)                                                                          \
     do {                                                                                           \
         const void *const need_[] = { __VA_ARGS__ };                                               \
@@ -109,7 +109,7 @@ qv_find_null(qv_error *err, const char *function, const char *names, const void 
             return answer;                                                                         \
     } while (0)
 
-/* Returns whether a call failed because this process or machine ran out of something, so that the
+/* Returns whether a call failed because this process or machine ran out of a resource, so that the
  * next file would fail too. */
 static inline bool
 qv_is_scarcity(int error)
@@ -118,9 +118,9 @@ qv_is_scarcity(int error)
 }
 
 /* Returns the status for a file that cannot be opened or read: QV_ENOMEM if this process or machine
- * ran out of something, QV_EBACKEND if a file system or the network to it is gone. Both would fail
- * the next file too. Any other error, such as ENOENT, EACCES, ENAMETOOLONG or EIO, counts as the
- * file's own, so that an error not listed here never ends a run of many files. */
+ * ran out of a resource, QV_EBACKEND if a file system or its network is unreachable. Both would
+ * make the next file fail too. Any other error, such as ENOENT, EACCES, ENAMETOOLONG or EIO, counts
+ * as the file's own, so that an error not listed here never ends a run of many files. */
 static inline qv_status
 qv_status_of_errno(int error)
 {
@@ -133,8 +133,8 @@ qv_status_of_errno(int error)
     return qv_is_scarcity(error) ? QV_ENOMEM : QV_EIO;
 }
 
-/* Returns true for a failure of the device, of memory or of the caller, which every further item
- * would meet; false for a failure of this one item or file. */
+/* Returns true for a failure of the device, of memory or of the caller, which would affect every
+ * further item; false for a failure of one item or file. */
 static inline bool
 qv_ends_all(qv_status status)
 {
@@ -154,13 +154,13 @@ qv_ends_all(qv_status status)
     return true;
 }
 
-/* The analyzer does not look into functions with "...", so it would assume that code goes on after
- * a failure. */
+/* The analyzer does not look into variadic functions, so it would assume that execution continues
+ * after a failure. */
 #ifdef __clang_analyzer__
 #define qv_fail(err, status, ...) (qv_fail(err, status, __VA_ARGS__), (status))
 #endif
 
-/* Fails with the text of errno e after `message`, which says what could not be done. */
+/* Fails with `message`, which names the failed action, followed by the text of errno e. */
 static inline qv_status
 qv_fail_errno(const char *path, const char *message, int e, qv_error *err)
 {
@@ -168,7 +168,7 @@ qv_fail_errno(const char *path, const char *message, int e, qv_error *err)
                    message, strerror(e));
 }
 
-/* Fails for lack of memory that a file or folder needs. */
+/* Fails because memory ran out while handling a file or folder. */
 static inline qv_status
 qv_no_memory(const char *path, qv_error *err)
 {

@@ -23,7 +23,7 @@ has_bmp_length(const uint8_t *head, size_t n)
     return head[14] >= 12 && !head[15] && !head[16] && !head[17];
 }
 
-/* Returns whether a PNG is no animation: an animation's acTL precedes the pixels, in IDAT. */
+/* Returns whether a PNG is not an animation: an animation has acTL before its pixels (IDAT). */
 static bool
 is_still_png(const uint8_t *head, size_t n)
 {
@@ -69,7 +69,7 @@ is_tga(const uint8_t *head, size_t n)
 
 #define BYTES(text) text, sizeof text - 1
 
-/* In a signature a dot stands for any byte. The first row that fits counts. */
+/* In a signature a dot matches any byte. The first matching row is used. */
 static const struct {
     const char *signature;
     size_t n;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Decides by a file's first bytes whether it is an image, and of which kind. Both the decoder
- * program and the server ask here. Any other file may be a clip. */
+/* Decides by a file's first bytes whether it is an image, and of what kind. The decoder program and
+ * the server share it. Any other file may be a clip. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-enum { QV_HEAD = 16384 }; /* the first bytes of a file, which are enough to tell */
+enum { QV_HEAD = 16384 }; /* the number of a file's first bytes that suffices */
 
 typedef enum qv_image_format {
     QV_IMAGE_JPEG,
@@ -29,11 +29,12 @@ typedef enum qv_image_format {
 typedef struct qv_image_kind {
     qv_image_format format;
     bool may_move;     /* it may be read as an animation; otherwise it is one image */
-    const char *name;  /* what people call it */
-    const char *opens; /* FFmpeg's demuxers of it, the usual one first; NULL: it is not read */
+    const char *name;  /* its common name */
+    const char *opens; /* FFmpeg's demuxers for it, the usual one first; NULL: not supported */
 } qv_image_kind;
 
-/* Returns the kind of image whose file begins with the n bytes of `head`; NULL: no known image. */
+/* Returns the kind of an image file that begins with the n bytes of `head`; NULL if it is
+ * unknown. */
 const qv_image_kind *qv_find_image_kind(const uint8_t *head, size_t n);
 
 #ifdef __cplusplus

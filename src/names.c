@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Names of the values that the public headers list. The libraries of clips and of caches have a
- * copy of this file each, so it stands alone. */
+/* Names of the values that the public headers list. The clip library and the cache library each
+ * contain a copy of this file, so it has no dependencies. */
 #include "qwenvit_clips.h"
 
 const char *
@@ -19,7 +19,7 @@ qv_status_name(qv_status s)
 #undef NAME
     case QV_STATUS_MAX: break;
     }
-    return "no qv_status";
+    return "unknown qv_status";
 }
 
 /* Defines qv_TYPE_name. */
@@ -27,7 +27,7 @@ qv_status_name(qv_status s)
     const char *type##_name(type value)                                                            \
     {                                                                                              \
         static const char *const names[] = { __VA_ARGS__ };                                        \
-        return (size_t)value < sizeof names / sizeof *names ? names[value] : "no " #type;          \
+        return (size_t)value < sizeof names / sizeof *names ? names[value] : "unknown " #type;     \
     }
 
 NAMES(qv_like, [QV_LIKE_TRANSFORMERS] = "transformers", [QV_LIKE_QWEN_VL_UTILS] = "qwen-vl-utils")
@@ -37,15 +37,15 @@ const char *
 qv_remark_text(qv_remark remark)
 {
     switch (remark) {
-    case QV_REMARK_GRAY16:
-        return "its gray of 16 bits is white from level 255 up, as transformers reads it";
+    case QV_REMARK_GRAY16: return "its 16-bit gray is white from level 255 up, as in transformers";
     case QV_REMARK_JPEG:
         return "its pixels are FFmpeg's, not Pillow's: libjpeg-turbo was not built in, or cannot "
                "read it";
     case QV_REMARK_AVIF:
-        return "its colours are some levels away from Pillow's: it has more than 8 bits";
+        return "its colours differ from Pillow's by a few levels: it has more than 8 bits per "
+               "sample";
     case QV_REMARK_MORE_JPEGS:
-        return "its first JPEG alone is read, as by transformers; others of the same size follow";
+        return "only its first JPEG is read, as in transformers; more of the same size follow";
     default: return "";
     }
 }

@@ -5,10 +5,10 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-/* The bytes of frames that a clip shares with its decoder. */
+/* The size of the frame memory that a clip shares with its decoder. */
 #define QV_RING_BYTES ((int64_t)64 << 20)
 
-/* The least and the most pixels of images and clips in published checkpoints of Qwen3-VL. */
+/* The pixel bounds of images and clips in published checkpoints of Qwen3-VL. */
 enum {
     QV_QWEN3_LEAST_IMAGE = 65536,
     QV_QWEN3_MOST_IMAGE = 16777216,

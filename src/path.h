@@ -5,26 +5,26 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Returns dir/name, for free(), or NULL if out of memory. */
+/* Returns dir/name, which the caller free()s, or NULL if out of memory. */
 char *qv_path_join(const char *dir, const char *name);
 
-/* Returns the folder that a path lies in, such as "a/" or ".", for free(), or NULL if out of
+/* Returns the folder of a path, such as "a/" or ".", which the caller free()s, or NULL if out of
  * memory. */
 char *qv_path_folder(const char *path);
 
-/* Returns what follows the last slash: "" for a path that ends in one. */
+/* Returns the text after the last slash: "" for a path that ends in a slash. */
 const char *qv_path_name(const char *path);
 
-/* Finds the last name of a path without the slashes that end it: n bytes, 0 for "/". */
+/* Finds the last name of a path without trailing slashes: n bytes, 0 for "/". */
 const char *qv_path_last(const char *path, size_t *n);
 
-/* Returns whether the name exists. A dangling link exists, and so does a name that permissions
- * hide. */
+/* Returns whether the name exists. Dangling links and names hidden by permissions count as
+ * existing. */
 bool qv_path_exists(const char *path);
 
 /* Returns the end of a path, short enough to leave room for the rest of an error text. */
 const char *qv_path_tail(const char *path);
 
-/* Returns a file's name as text, for free(); bytes that are not UTF-8 become %XX. NULL if out of
- * memory. */
+/* Returns a file's name as text, which the caller free()s; bytes that are not UTF-8 become %XX.
+ * NULL if out of memory. */
 char *qv_utf8_text(const char *bytes);

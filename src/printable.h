@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Makes texts that quote untrusted bytes (names of files, keys, metadata) safe to show. */
+/* Makes texts that quote untrusted bytes (file names, keys, metadata) safe to display. */
 #pragma once
 
 #include <stdbool.h>
@@ -7,8 +7,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Returns how many bytes the UTF-8 character at the beginning of a text has; 0 if there is none.
- * The text must not be empty. */
+/* Returns the length in bytes of the UTF-8 character at the beginning of a text; 0 if it is not
+ * valid UTF-8. The text must not be empty. */
 static inline size_t
 qv_utf8_bytes(const char *text)
 {
@@ -28,9 +28,9 @@ qv_utf8_bytes(const char *text)
 }
 
 /* Returns the code of the control character at the beginning of a text that is not empty, in UTF-8
- * of n bytes (qv_utf8_bytes); 0 if the character may be shown. A terminal obeys control characters
- * (U+0000 to U+001F, U+007F to U+009F). Bidirectional controls and the separators of lines and
- * paragraphs make a name look like another name, or like two lines. */
+ * of n bytes (qv_utf8_bytes); 0 if the character may be shown. Terminals act on control characters
+ * (U+0000 to U+001F, U+007F to U+009F). Bidirectional controls and line and paragraph separators
+ * make a name look like a different name, or like two lines. */
 static inline unsigned
 qv_control_code(const char *text, size_t n)
 {
@@ -49,7 +49,7 @@ qv_control_code(const char *text, size_t n)
     return 0;
 }
 
-/* Replaces each byte of a control character, and each byte that is not UTF-8, by '?'. */
+/* Replaces each byte of a control character, and each byte that is not UTF-8, with '?'. */
 static inline void
 qv_make_printable(char *text)
 {
@@ -60,7 +60,7 @@ qv_make_printable(char *text)
     }
 }
 
-/* Returns whether qv_make_printable would leave the text as it is. */
+/* Returns whether qv_make_printable would leave the text unchanged. */
 static inline bool
 qv_is_printable(const char *text)
 {

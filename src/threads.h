@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Starts threads in which all signals are blocked: handling signals is up to the program. POSIX
- * functions must be declared before this is included. */
+/* Starts threads with all signals blocked: handling signals is up to the program. POSIX functions
+ * must be declared before this is included. */
 #pragma once
 
 #include <pthread.h>

@@ -16,7 +16,7 @@ from make_images import inserted, saved, scene, segment
 from PIL import Image
 
 UNKNOWN = "not a clip or image of a known format"
-MORE = "its first JPEG alone is read"
+MORE = "only its first JPEG is read"
 JPEG = saved(scene(), "JPEG")
 SMALL = saved(scene(32, 24), "JPEG")
 SAME = saved(scene().rotate(180), "JPEG", progressive=True, restart_marker_blocks=3)

@@ -93,7 +93,7 @@ qvm_nvdec_load(qvm_nvdec **out)
     *out = &gpu;
     locked = (struct locked){ .victim = getppid() };
     qvm_quiet();
-    return is("no driver") ? "NVIDIA's driver (libcuda.so.1) is not here" : NULL;
+    return is("no driver") ? "NVIDIA's driver (libcuda.so.1) was not found" : NULL;
 }
 
 static sem_t asked, told;
@@ -179,7 +179,7 @@ qvm_nvstream_open(qvm_nvdec *g, const qvm_gpu_decoder_stream *about, const qvm_n
     qvm_nvstream *s = calloc(1, sizeof *s);
     *why = about->width < 48 ? "its frames are smaller than the GPU decodes" : NULL;
     if (is("full"))
-        *why = "the GPU opens no more streams";
+        *why = "the GPU cannot open more streams";
     if (!s || *why) {
         free(s);
         return NULL;
@@ -190,7 +190,7 @@ qvm_nvstream_open(qvm_nvdec *g, const qvm_gpu_decoder_stream *about, const qvm_n
     if (s->packet && s->frame && open_codec(s))
         return s;
     qvm_nvstream_close(s);
-    *why = "the GPU opens no more streams";
+    *why = "the GPU cannot open more streams";
     return NULL;
 }
 
@@ -362,7 +362,7 @@ qvm_nvstream_give(qvm_nvstream *s, const qvm_gpu_decoder_request *r, const uint8
     if (is("rows"))
         s->why = try_rows();
     if (code < 0)
-        return "the GPU's process has no memory";
+        return "the GPU process is out of memory";
     if (data) {
         memcpy(s->packet->data, data, (size_t)r->bytes);
         s->packet->pts = r->pts;

@@ -449,7 +449,7 @@ TEST(test_other_caches)
         { "{\"format\":\"webdataset\"}", "format|not a qwenvit cache" },
         { "{\"format\":\"qwenvit-cache\",\"version\":\"3\"}", "version|\"3\"|\"2\"" },
         { "{\"format\":\"qwenvit-cache\",\"version\":\"1\"}",
-          "version|\"1\"|made by another version|fill it again" },
+          "version|\"1\"|another version of qwenvit made it|fill it again" },
         { "{\"format\":\"qwenvit-cache\",\"version\":\"2\"}", "tokens" },
         { "{\"format\":\"qwenvit-cache\",\"version\":\"2\",\"tokens\":{\"dtype\":\"i32\","
           "\"width\":1}}",
@@ -491,15 +491,15 @@ test_rules(const qv_model_info *model, const qv_clip_options *clip)
     } rules[] = {
         { "\"packing\":\"pairs\",", "", "does not record \"packing\", on which|continue with" },
         { "\"packing\":\"pairs\",", "\"packing\":\"clips\",",
-          "\"clips\"|the run \"pairs\"|another rule|another folder" },
+          "\"clips\"|the run has \"pairs\"|another rule|another folder" },
         { "\"frames\":2,", "", "does not record \"frames\", on which|continue with|folder" },
         { "\"frames\":2,", "\"frames\":3,",
-          "\"frames\" 3|the run 2|sampled other frames of some clips|continue with that version" },
+          "\"frames\" 3|the run has 2|sampled other frames of some clips|continue with that version" },
         { "\"frames\":2,\"config\":{\"heads\":2},", "",
           "does not record \"frames\", \"config\", on which|another folder" }, /* as 0.4.0's */
-        { "{\"heads\":2}", "{\"heads\":4}", "\"config.heads\" 4, and the run 2" },
-        { "\"patch_size\":0", "\"patch_size\":7", "image.patch_size\" 7, and the run 0" },
-        { "\"identity\":\"abc\"", "\"identity\":\"abd\"", "\"identity\" \"abd\", and the run" },
+        { "{\"heads\":2}", "{\"heads\":4}", "\"config.heads\" 4, but the run has 2" },
+        { "\"patch_size\":0", "\"patch_size\":7", "image.patch_size\" 7, but the run has 0" },
+        { "\"identity\":\"abc\"", "\"identity\":\"abd\"", "\"identity\" \"abd\", but the run has" },
     };
     char *by = NULL;
     assert_ok(qv_cache_made_by(model, PACK_ROWS, "pairs", clip, &by, ERR));
@@ -727,17 +727,17 @@ TEST(test_contradictions)
     static const struct {
         const char *from, *to, *words;
     } cases[] = {
-        { "\"shape\":[3,6]", "\"shape\":[6,3]", "another tensor" },
-        { "k/deepstack.1", "j/deepstack.1", "no tensor" },
-        { "k/grid_thw", "k/grid_whh", "no tensor" },
-        { "\"__keys\"", "\"__kexs\"", "no tensor" },
-        { "__unused.1", "k/unused.1", "tensors that its index lacks" },
+        { "\"shape\":[3,6]", "\"shape\":[6,3]", "differs from that in" },
+        { "k/deepstack.1", "j/deepstack.1", "is missing from its header" },
+        { "k/grid_thw", "k/grid_whh", "is missing from its header" },
+        { "\"__keys\"", "\"__kexs\"", "is missing from its header" },
+        { "__unused.1", "k/unused.1", "tensors that are missing from its index" },
         { "\"version\":\"2\"", "\"version\":\"9\"", "version is 9" },
         { "\"format\":\"qwenvit-cache\"", "\"format\":\"qwenvit-cachf\"",
           "format is qwenvit-cachf" },
         { "\"sealed\":\"1", "\"sealed\":\"2", "sealed is 2" },
         { "{\"__meta", "[\"__meta", "cannot be parsed|JSON|':'|expected" },
-        { "{\"key\":\"k\"", "{\"key\":\"j\"", "another key" },
+        { "{\"key\":\"k\"", "{\"key\":\"j\"", "a different key" },
         { "{\"key\":\"k\"", "[\"key\":\"k\"", "" },
         { "\"status\":\"ok\"", "\"status\":\"no\"", "no status" },
         { "\"xxh3\":\"", "\"xxh4\":\"", "16 hexadecimal digits" },
@@ -776,7 +776,7 @@ TEST(test_wrong_calls)
     expect_error(QV_EFORMAT, "__", qv_cache_begin(w, "__k", &some_source, 1, &e, ERR));
     assert_ok(qv_cache_begin(w, "k", &some_source, 1, &e, ERR));
     assert_ok(qv_cache_put(e, &t, ERR));
-    expect_error(QV_EINVAL, "more than its 1", qv_cache_put(e, &t, ERR));
+    expect_error(QV_EINVAL, "exceed its 1", qv_cache_put(e, &t, ERR));
     qv_cache_drop(&e);
     assert_ok(qv_cache_begin(w, "k", &some_source, 1, &e, ERR));
     const qv_cache_result nothing = { .outcome = &(qv_outcome){ .n_frames = 0 } };

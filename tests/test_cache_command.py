@@ -235,9 +235,9 @@ def test_what_is_not_the_same_cache(line, text):
 
 
 @pytest.mark.parametrize("file, change, text", (
-    ("config.json", {"vision_config": {"num_heads": 1}}, '"config.heads" 2, and the run 1'),
+    ("config.json", {"vision_config": {"num_heads": 1}}, '"config.heads" 2, but the run has 1'),
     ("config.json", {"vision_config": {"deepstack_visual_indexes": [1, 2]}}, '"config.deepstack"'),
-    ("config.json", {"vision_config": {"hidden_act": "gelu"}}, '"config.act" "gelu_tanh", and the run "gelu_erf"'),
+    ("config.json", {"vision_config": {"hidden_act": "gelu"}}, '"config.act" "gelu_tanh", but the run has "gelu_erf"'),
     ("config.json", {"vision_config": {"rope_theta": 1e6}}, '"config.rope_theta"'),
     ("preprocessor_config.json", {"image_std": [0.5, 0.5, 0.25]}, '"preprocessing.image.std"'),
     ("preprocessor_config.json", {"size": {"longest_edge": 1 << 20}}, '"preprocessing.image.max_pixels"'),
@@ -384,9 +384,9 @@ def test_repair_keeps_keys_that_cannot_be_read_now():
 
 
 @pytest.mark.parametrize("out, text", (
-    ("no/such/folder", "the folder cannot be created"),
-    ("/proc/qwenvit", "the folder cannot be created"),
-    ("file", "the folder cannot be opened"),
+    ("no/such/folder", "cannot create the folder"),
+    ("/proc/qwenvit", "cannot create the folder"),
+    ("file", "cannot open the folder"),
 ))
 def test_folders_that_cannot_be_written(out, text):
     write("file", "text")

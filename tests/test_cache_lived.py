@@ -126,7 +126,7 @@ def test_a_link_to_a_part_of_the_same_folder():
     part = os.path.basename(sorted(glob.glob("links/part-*"))[0])
     os.symlink(part, f"links/{part[:-12]}.1.safetensors")
     for verb in ("prune links", "prune links --dry-run", "delete links p2.ppm"):
-        run(f"cache {verb}", "is a symbolic link; put the file in its place", code=4)
+        run(f"cache {verb}", "is a symbolic link; replace it with the file", code=4)
     run("cache check links", "7 keys in 8 parts: 0 bad keys")
 
 
@@ -153,7 +153,7 @@ def test_while_a_run_has_it():
     begun = Begun(f"{FILL} --list long.txt -o busy --max-pixels 262144 --num-frames 768 "
                   "--chunk-rows 1024 --part-seconds 0.1")
     begun.until(lambda: glob.glob("busy/part-*"), pause=0.1)
-    run("cache prune busy", "another process adds to this cache", code=4)
+    run("cache prune busy", "another process is adding to this cache", code=4)
     run("cache prune busy --quiet --dry-run", "would be removed")
     begun.process.kill()
     begun.end(137)

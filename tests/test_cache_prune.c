@@ -522,9 +522,9 @@ TEST(test_locks)
     qv_cache_prune_options o = { .superseded = true };
     qv_cache_writer *w = go_on_writing(dir, NULL), *second = go_on_writing(dir, NULL);
     const int entries = temp_entries(dir);
-    expect_error(QV_ESTATE, "another process adds", qv_cache_prune(dir, &o, &n, ERR));
+    expect_error(QV_ESTATE, "another process is adding", qv_cache_prune(dir, &o, &n, ERR));
     close_writer(&w);
-    expect_error(QV_ESTATE, "another process adds", qv_cache_prune(dir, &o, &n, ERR));
+    expect_error(QV_ESTATE, "another process is adding", qv_cache_prune(dir, &o, &n, ERR));
     o.dry_run = true;
     assert_int_equal(prune(dir, &o).records, SUPERSEDED);
     o.dry_run = false;
@@ -536,7 +536,7 @@ TEST(test_locks)
     assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), 0);
     const qv_cache_writer_options wo = { .layout = tiny };
     expect_error(QV_ESTATE, "is being pruned", qv_cache_writer_open(dir, &wo, &w, ERR));
-    expect_error(QV_ESTATE, "prunes it", qv_cache_prune(dir, &o, &n, ERR));
+    expect_error(QV_ESTATE, "or pruning it", qv_cache_prune(dir, &o, &n, ERR));
     o.no_lock = true;
     o.dry_run = true;
     assert_int_equal(prune(dir, &o).records, SUPERSEDED);
@@ -630,10 +630,10 @@ TEST(test_readers)
     qv_cache_release(c, &twice);
     qv_cache_release(c, &held);
     assert_ok(qv_cache_find(c, key_name(8), &item, ERR));
-    expect_error(QV_EIO, "is gone|and the key with it|open the cache again",
+    expect_error(QV_EIO, "was removed|and so was the key|open the cache again",
                  qv_cache_hold(c, &item, ERR));
     assert_null(item.tokens);
-    expect_error(QV_EIO, "is gone", qv_cache_verify(c, item.index, ERR));
+    expect_error(QV_EIO, "was removed", qv_cache_verify(c, item.index, ERR));
     assert_int_equal(qv_cache_record(c, item.index, &record, &err), QV_EIO);
 }
 
@@ -857,7 +857,7 @@ TEST(test_model_names)
         assert_ok(qv_cache_made_by(&model, PACK_ROWS, "pairs", &clip, &by, ERR));
         const qv_cache_writer_options o = { .layout = tiny, .made_by = by };
         expect_error(QV_EFORMAT,
-                     "\"weights\" \"abc\"|the run \"def\"|the cache's model is "
+                     "\"weights\" \"abc\"|the run has \"def\"|the cache's model is "
                      "\"Org/Tower-4B\"|/snapshot|the run's \"qv_test_",
                      qv_cache_writer_open(dir, &o, &w, ERR));
         free(by);

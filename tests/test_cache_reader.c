@@ -198,7 +198,7 @@ TEST(test_bounds)
     write_part(dir, 1, 8);
     expect_error(QV_EIO, "the file was changed", qv_cache_hold(c, &items[1], ERR));
     items[1].index = 77;
-    expect_error(QV_EINVAL, "no key 77", qv_cache_hold(c, &items[1], ERR));
+    expect_error(QV_EINVAL, "key 77 does not exist", qv_cache_hold(c, &items[1], ERR));
     qv_cache_close(&c);
 }
 

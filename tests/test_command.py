@@ -289,7 +289,7 @@ def test_preprocessor_files_that_are_missing_are_told_once():
         shutil.copy(f"{MODEL}/{name}", "bare")
     for name in ("bare", "whole"):
         write(f"{name}.txt", "grey.ppm")
-    missing = ("qwenvit: bare: missing: preprocessor_config.json, video_preprocessor_config.json. Images have the "
+    missing = ("qwenvit: bare: missing: preprocessor_config.json, video_preprocessor_config.json. Images use the "
                "defaults of")
     for use in ("encode grey.ppm -o {}.safetensors", "encode grey.ppm other.ppm -o {}.out --device 0,0",
                 "cache fill --list {}.txt -o {}.cache", "info grey.ppm", "info", "verify --grid 1,4,4 --dtype f32",
@@ -783,9 +783,9 @@ def test_a_tower_in_a_gguf_file():
     write("gguf.txt", "grey.ppm")
     tiny = "--min-pixels 64 --max-pixels 256"
     fill = f"cache fill --list gguf.txt -o gguf.cache {tiny} --model"
-    each(0, (f"info {file}", "assumed    the file does not say bounds of pixels"),
+    each(0, (f"info {file}", "assumed    the file does not give pixel bounds"),
          ("info mmproj", "file       GGUF of 28 tensors: 28 F32"),
-         ("info mmproj --json", '"note":"the file does not say'),
+         ("info mmproj --json", '"note":"the file does not give'),
          ("info qwen2.gguf", "qwen2_vl vision tower"),
          (f"encode grey.ppm --model mmproj {tiny} -o gguf1.safetensors",),
          (f"encode grey.ppm --model {file} {tiny} -o gguf2.safetensors",),
@@ -833,7 +833,7 @@ def test_bad_input():
         run("encode grey.ppm --model bad -o g.safetensors", text, code=3)
     with open("bad/model.safetensors", "wb") as f:
         f.write(read(f"{MODEL}/model.safetensors")[:200000])
-    run("info bad", "missing (half a download?)", code=3)
+    run("info bad", "missing (incomplete download?)", code=3)
     write("bad/config.json", '{"model_type":"qwen3_vl","vision_config":{"depth":0}}')
     each(3, ("info bad", "bad/config.json: vision_config.depth is 0; it must be"),
          *((f"{ENCODE} {name}.mp4 -o g.safetensors", f"{name}.mp4") for name in ("text", "empty", "missing")),

@@ -290,13 +290,13 @@ TEST(bad_fields_are_refused)
         { OF("glm4v", "\"deepstack_visual_indexes\":[0]"), "glm4v has no DeepStack" },
         { VISION("\"rope_parameters\":{\"rope_type\":\"yarn\"}"), "rope_type is \"yarn\"|axial" },
         { "{\"model_type\":\"qwen_vl\",\"vision_config\":{}}",
-          "model_type is \"qwen_vl\"|not known; supported are|qwen3_vl, " },
+          "model_type is \"qwen_vl\"|an unknown family; supported are|qwen3_vl, " },
         { "{\"model_type\":\"llava\",\"vision_config\":{\"model_type\":\"clip\"}}",
-          "model_type is \"llava\"|not known|qwen2_vl, qwen2_5_vl, qwen2_5_omni, exaone4_5, "
+          "model_type is \"llava\"|an unknown family|qwen2_vl, qwen2_5_vl, qwen2_5_omni, exaone4_5, "
           "qwen3_vl, qwen3_vl_moe, cohere_compass, qwen3_omni_moe, qwen3_5, qwen3_5_moe, "
           "qwen4_exp, glm4v, glm4v_moe" },
-        { "{\"model_type\":\"_vision\",\"vision_config\":{}}", "not known" },
-        { "{\"model_type\":\"qwen3\"}", "\"qwen3\"|not known" },
+        { "{\"model_type\":\"_vision\",\"vision_config\":{}}", "an unknown family" },
+        { "{\"model_type\":\"qwen3\"}", "\"qwen3\"|an unknown family" },
     };
     EACH (c, wrong)
         expect_refused("config.json", c->text, QV_EFORMAT, c->words);
@@ -402,14 +402,14 @@ TEST(missing_files_are_told)
         const char *words, *not ;                /* of the warning; NULL: there is none */
     } folders[] = {
         { "qwen3_vl", NULL, NULL, NULL,
-          ": missing: " IMAGE ", " VIDEO ".|Images have the defaults of transformers' "
-          "Qwen2VLImageProcessor: 3136 to 1003520 pixels, mean 0.481455|Clips have the defaults of "
+          ": missing: " IMAGE ", " VIDEO ".|Images use the defaults of transformers' "
+          "Qwen2VLImageProcessor: 3136 to 1003520 pixels, mean 0.481455|Clips use the defaults of "
           "transformers' Qwen3VLVideoProcessor: 131072 to 786432 pixels, mean 0.5 0.5 0.5, std 0.5 "
           "0.5 0.5, 2 frames per second|published checkpoint",
           "per frame" },
         { "qwen3_vl", NULL, "{}", NULL, ": missing: " IMAGE ".|Qwen2VLImageProcessor", "Clips" },
         { "qwen3_vl", "{}", NULL, NULL,
-          ": missing: " VIDEO ".|Clips have the numbers of " IMAGE ", as in transformers",
+          ": missing: " VIDEO ".|Clips use the values of " IMAGE ", as in transformers",
           "defaults" },
         { "qwen3_vl", NULL, NULL, "{\"image_processor\":{}}",
           ": missing: " VIDEO ".|Qwen3VLVideoProcessor", "Images" },

@@ -398,7 +398,7 @@ TEST(forms_of_gemm_few)
         if (kernel)
             qv_backend_cuda.release(dev, kernel);
         else
-            assert_non_null(strstr(err.text, "takes x=bf16, w=bf16 or f16, and n up to 1048560"));
+            assert_non_null(strstr(err.text, "accepts x=bf16, w=bf16 or f16, and n up to 1048560"));
     }
     qv_backend_cuda.close(dev);
 }

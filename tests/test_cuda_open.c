@@ -158,11 +158,11 @@ TEST(drivers_and_devices)
     here.error = cudaErrorInsufficientDriver;
     expect("no driver is installed");
     here.driver = 11040;
-    expect("the driver here is for CUDA 11.4, and this needs one for 1");
+    expect("the driver supports CUDA 11.4, but 1");
     here.error = cudaErrorNoDevice;
     expect("no CUDA-capable device is detected");
     here.error = cudaSuccess;
-    expect("there is none");
+    expect("none was found");
 }
 
 /* The version of the loaded library counts, not that of the headers. */
@@ -170,7 +170,7 @@ TEST(old_cudnn)
 {
     here.devices = 1;
     here.cudnn = 91402;
-    expect("cuDNN 9.14.2 was found, and 9.15 or newer is needed");
+    expect("cuDNN 9.14.2 was found, but 9.15 or newer is needed");
     here.cudnn = 90701;
     expect("cuDNN 9.7.1 was found");
     if (getenv("QV_TEST_GPU"))
@@ -218,7 +218,7 @@ TEST(gpus_that_kernels_were_not_built_for)
     qv_error err = { 0 };
     expect_warning(newest, NULL);
     expect_warning(later, NULL);
-    snprintf(words, sizeof words, "the driver compiles those of sm_%d", newest);
+    snprintf(words, sizeof words, "the driver compiles those for sm_%d", newest);
     expect_warning(990, words);
     const int refused = built[0] > 80 ? 80 : newest > 110 ? 110 : 0; /* 0: it runs on all */
     if (!refused)

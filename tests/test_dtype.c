@@ -118,7 +118,7 @@ TEST(names_and_sizes)
     assert_false(qv_dtype_parse_file("bf16", &dtype));
     assert_false(qv_dtype_parse("f64", &dtype));
     assert_false(qv_dtype_parse("", &dtype));
-    assert_string_equal(qv_dtype_name(QV_DTYPE_MAX), "no qv_dtype");
+    assert_string_equal(qv_dtype_name(QV_DTYPE_MAX), "unknown qv_dtype");
 }
 
 /* Each dtype is stored as itself; none is written as if it were bf16. */

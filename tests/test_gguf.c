@@ -115,7 +115,7 @@ TEST(hostile_files_are_refused)
     } wrong[] = {
         /* the magic number */
         { "", "hostile.gguf: ends inside the magic number" },
-        { "GGU", "magic number: 4 bytes from byte 0 on, 3 are there" },
+        { "GGU", "magic number: 4 bytes needed from byte 0 on, 3 left" },
         { "GGJT u4:3 z:32", "is not a GGUF file: it begins with 47 47 4a 54" },
         { "PK x:03 x:04 z:32", "not a GGUF file|zip" },
         { "GGUF", "ends inside the version" },
@@ -129,7 +129,7 @@ TEST(hostile_files_are_refused)
         { HEAD("0", "1") " u8:0xffffffffffffffff z:8", "a key at|18446744073709551615" },
         { HEAD("0", "1") " u8:0 u4:4 u4:1", "a key|has 0 bytes; it must have 1 to 1024" },
         { HEAD("0", "1") " u8:40 general.x u4:4", "ends inside a key: 40 bytes" },
-        { HEAD("0", "1") " u8:4 ab x:00 d u4:4 u4:1", "a key before|without NUL" },
+        { HEAD("0", "1") " u8:4 ab x:00 d u4:4 u4:1", "a key before|is not UTF-8, or contains a NUL" },
         { HEAD("0", "1") " u8:2 a x:ff u4:4 u4:1", "is not UTF-8" },
         { HEAD("0", "1") " t:clip.x u4:13 z:8", "key \"clip.x\": its type is 13" },
         { HEAD("0", "1") " t:clip.x u4:0x80000000 z:8", "its type is 2147483648" },
@@ -139,7 +139,7 @@ TEST(hostile_files_are_refused)
         { HEAD("0", "1") " t:clip.x u4:8 u8:0x7fffffffffffffff", "inside a text" },
         { HEAD("0", "1") " t:clip.x u4:9 u4:9 u8:1 z:12", "9 (array) in an array" },
         { HEAD("0", "1") " t:clip.x u4:9 u4:4 u8:0x4000000000000000 z:8",
-          "key \"clip.x\": an array of 4611686018427387904 values; the file has 8" },
+          "key \"clip.x\": an array of 4611686018427387904 values, but only 8" },
         { HEAD("0", "1") " t:other.x u4:9 u4:8 u8:2 u8:0 u8:9 abc", "inside a text" },
         { HEAD("0", "1") " t:other.x u4:9 u4:12 u8:0x2000000000000001 z:8", "an array of" },
         { HEAD("0", "1") " t:clip.x u4:4 u2:1", "ends inside a value" },
@@ -167,11 +167,11 @@ TEST(hostile_files_are_refused)
         { HEAD("1", "0") F32("a", "u4:1 u8:64", "0") " z:64", "256 bytes from 0 on end past" },
         { HEAD("1", "0") F32("a", "u4:1 u8:4", "0xffffffffffffffe0") " z:96",
           "from 18446744073709551584 on end past" },
-        { HEAD("1", "0") F32("a", "u4:1 u8:4", "0"), "before the data|half a download" },
+        { HEAD("1", "0") F32("a", "u4:1 u8:4", "0"), "before the data|incomplete download" },
         { HEAD("2", "0") F32("a", "u4:1 u8:16", "0") F32("b", "u4:1 u8:4", "32") " z:256",
-          "\"b\": its offset is 32, but the tensor before ends at 64" },
+          "\"b\": its offset is 32, but the previous tensor ends at 64" },
         { HEAD("2", "0") F32("a", "u4:1 u8:4", "0") F32("b", "u4:1 u8:4", "0") " z:256",
-          "its offset is 0, but the tensor before ends at 16" },
+          "its offset is 0, but the previous tensor ends at 16" },
         { HEAD("2", "0") F32("a", "u4:1 u8:4", "0") F32("a", "u4:1 u8:4", "32") " z:256",
           "tensor \"a\" occurs twice" },
         { HEAD("1", "0") " u8:200 z:300", "a tensor's name|has 200 bytes; it must have 1 to" },
@@ -181,7 +181,7 @@ TEST(hostile_files_are_refused)
         { "GGUF u4:4 z:16", "version is 4" },
         { "GGUF u4:0 z:16", "version is 0" },
         { "GGUF u4:0x03000000 z:16", "version is 3 when read backwards|big-endian" },
-        { HEAD("1", "0") " t:a u4:1 u8:4 u4:4 u8:0 z:64", "\"a\" has type 4 of ggml" },
+        { HEAD("1", "0") " t:a u4:1 u8:4 u4:4 u8:0 z:64", "\"a\" has the unknown ggml type 4" },
         { HEAD("1", "0") " t:a u4:1 u8:4 u4:99 u8:0 z:64", "type 99|Q6_K can be read" },
     };
     assert_true(COUNT(wrong) >= 40);
@@ -215,7 +215,7 @@ TEST(large_arrays_take_no_memory)
             put_number(&f.keys, 1, 1);
     }
     expect_open_failure("sum", gguf_write(&f, "sum.gguf"), QV_EFORMAT,
-                        "key \"clip.64\": its array and those before have more than 65536");
+                        "key \"clip.64\": its array and the earlier ones have more than 65536");
 }
 
 /* Every cut of an honest file is refused, and none is read beyond its end. */

@@ -113,7 +113,7 @@ TEST(test_times)
     s->packets[1]->pts = s->packets[2]->pts;
     s->packets[2]->pts = pts;
     assert_true(stream_write(s, "mpegts", NULL, "times.ts"));
-    expect("times.ts", &options, false, "its frames have other times");
+    expect("times.ts", &options, false, "its frames' times are different");
 }
 
 /* A damaged clip that no GPU would have taken keeps that as the reason. */
@@ -191,13 +191,13 @@ TEST(test_faults)
         const char *fault, *why;
         bool there; /* whether the GPU decodes it */
     } cases[] = {
-        { "crash 3", "the GPU's process has ended", false },
-        { "exit 20", "the GPU's process has ended", false },
-        { "silent 5", "the GPU's process is silent", false },
+        { "crash 3", "the GPU process exited", false },
+        { "exit 20", "the GPU process exited", false },
+        { "silent 5", "the GPU process timed out", false },
         { "damage 9", "it is damaged", false },
         { "late 9", "it is damaged", false }, /* frames with damage come before it is told */
-        { "time 4", "its frames have other times", false },
-        { "lost 4", "its frames have other times", false },
+        { "time 4", "its frames' times are different", false },
+        { "lost 4", "its frames' times are different", false },
         { "slot 4", "the GPU process sent an impossible reply", false },
         { "slot again 12", "the GPU process sent an impossible reply", false },
         { "size 4", "the size of its frames changes", false },
@@ -208,7 +208,7 @@ TEST(test_faults)
         { "rgb", "the GPU's first frame is not the CPU's", false },
         { "copied", "", true },
         { "planes", "the GPU cannot convert as this CPU does", true },
-        { "full", "the GPU opens no more streams", false },
+        { "full", "the GPU cannot open more streams", false },
         { "long", "its groups of pictures are too long", false },
     };
     clip_write("x264-pyramid.mkv");
@@ -231,7 +231,7 @@ TEST(test_replaced)
     static const struct {
         const char *fault, *why;
     } cases[] = {
-        { "crash 30", "the GPU's process has ended" },
+        { "crash 30", "the GPU process exited" },
         { "slot 4", "the GPU process sent an impossible reply" },
     };
     qv_clip_options options = { .fps = 5 };
@@ -350,10 +350,10 @@ TEST(test_none)
         int gpu;
         const char *text;
     } cases[] = {
-        { "no driver", 0, "GPU 0 decodes nothing: NVIDIA's driver (libcuda.so.1) is not here" },
+        { "no driver", 0, "GPU 0 decodes nothing: NVIDIA's driver (libcuda.so.1) was not found" },
         { "dies at its start", 0, "GPU 0 decodes nothing: its process ended" },
         { "", 7, "GPU 7 decodes nothing: invalid device ordinal" },
-        { "no decoder", 0, "cannot be locked in (its driver makes no decoder then" },
+        { "no decoder", 0, "cannot be locked in (its driver cannot make a decoder after that" },
         { "no lock", 0, "cannot be locked in (Landlock: Operation not supported)" },
     };
     clip_write("x264.mp4");
@@ -514,7 +514,7 @@ TEST(test_job)
     assert_memory_equal(gpu.tokens, cpu.tokens, sizeof cpu.tokens);
     assert_int_equal(gpu.by[QV_DECODE_CPU] + gpu.by[QV_DECODE_GPU], CLIPS);
     assert_in_range(gpu.by[QV_DECODE_CPU], 1, CLIPS - 3);
-    assert_string_equal(gpu.why, "the GPU's process has ended");
+    assert_string_equal(gpu.why, "the GPU process exited");
     assert_int_equal(run_job(&t, "no driver", QV_DECODE_GPU, &gpu), QV_EBACKEND);
 }
 
@@ -535,10 +535,10 @@ TEST(test_auto)
         { "", false, 3, 0, 0, 0, "no GPU was open yet", 0 },
         { "", true, CLIPS, 2, CLIPS, CLIPS, "", 1 }, /* frames wait for the device */
         { "gone", true, CLIPS, 0, 1, CLIPS - 1, "the device is lost", 0 },
-        { "crash 200", true, CLIPS, 0, 1, CLIPS - 1, "the GPU's process has ended", 0 },
-        { "no driver", false, CLIPS, 0, 0, 0, "NVIDIA's driver (libcuda.so.1) is not here", 0 },
+        { "crash 200", true, CLIPS, 0, 1, CLIPS - 1, "the GPU process exited", 0 },
+        { "no driver", false, CLIPS, 0, 0, 0, "NVIDIA's driver (libcuda.so.1) was not found", 0 },
         { "no lock", false, CLIPS, 0, 0, 0,
-          "the process that has it open cannot be locked in (Landlock: Ope", 0 },
+          "the GPU process cannot be locked in (Landlock: Operation not su", 0 },
     };
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct results cpu, both;

@@ -133,11 +133,11 @@ TEST(what_config_json_sizes_otherwise_is_refused)
         const char *fields, *words;
     } cases[] = {
         { "\"spatial_merge_size\":1,\"image_size\":7",
-          "model.visual.downsample.weight has shape [12,16,2,2]|asks for [12,16,1,1]" },
+          "model.visual.downsample.weight has shape [12,16,2,2]|requires [12,16,1,1]" },
         { "\"image_size\":8",
-          "embeddings.position_embedding.weight has shape [9,16]|asks for [16,16]" },
+          "embeddings.position_embedding.weight has shape [9,16]|requires [16,16]" },
         { "\"image_size\":7,\"intermediate_size\":24",
-          "model.visual.merger.gate_proj.weight has shape [20,12]|asks for [24,12]" },
+          "model.visual.merger.gate_proj.weight has shape [20,12]|requires [24,12]" },
     };
     char digest[40];
     temp_copy("glm4v/model.safetensors", "model.safetensors");

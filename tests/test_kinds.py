@@ -24,7 +24,7 @@ def wrong(records):
         if wanted in ("image", MORE):
             right = r.get("kind") == "image" and r["remark"].startswith(MORE) == (wanted == MORE)
         else:
-            right = r.get("error", "").endswith(UNKNOWN) if wanted == UNKNOWN else f"{wanted} images are not read" in r.get("error", "")
+            right = r.get("error", "").endswith(UNKNOWN) if wanted == UNKNOWN else f"{wanted} images are not supported" in r.get("error", "")
         found += [] if right else [(name, wanted, r)]
     return found
 

@@ -239,7 +239,7 @@ TEST(an_option_takes_what_it_means)
         { "min_frames", "", true, INTEGER(1) },
         { "like", "", true, TEXT("qwen-vl-utils") },
         { "like", NULL, false, TEXT("qwen-vl-utils") },
-        { "like", "transformers or qwen-vl-utils", false, TEXT("no qv_like") },
+        { "like", "transformers or qwen-vl-utils", false, TEXT("unknown qv_like") },
         { "like", "transformers or qwen-vl-utils", false, TEXT("") },
         { "like", "transformers or qwen-vl-utils", false, INTEGER(1) },
         { "decode", NULL, false, TEXT("gpu") },

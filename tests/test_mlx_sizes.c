@@ -253,7 +253,7 @@ TEST(a_room_that_is_too_small_is_refused)
         assert_true(raw && canonical);
         struct qv_stored_room room = { raw, canonical, 3 * row - 1 };
         const qv_status s = qv_stored_read(&tensor, 5, 3, &room, &values, &err);
-        expect_failure("too small", QV_EFORMAT, "mlp.linear_fc1.weight: 3 rows take", s, &err);
+        expect_failure("too small", QV_EFORMAT, "mlp.linear_fc1.weight: 3 rows need", s, &err);
         room.bytes++;
         assert_ok(group == 32 && qv_stored_read(&tensor, 5, 3, &room, &values, ERR));
         for (int64_t i = 0; group == 32 && i < 3 * spec->k; i++)

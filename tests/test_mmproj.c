@@ -72,7 +72,7 @@ same_model(const char *what, const char *folder, const char *file, qv_dtype dtyp
                 !memcmp(a.info.video.std, b.info.video.std, sizeof a.info.video.std) &&
                 a.info.video.processor == b.info.video.processor);
     assert_string_equal(b.info.warning, "");
-    assert_non_null(strstr(b.info.note, "bounds of pixels"));
+    assert_non_null(strstr(b.info.note, "pixel bounds"));
     assert_string_equal(a.info.note, "");
 }
 
@@ -158,7 +158,7 @@ TEST(every_form_is_the_same_model)
         const char *file = mmproj_make(golden(towers[tower].name), &how, "mmproj.gguf", NULL);
         if (how.silent) { /* the note says so */
             struct tiny t = tiny_open_family(file, "ref", QV_F32, 1);
-            assert_non_null(strstr(t.info.note, "means, bounds of pixels"));
+            assert_non_null(strstr(t.info.note, "means, pixel bounds"));
         }
         same_model(what, golden(towers[tower].name), file, QV_F32, 0);
     }
@@ -307,7 +307,7 @@ TEST(what_is_no_tower_is_refused)
         struct mmproj_how how;
     } cases[] = {
         { QV_EUNSUPPORTED,
-          "mmproj.gguf: general.architecture is \"qwen3vl\"; a vision tower's is \"clip\"",
+          "mmproj.gguf: general.architecture is \"qwen3vl\"; for a vision tower it is \"clip\"",
           .how.projector = "qwen3vl_merger", .how.architecture = "qwen3vl" },
         { QV_EUNSUPPORTED, "clip.projector_type is \"gemma3\"; known are qwen2vl_merger|glm4v",
           .how.projector = "gemma3" },
@@ -323,13 +323,13 @@ TEST(what_is_no_tower_is_refused)
           .how.projector = "qwen3vl_merger", .how.drop = "v.blk.1.attn_out.weight" },
         { QV_EFORMAT, "no tensor v.patch_embd.weight.1", .how.projector = "qwen3vl_merger",
           .how.drop = "v.patch_embd.weight.1" },
-        { QV_EFORMAT, "no v.blk.0.ffn_up.weight", .how.projector = "qwen3vl_merger",
+        { QV_EFORMAT, "tensor v.blk.0.ffn_up.weight is missing", .how.projector = "qwen3vl_merger",
           .how.drop = "v.blk.0.ffn_up.weight" },
         { QV_EFORMAT, "clip.vision.is_deepstack_layers is missing; it must be true for the blocks",
           .how.projector = "qwen3vl_merger", .how.drop = "clip.vision.is_deepstack_layers" },
         { QV_EFORMAT, "clip.vision.is_deepstack_layers is [true,false,true]; it must be true",
           .how.projector = "qwen3vl_merger", .how.drop = "v.deepstack.2.fc2.weight" },
-        { QV_EFORMAT, "tensor v.deepstack.2.fc2.weight has shape [128,24]|ask for [24,128]",
+        { QV_EFORMAT, "tensor v.deepstack.2.fc2.weight has shape [128,24]|require [24,128]",
           .how.projector = "qwen3vl_merger", .how.reshape = "v.deepstack.2.fc2.weight" },
         { QV_EFORMAT, "v.position_embd.weight has shape [32,36]", .how.projector = "qwen3vl_merger",
           .how.reshape = "v.position_embd.weight" },
@@ -385,7 +385,7 @@ TEST(a_folder_with_one_mmproj_is_a_model)
     expect_failure("safetensors", QV_EFORMAT, "config.json: model_type is missing",
                    load(tempdir, NULL, &info, &err), &err);
     expect_failure("a text", QV_EFORMAT,
-                   "config.json: is neither a checkpoint's folder nor a GGUF file",
+                   "config.json: is neither a checkpoint folder nor a GGUF file",
                    load(temp_path("config.json"), NULL, &info, &err), &err);
 }
 

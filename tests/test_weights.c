@@ -394,7 +394,7 @@ TEST(another_form_of_checkpoint_is_called_by_its_name)
         { { "pytorch_model.bin" }, "but pytorch_model.bin: |save_pretrained" },
         { { "x.pth", "adapter_model.bin" }, "but adapter_model.bin: an adapter|merge_and_unload" },
         { { "b.safetensors", "a.safetensors", "c.bin" },
-          "but a.safetensors: a single file must be called model.safetensors|index" },
+          "but a.safetensors: a single file must be named model.safetensors|index" },
         { { "consolidated.safetensors", "params.json" }, "but consolidated.safetensors: " },
         { { "__0_0.distcp" }, "but __0_0.distcp: a distributed checkpoint|merge-weights" },
         { { "pytorch_model_fsdp_0" }, "but pytorch_model_fsdp_0: a distributed checkpoint" },

@@ -15,7 +15,7 @@
 
 /* The names of temporary files, which a signal handler removes. The thread or handler that takes a
  * name out of its slot owns it, so a handler never reads freed memory. Blocks of slots are added at
- * the front and never freed, so a handler may walk along them at any moment. */
+ * the front and never freed, so a handler may traverse them at any time. */
 typedef _Atomic(char *) name_slot;
 struct name_block {
     name_slot names[16];
@@ -35,7 +35,7 @@ find_free_slot(struct name_block *block, char *name)
     return NULL;
 }
 
-/* Returns the slot that the name is put into; NULL if out of memory. */
+/* Returns the slot that now has the name; NULL if out of memory. */
 static name_slot *
 put_name(char *name)
 {
@@ -76,8 +76,8 @@ qv_atomic_files_remove(void)
     return n;
 }
 
-/* Creates the temporary file. Its name is put among those to remove only once the file is ours,
- * as another process's file must not be removed. */
+/* Creates the temporary file. Its name is registered for removal only once the file is ours,
+ * because another process's file must not be removed. */
 static qv_status
 create_temporary(struct qv_atomic_file *f, qv_error *err)
 {
@@ -142,7 +142,7 @@ qv_atomic_file_write(struct qv_atomic_file *f, uint64_t offset, const void *data
     return QV_OK;
 }
 
-/* Opens the folder that a path lies in. Returns -1 and sets errno if it cannot. */
+/* Opens the folder of a path. Returns -1 and sets errno on failure. */
 static int
 open_folder_of(const char *path)
 {
@@ -166,7 +166,7 @@ sync_and_close(int fd)
     return e;
 }
 
-/* Syncs the folder, without which a power loss could undo the rename. */
+/* Syncs the folder; otherwise a power loss could undo the rename. */
 static qv_status
 sync_folder(const struct qv_atomic_file *f, qv_error *err)
 {
@@ -227,9 +227,9 @@ qv_atomic_file_abort(struct qv_atomic_file *f)
     *f = (struct qv_atomic_file){ 0 };
 }
 
-/* Makes a folder, and removes it again if the folder above cannot be synced: a power loss would
- * take it away with all that was put into it. If the folder above cannot be read, it cannot be
- * synced, and the new one is kept without. */
+/* Makes a folder, and removes it again if syncing the parent folder fails: a power loss would
+ * remove it with everything in it. A parent folder that cannot be read cannot be synced; the new
+ * folder is then kept unsynced. */
 static void
 make_folder(const char *path)
 {

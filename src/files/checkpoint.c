@@ -68,10 +68,10 @@ open_index(struct qv_checkpoint *c, qv_error *err)
     return QV_OK;
 }
 
-/* Other forms of checkpoints by the names of their files, and what to do with them. The first row
- * that fits counts. */
+/* Other checkpoint formats by their file names, and what to do with them. The first matching row is
+ * used. */
 #define SAVE_AGAIN "load it with transformers and save it with save_pretrained"
-#define ONE_MODEL "a distributed checkpoint; make one model of it (accelerate merge-weights)"
+#define ONE_MODEL "a distributed checkpoint; merge it into one model (accelerate merge-weights)"
 static const struct {
     const char *pattern, *advice;
 } others[] = {
@@ -79,7 +79,7 @@ static const struct {
       "an adapter; merge it into its base model (PEFT's merge_and_unload) and save the result" },
     { "*.distcp", ONE_MODEL },
     { "pytorch_model_fsdp*", ONE_MODEL },
-    { "*.safetensors", "a single file must be called " SINGLE ", several need an index; "
+    { "*.safetensors", "a single file must be named " SINGLE ", several need an index; "
                        "transformers' save_pretrained writes both" },
     { "*.bin", SAVE_AGAIN },
     { "*.pt", SAVE_AGAIN },
@@ -88,7 +88,7 @@ static const struct {
 };
 enum { N_OTHERS = sizeof others / sizeof *others };
 
-/* Fails because a folder has no checkpoint that can be read, and says what it has instead. */
+/* Fails because a folder has no readable checkpoint, naming what it has instead. */
 static qv_status
 fail_without_files(const char *path, qv_error *err)
 {
@@ -119,7 +119,8 @@ open_files(struct qv_checkpoint *c, qv_error *err)
     c->index_path = qv_path_join(c->dir, INDEX);
     if (!single || !c->index_path)
         s = qv_no_memory(c->dir, err);
-    /* a dangling link counts as there: it is half a download, and opening it says so */
+    /* a dangling link counts as existing: it is an incomplete download, and opening it reports
+     * that */
     else if (qv_path_exists(single))
         s = qv_safetensors_open(single, &c->single, err);
     else if (qv_path_exists(c->index_path))

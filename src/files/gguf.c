@@ -9,7 +9,7 @@
 #include "error.h"
 #include "json.h"
 
-/* Limits of what is kept in memory. An mmproj file has some 30 keys and 600 tensors. */
+/* Limits for what is kept in memory. An mmproj file has some 30 keys and 600 tensors. */
 enum {
     MOST_TENSORS = 1 << 20,
     MOST_KEYS = 1 << 16,
@@ -34,12 +34,12 @@ struct qv_gguf {
 
 /* ---- reading the header ---------------------------------------------------------------------- */
 
-/* The place in the file at which the header is read, with some bytes read ahead. After a failure
- * nothing more is read, and values are 0. */
+/* The position in the header, with some bytes read ahead. After a failure nothing more is read, and
+ * values are 0. */
 struct cursor {
     const struct qv_gguf *file;
     uint64_t at, begin; /* offset of the next byte; offset of the bytes in memory */
-    size_t n, values; /* how many bytes are in memory; how many values of arrays were kept so far */
+    size_t n, values;   /* bytes in memory; array values kept so far */
     qv_status status;
     qv_error *err;
     uint8_t bytes[1 << 16];
@@ -61,7 +61,7 @@ has(struct cursor *c, uint64_t n, const char *what)
 {
     if (!c->status && n > left(c))
         FAIL(c, QV_EFORMAT,
-             "ends inside %s: %llu bytes from byte %llu on, %llu are there (half a "
+             "ends inside %s: %llu bytes needed from byte %llu on, %llu left (incomplete "
              "download?)",
              what, (unsigned long long)n, (unsigned long long)c->at, (unsigned long long)left(c));
     return !c->status;
@@ -74,7 +74,7 @@ skip(struct cursor *c, uint64_t n, const char *what)
         c->at += n;
 }
 
-/* Takes n bytes, which may be at most what the cursor holds. */
+/* Takes n bytes, at most as many as the cursor holds. */
 static const uint8_t *
 take(struct cursor *c, size_t n, const char *what)
 {
@@ -128,7 +128,7 @@ read_name(struct cursor *c, const char *what, size_t most, char *text)
     memcpy(text, take(c, (size_t)n, what), (size_t)n);
     text[n] = 0;
     if (!c->status && !is_text(text, (size_t)n))
-        FAIL(c, QV_EFORMAT, "%s before byte %llu is not UTF-8 without NUL", what,
+        FAIL(c, QV_EFORMAT, "%s before byte %llu is not UTF-8, or contains a NUL", what,
              (unsigned long long)c->at);
 }
 
@@ -154,8 +154,7 @@ enum value_type {
 /* The bytes of a value by its type; 0 if the file gives its length. */
 static const uint8_t value_bytes[VALUE_TYPES] = { 1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8 };
 
-/* Returns the shortest decimal that rounds to f, so that 1e-6 is the number that config.json
- * has. */
+/* Returns the shortest decimal that rounds to f, so that 1e-6 equals the number in config.json. */
 static double
 shortest(float f)
 {
@@ -168,7 +167,7 @@ shortest(float f)
     return (double)f;
 }
 
-/* Makes null of NaN and infinity, as json_real has neither. */
+/* Turns NaN and infinity into null, because json_real supports neither. */
 static json_t *
 real(double v)
 {
@@ -232,14 +231,14 @@ read_type(struct cursor *c, const char *key, enum value_type most)
     if (c->status || (type < VALUE_TYPES && (type != ARRAY || most == VALUE_TYPES)))
         return (enum value_type)type;
     FAIL(c, QV_EFORMAT,
-         "key %s: its type is %llu%s; it must be a number, a boolean, a text or an array of these "
-         "(0 to 12)",
+         "key %s: its type is %llu%s; it must be a number, a boolean, a string or an array of "
+         "these (0 to 12)",
          qv_json_quote(key, quoted), (unsigned long long)type,
          type == ARRAY ? " (array) in an array" : "");
     return U8;
 }
 
-/* Skips values that are not kept. */
+/* Skips values. */
 static void
 skip_values(struct cursor *c, enum value_type type, uint64_t n)
 {
@@ -259,7 +258,7 @@ read_array(struct cursor *c, const char *key, bool keep)
     char quoted[QV_QUOTE_SIZE];
     if (!c->status && n > left(c) / least)
         FAIL(c, QV_EFORMAT,
-             "key %s: an array of %llu values; the file has %llu bytes from there on",
+             "key %s: an array of %llu values, but only %llu bytes of the file are left",
              qv_json_quote(key, quoted), (unsigned long long)n, (unsigned long long)left(c));
     if (c->status)
         return json_null();
@@ -269,7 +268,7 @@ read_array(struct cursor *c, const char *key, bool keep)
     }
     c->values += (size_t)n;
     if (c->values > MOST_VALUES)
-        FAIL(c, QV_EFORMAT, "key %s: its array and those before have more than %d values",
+        FAIL(c, QV_EFORMAT, "key %s: its array and the earlier ones have more than %d values",
              qv_json_quote(key, quoted), (int)MOST_VALUES);
     json_t *array = json_array();
     for (uint64_t i = 0; i < n && !c->status && array; i++)
@@ -328,9 +327,8 @@ read_shape(struct cursor *c, struct qv_gguf_tensor *t)
     const uint32_t id = (uint32_t)number(c, 4, "a tensor's type");
     t->type = qv_gguf_type_find(id);
     if (!c->status && !t->type)
-        FAIL(c, QV_EUNSUPPORTED,
-             "tensor %s has type %u of ggml, which is not known; %s can be read", quoted, id,
-             qv_gguf_types_read());
+        FAIL(c, QV_EUNSUPPORTED, "tensor %s has the unknown ggml type %u; %s can be read", quoted,
+             id, qv_gguf_types_read());
     t->offset = number(c, 8, "a tensor's offset");
     if (c->status || !t->type)
         return;
@@ -399,7 +397,7 @@ check_layout(struct cursor *c, struct qv_gguf *f)
     const uint64_t alignment = read_alignment(c, &data);
     if (!c->status && f->n && data > f->size)
         FAIL(c, QV_EFORMAT,
-             "ends at byte %llu, before the data, which begin at %llu (half a download?)",
+             "ends at byte %llu, before the data, which begin at %llu (incomplete download?)",
              (unsigned long long)f->size, (unsigned long long)data);
     if (c->status)
         return;
@@ -414,15 +412,16 @@ check_layout(struct cursor *c, struct qv_gguf *f)
                  "tensor %s: its offset is %llu, not a multiple of the alignment, %llu", quoted,
                  (unsigned long long)t->offset, (unsigned long long)alignment);
         else if (t->offset < end)
-            FAIL(c, QV_EFORMAT, "tensor %s: its offset is %llu, but the tensor before ends at %llu",
-                 quoted, (unsigned long long)t->offset, (unsigned long long)end);
+            FAIL(c, QV_EFORMAT,
+                 "tensor %s: its offset is %llu, but the previous tensor ends at %llu", quoted,
+                 (unsigned long long)t->offset, (unsigned long long)end);
         else if (t->offset > have || t->bytes > have - t->offset)
             FAIL(c, QV_EFORMAT,
                  "tensor %s: its %llu bytes from %llu on end past the file's %llu bytes of data "
-                 "(half a download?)",
+                 "(incomplete download?)",
                  quoted, (unsigned long long)t->bytes, (unsigned long long)t->offset,
                  (unsigned long long)have);
-        end = t->offset + t->bytes; /* end is below `have`; otherwise this was left before */
+        end = t->offset + t->bytes; /* end is below `have`; otherwise the loop has ended */
         t->offset += data;
     }
 }
@@ -472,7 +471,7 @@ static void
 check_count(struct cursor *c, const char *what, uint64_t n, uint64_t least)
 {
     if (!c->status && n > left(c) / least)
-        FAIL(c, QV_EFORMAT, "%s is %llu, but only %llu bytes follow (half a download?)", what,
+        FAIL(c, QV_EFORMAT, "%s is %llu, but only %llu bytes follow (incomplete download?)", what,
              (unsigned long long)n, (unsigned long long)left(c));
 }
 
@@ -541,7 +540,7 @@ qv_gguf_close(struct qv_gguf **file)
     struct qv_gguf *f = file ? *file : NULL;
     if (!f)
         return;
-    for (size_t i = 0; f->tensors && i <= f->n; i++) /* the last one may be half read */
+    for (size_t i = 0; f->tensors && i <= f->n; i++) /* the last tensor may be half read */
         free(f->tensors[i].name);
     free(f->tensors);
     json_decref(f->keys);

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Takes blocks of ggml's quantised types apart. Every product here is exact in f32, because a scale
- * has 11 bits, a value's code at most 8, and a scale's own scale at most 8. So only sums round, and
- * neither another order of operations nor a fused multiply-add gives other bits than ggml's.
+ * Unpacks blocks of ggml's quantised types. Every product here is exact in f32, because a scale has
+ * 11 bits, a value's code at most 8, and a scale's own scale at most 8. Only sums round, so neither
+ * a different order of operations nor a fused multiply-add changes the bits from ggml's.
  */
 #include "gguf_types.h"
 
 #include "clones.h"
 #include "dtype.h"
 
-/* Defines the function that takes a type's blocks apart: one of those below, for what it has. */
+/* Defines the function that unpacks a type's blocks: one of the functions below with the type's
+ * parameters. */
 #define SPLIT(type, by, ...)                                                                       \
     QV_CLONES static void split_##type(const uint8_t *block, struct qv_gguf_block *out)            \
     {                                                                                              \
@@ -37,8 +38,8 @@ split_q8_0(const uint8_t *b, struct qv_gguf_block *out)
         out->codes[i] = b[2 + i] ^ 0x80; /* a signed byte + 128 */
 }
 
-/* Splits a block of a type of 4 or 5 bits. It has a scale, perhaps a least value, perhaps the fifth
- * bits, then bytes of two nibbles; the lower ones are the first 16 values. */
+/* Splits a block of a 4- or 5-bit type. It has a scale, perhaps a least value, perhaps the fifth
+ * bits, then bytes of two nibbles; the lower nibbles are the first 16 values. */
 static inline void
 split_nibbles(bool has_least, bool has_fifth, const uint8_t *b, struct qv_gguf_block *out)
 {
@@ -124,7 +125,7 @@ widen_q6_k(const void *blocks, int64_t n, float *out)
 
 /* ---- all types ------------------------------------------------------------------------------- */
 
-/* Types that cannot be read are listed too, because their sizes say where the next tensor lies. */
+/* Unsupported types are listed too, because their sizes determine where the next tensor is. */
 static const struct qv_gguf_type types[] = {
     { 0, "F32", 1, 4, .dtype = QV_F32 },
     { 1, "F16", 1, 2, .dtype = QV_F16 },

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Lists the types that tensors of a GGUF file have: ggml's numbers for them, their sizes, and how
- * their values are read. */
+/* The types of tensors in GGUF files: ggml's numbers for them, their sizes, and how to read their
+ * values. */
 #pragma once
 
 #include "qwenvit.h"
@@ -19,14 +19,14 @@ struct qv_gguf_type {
     const char *name;  /* "Q8_0" */
     int values, bytes; /* the values and the bytes of a block */
     qv_dtype dtype; /* QV_F32, QV_F16 or QV_BF16 if values are stored as such, else QV_DTYPE_AUTO */
-    /* Takes a block apart; NULL if the type has no groups of 32 values. */
+    /* Unpacks a block; NULL if the type has no groups of 32 values. */
     void (*split)(const uint8_t *block, struct qv_gguf_block *out);
     int zero; /* the code of 0; 0 if groups have offsets */
-    /* Makes f32 of n values, whole blocks, for a type without `split`. */
+    /* Converts n values, in whole blocks, to f32, for a type without `split`. */
     void (*widen)(const void *blocks, int64_t n, float *out);
 };
 
-/* Returns ggml's type of that number; NULL if it is not known here. */
+/* Returns ggml's type with that number; NULL if it is unknown. */
 const struct qv_gguf_type *qv_gguf_type_find(uint32_t id);
 
 /* Returns whether qv_gguf_widen can read values of the type. */
@@ -36,9 +36,9 @@ qv_gguf_type_can_be_read(const struct qv_gguf_type *type)
     return type->split || type->widen || type->dtype != QV_DTYPE_AUTO;
 }
 
-/* Converts n values, whole blocks of a type that can be read, to f32, with the bits of ggml's
+/* Converts n values, in whole blocks of a readable type, to f32, bit for bit as ggml's
  * dequantize_row. */
 void qv_gguf_widen(const struct qv_gguf_type *type, const void *blocks, int64_t n, float *out);
 
-/* Returns the names of all types that can be read, "F32, F16, ..", for error texts. */
+/* Returns the names of all readable types, "F32, F16, ..", for error texts. */
 const char *qv_gguf_types_read(void);

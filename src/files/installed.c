@@ -14,8 +14,9 @@
 enum own { IN_PROGRAM = 1, IN_LIBRARY = 2, IN_EITHER = IN_PROGRAM | IN_LIBRARY };
 
 #ifdef __linux__
-/* Finds the path of the file that is mapped at an address. It is absolute, and the kernel's: it
- * stays right where the loader was given a relative path and the working folder has changed. */
+/* Finds the path of the file mapped at an address. The path is absolute and comes from the kernel:
+ * it stays correct even if the loader was given a relative path and the working folder has
+ * changed. */
 static void
 mapped_path(const void *address, char *out, size_t size)
 {
@@ -44,7 +45,7 @@ own_path(char *out, size_t size)
     const bool known = dladdr(&anchor, &here) && here.dli_fname;
     *out = 0;
 #ifdef __linux__
-    /* dladdr knows a program by argv[0], which its caller chose, so the kernel is asked */
+    /* for a program, dladdr returns argv[0], which its caller chose, so ask the kernel */
     Dl_info program;
     const void *headers = (const void *)getauxval(AT_PHDR);
     if (!known || (dladdr(headers, &program) && program.dli_fbase == here.dli_fbase)) {

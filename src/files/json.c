@@ -88,13 +88,13 @@ qv_file_hint(const void *head, size_t n)
     } known[] = {
         { "version https://git-lfs",
           ": this is a Git-LFS pointer, not the file itself; run `git lfs pull`" },
-        { "<!DOCTYPE", ": this is an HTML page, a download that went wrong" },
-        { "<!doctype", ": this is an HTML page, a download that went wrong" },
-        { "<html", ": this is an HTML page, a download that went wrong" },
-        { "<HTML", ": this is an HTML page, a download that went wrong" },
+        { "<!DOCTYPE", ": this is an HTML page, so the download failed" },
+        { "<!doctype", ": this is an HTML page, so the download failed" },
+        { "<html", ": this is an HTML page, so the download failed" },
+        { "<HTML", ": this is an HTML page, so the download failed" },
         { "\x1f\x8b", ": this is gzip data; decompress it first" },
-        { "PK\x03\x04", ": this is a zip or PyTorch file, not what is needed" },
-        { "GGUF", ": this is a GGUF file, not what is needed" },
+        { "PK\x03\x04", ": this is a zip or PyTorch file, which is not what is needed" },
+        { "GGUF", ": this is a GGUF file, which is not what is needed" },
         { "\xef\xbb\xbf", ": this begins with a byte order mark; save it as plain UTF-8" },
     };
     const char *p = head;

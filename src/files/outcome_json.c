@@ -6,7 +6,7 @@
 
 #include "outcome.inc"
 
-/* How a reader sees a member. */
+/* How a member appears to a reader. */
 struct seen {
     const char *name;     /* NULL: it sees nothing */
     bool if_set;          /* it is left out where it is 0 or "" */
@@ -30,7 +30,7 @@ static const struct row {
 #include "outcome.inc"
 };
 
-/* The list has each member of the struct, once, in its order. */
+/* The list has each member of the struct once, in order. */
 struct listed {
 #define QV_OUTCOME(member, ...) __typeof__(((qv_outcome *)NULL)->member) member;
 #include "outcome.inc"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What became of a clip, in JSON. */
+/* A clip's outcome as JSON. */
 #pragma once
 
 #include <jansson.h>

@@ -3,7 +3,7 @@
 
 #include <stddef.h>
 
-/* The struct has no padding, so a member that the list lacks makes it larger. */
+/* The struct has no padding, so a member missing from the list would make it larger. */
 enum {
 #define QV_PREPROCESS(kind, member) +sizeof(((qv_preprocess *)NULL)->member)
     LISTED_BYTES = 0

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* How clips or images become frames, in JSON. */
+/* How clips or images become frames, as JSON. */
 #pragma once
 
 #include <jansson.h>
 
 #include "qwenvit.h"
 
-/* Returns an object with all members; NULL for lack of memory. */
+/* Returns an object with all members; NULL if out of memory. */
 json_t *qv_preprocess_json(const qv_preprocess *p);

@@ -11,7 +11,7 @@
 #include "json.h"
 
 #define MAX_TENSORS ((size_t)1 << 20)
-#define MAX_BRACKETS (4 * MAX_TENSORS) /* an entry takes three; unknown fields may take more */
+#define MAX_BRACKETS (4 * MAX_TENSORS) /* an entry needs three; unknown fields may need more */
 
 struct qv_safetensors {
     char *path;
@@ -41,8 +41,7 @@ qv_safetensors_dtype(const char *name)
     return NULL;
 }
 
-/* An entry of the header while it is read. Error texts name its fields like `tensor "NAME":
- * dtype`. */
+/* A header entry being read. Error texts name its fields like `tensor "NAME": dtype`. */
 struct entry {
     struct qv_json_object object;
     char prefix[QV_QUOTE_SIZE + 16];
@@ -95,7 +94,7 @@ read_shape(const struct entry *e, unsigned bits, struct qv_safetensor *t, qv_err
     return QV_OK;
 }
 
-/* Reads the offsets, which count from where the data begin. */
+/* Reads the offsets, which are relative to the beginning of the data. */
 static qv_status
 read_offsets(const struct entry *e, struct qv_safetensor *t, qv_error *err)
 {
@@ -222,9 +221,9 @@ compare_key(const void *key, const void *b)
     return strcmp(key, (*y)->name);
 }
 
-/* Checks that tensors cover the data to the file's last byte, without holes or overlaps.
- * Otherwise bytes could hide in the file, or a small file could fill much memory. Offsets become
- * those in the file. */
+/* Checks that tensors cover the data to the file's last byte, without holes or overlaps. Otherwise
+ * bytes could be hidden in the file, or a small file could fill much memory. Converts offsets to
+ * file offsets. */
 static qv_status
 check_layout(struct qv_safetensors *f, uint64_t data, qv_error *err)
 {
@@ -236,8 +235,8 @@ check_layout(struct qv_safetensors *f, uint64_t data, qv_error *err)
         if (t->offset != end) {
             char quoted[QV_QUOTE_SIZE];
             return qv_fail(err, QV_EFORMAT,
-                           "%s: tensor %s: data_offsets begin at %llu, the tensor before ends at "
-                           "%llu; %s between tensors are not allowed",
+                           "%s: tensor %s: data_offsets begin at %llu, but the previous tensor "
+                           "ends at %llu; %s between tensors are not allowed",
                            qv_path_tail(f->path), qv_json_quote(t->name, quoted),
                            (unsigned long long)t->offset, (unsigned long long)end,
                            t->offset < end ? "overlaps" : "holes");
@@ -252,8 +251,8 @@ check_layout(struct qv_safetensors *f, uint64_t data, qv_error *err)
     const uint64_t have = f->size - data;
     if (end > have)
         return qv_fail(err, QV_EFORMAT,
-                       "%s: the header describes %llu bytes of data, the file has %llu: %llu are "
-                       "missing (half a download?)",
+                       "%s: the header describes %llu bytes of data, but the file has %llu: %llu "
+                       "are missing (incomplete download?)",
                        qv_path_tail(f->path), (unsigned long long)end, (unsigned long long)have,
                        (unsigned long long)(end - have));
     if (end < have)
@@ -263,8 +262,8 @@ check_layout(struct qv_safetensors *f, uint64_t data, qv_error *err)
     return QV_OK;
 }
 
-/* Reads the 8 bytes before the header. If they are wrong, the file usually has another format,
- * which its first bytes show. */
+/* Reads the 8 bytes in front of the header. If they are invalid, the file usually has another
+ * format, which its first bytes reveal. */
 static qv_status
 read_header_length(const struct qv_safetensors *f, uint64_t *n, qv_error *err)
 {
@@ -285,15 +284,15 @@ read_header_length(const struct qv_safetensors *f, uint64_t *n, qv_error *err)
     for (int i = 7; i >= 0; i--)
         length = length << 8 | head[i];
     if (length > QV_SAFETENSORS_MAX_HEADER)
+        return qv_fail(err, QV_EFORMAT,
+                       "%s: header length is %llu, above the limit of %u: this is not a "
+                       "safetensors file, or it is damaged%s",
+                       path, (unsigned long long)length, QV_SAFETENSORS_MAX_HEADER, hint);
+    if (length > f->size - 8)
         return qv_fail(
             err, QV_EFORMAT,
-            "%s: header length is %llu; at most %u is read, so this is not a safetensors "
-            "file or a damaged one%s",
-            path, (unsigned long long)length, QV_SAFETENSORS_MAX_HEADER, hint);
-    if (length > f->size - 8)
-        return qv_fail(err, QV_EFORMAT,
-                       "%s: header length is %llu, but only %llu bytes follow (half a download?)%s",
-                       path, (unsigned long long)length, (unsigned long long)(f->size - 8), hint);
+            "%s: header length is %llu, but only %llu bytes follow (incomplete download?)%s", path,
+            (unsigned long long)length, (unsigned long long)(f->size - 8), hint);
     *n = length;
     return QV_OK;
 }

@@ -7,7 +7,7 @@
 void
 qv_header_begin(struct qv_text *t, const char *const (*metadata)[2], size_t n)
 {
-    qv_text_add(t, "12345678{", 9); /* qv_header_end replaces the digits by the length */
+    qv_text_add(t, "12345678{", 9); /* qv_header_end replaces the digits with the length */
     for (size_t i = 0; i < n; i++) {
         qv_text_say(t, i ? ",\"" : "\"__metadata__\":{\"");
         qv_text_escape(t, metadata[i][0], strlen(metadata[i][0]));

@@ -16,7 +16,7 @@
 
 struct slot {
     uint64_t offset, bytes; /* offset: in the file */
-    uint64_t put;           /* how many bytes were put so far */
+    uint64_t put;           /* bytes put so far */
 };
 
 struct qv_safetensors_writer {
@@ -28,7 +28,7 @@ struct qv_safetensors_writer {
     size_t n_metadata;
     struct qv_text header; /* without its end */
     size_t tensors_at;     /* where in the header the tensors begin */
-    size_t header_bytes;   /* including the length before it and the spaces behind it */
+    size_t header_bytes;   /* including its length in front and the padding after it */
 };
 
 static uint64_t
@@ -66,8 +66,8 @@ keep_metadata(struct qv_safetensors_writer *w, const char *const (*metadata)[2],
     return QV_OK;
 }
 
-/* Adds an entry of the header for each tensor, and its slot, with offsets that count from where
- * the data begin. */
+/* Adds a header entry and a slot for each tensor, with offsets relative to the beginning of the
+ * data. */
 static qv_status
 add_tensors(struct qv_safetensors_writer *w, const struct qv_safetensor *tensors, qv_error *err)
 {
@@ -97,12 +97,12 @@ make_header(struct qv_safetensors_writer *w, const struct qv_safetensor *tensors
     w->header_bytes = (w->header.n + 1 + (n_metadata ? AMEND_ROOM : 0) + 7) / 8 * 8;
     if (w->header_bytes - 8 > QV_SAFETENSORS_MAX_HEADER)
         return qv_fail(err, QV_EINVAL,
-                       "%s: the header needs %zu bytes; at most %u can be read again",
+                       "%s: the header needs %zu bytes, but readers accept at most %u",
                        qv_path_tail(w->path), w->header_bytes - 8, QV_SAFETENSORS_MAX_HEADER);
     return QV_OK;
 }
 
-/* Reserves the file's space at the beginning, so that a full disk is known before the work is
+/* Reserves the file's space at the beginning, so that a full disk is detected before the work is
  * done. */
 static qv_status
 reserve(struct qv_safetensors_writer *w, uint64_t size, qv_error *err)
@@ -122,8 +122,8 @@ reserve(struct qv_safetensors_writer *w, uint64_t size, qv_error *err)
     return QV_OK;
 }
 
-/* Writes the header, padded with spaces so that data begin at a multiple of 8. Only metadata that
- * were amended can be too long for it. */
+/* Writes the header, padded with spaces so that the data begins at a multiple of 8. Only amended
+ * metadata can be too long for it. */
 static qv_status
 write_header(struct qv_safetensors_writer *w, const char *amended, qv_error *err)
 {

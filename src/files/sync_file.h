@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Writing and syncing so that the data outlive a loss of power on every system, for files that
- * appear whole. Each function returns 0 or errno. */
+/* Writing and syncing such that data survives a power loss on every system, for files that appear
+ * whole. Each function returns 0 or errno. */
 #pragma once
 
 #include <errno.h>
@@ -11,8 +11,8 @@
 
 #define QV_MAX_WRITE ((uint64_t)1 << 30) /* Linux moves at most 2 GiB in a call */
 
-/* Writes all bytes at an offset. is_next: they follow the bytes written last, so that a pipe, which
- * has no offsets, can take them too. */
+/* Writes all bytes at an offset. is_next: they directly follow the last written bytes, so that they
+ * can go to a pipe, which has no offsets. */
 static inline int
 qv_write_all(int fd, uint64_t offset, const void *data, uint64_t bytes, bool is_next)
 {
@@ -38,14 +38,15 @@ qv_write_all(int fd, uint64_t offset, const void *data, uint64_t bytes, bool is_
 static inline int
 qv_sync_file(int fd)
 {
-#ifdef F_FULLFSYNC /* on macOS fsync leaves data in the drive's cache */
+#ifdef F_FULLFSYNC /* on macOS, fsync may leave data in the drive's cache */
     if (fcntl(fd, F_FULLFSYNC) == 0)
         return 0;
 #endif
     return fsync(fd) ? errno : 0;
 }
 
-/* Syncs the names in an open folder. A file system that cannot sync folders is no failure. */
+/* Syncs the names in an open folder. If the file system cannot sync folders, that is not a
+ * failure. */
 static inline int
 qv_sync_folder(int fd)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Texts that grow, and text as it stands in JSON. */
+/* Growing texts, and escaping for JSON. */
 #pragma once
 
 #include <stdbool.h>
@@ -18,6 +18,6 @@ void qv_text_say(struct qv_text *t, const char *format, ...)
     __attribute__((format(printf, 2, 3)))
 #endif
     ;
-/* Appends text as it stands inside a JSON string. UTF-8 stays as it is. */
+/* Appends text escaped for a JSON string. UTF-8 is unchanged. */
 void qv_text_escape(struct qv_text *t, const char *bytes, size_t n);
 size_t qv_text_escaped(const char *bytes, size_t n); /* how many bytes qv_text_escape adds */

@@ -13,7 +13,7 @@
 enum { MOST_TENSORS = 4 + QV_MAX_DEEPSTACK };
 
 struct qv_token_file {
-    struct qv_token_file_options o; /* copied; the texts in it may be gone after opening */
+    struct qv_token_file_options o; /* copied; its texts may be freed after opening */
     int n_matrices;
     int64_t columns;
     size_t row_bytes;
@@ -27,7 +27,7 @@ struct list {
     size_t n;
 };
 
-/* Adds a tensor, and returns where its name goes. With columns 0 it has one dimension. */
+/* Adds a tensor, and returns the buffer for its name. With columns 0 it has one dimension. */
 static char *
 add(struct list *l, const char *dtype, int64_t rows, int64_t columns)
 {

@@ -31,25 +31,24 @@ qv_token_file_name(int i, char out[24])
         strcpy(out, "tokens");
 }
 
-/* Says where tokens come from. A text that is NULL is not written; digest "": unknown. */
+/* The origin of tokens. A NULL text is not written; digest "": unknown. */
 struct qv_token_file_origin {
     const char *source; /* path, or key, in UTF-8 */
     const char *model, *digest, *identity, *precision, *backend,
-        *device;               /* as qv_model_info and qv_context_info have them */
+        *device;               /* as in qv_model_info and qv_context_info */
     const char *preprocessing; /* of qv_token_file_preprocessing */
 };
 
 enum { QV_TOKEN_FILE_TEXTS = 10 };
 #define QV_TOKEN_FILE_PREPROCESSING "preprocessing"
 
-/* Sets the metadata of a file in its order. Returns how many pairs there are; their texts are
- * `origin`'s. */
+/* Sets the metadata of a file in order. Returns the number of pairs; their texts are `origin`'s. */
 size_t qv_token_file_metadata(const struct qv_token_file_origin *origin,
                               const char *metadata[QV_TOKEN_FILE_TEXTS][2]);
 
-/* Returns how a clip's or image's frames were made as JSON text, for free(): as known when the file
- * is opened or, at_end, once all frames are decoded and damaged_frames is known. NULL if out of
- * memory. */
+/* Returns how a clip's or image's frames were made, as JSON text that the caller free()s: as known
+ * when the file is opened or, with at_end, once all frames are decoded and damaged_frames is known.
+ * NULL if out of memory. */
 char *qv_token_file_preprocessing(const qv_outcome *outcome, bool at_end);
 
 struct qv_token_file;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A tower's numbers, as read from a checkpoint (read_config.h), and what follows from them. */
+/* A tower's numbers, as read from a checkpoint (read_config.h), and values derived from them. */
 #pragma once
 
 #include "family.h"
@@ -14,7 +14,7 @@ typedef int QV_CONFIG_ACT;
 typedef bool QV_CONFIG_BLOCKS;
 typedef qv_preprocess QV_CONFIG_PREPROCESS;
 
-/* Its members are those of config.inc. */
+/* Its members are listed in config.inc. */
 struct qv_config {
 #define QV_CONFIG(kind, member, dimensions) QV_CONFIG_##kind member dimensions;
 #define QV_CONFIG_APART(type, member, dimensions) type member dimensions;
@@ -45,15 +45,15 @@ qv_config_row_dim(const struct qv_config *c)
 int64_t qv_config_position_side(const struct qv_config *c);
 
 /* Returns whether patch rows of this dtype hold 255 times a normalised byte, which the patch
- * embedding's alpha divides by 255: in bf16, if all means and deviations, of images and clips, are
- * 1/2. Then the rows are whole numbers, which are exact. */
+ * embedding's alpha divides by 255. This is so in bf16 if all means and deviations, of images and
+ * clips, are 1/2: the rows then are integers, which are exact. */
 bool qv_config_pixels_are_exact(const struct qv_config *c, qv_dtype dtype);
 
-/* Puts a caller's means and deviations in place of the checkpoint's; NULL leaves these. A caller
- * who gives both has settled a warning about means, so it is dropped. */
+/* Replaces the checkpoint's means and deviations with the caller's; NULL keeps the checkpoint's. If
+ * the caller gives both, a warning about means is moot and is dropped. */
 void qv_config_overrule(struct qv_config *c, const double *mean, const double *std);
 
-/* Adds to a warning. */
+/* Appends to a warning. */
 void qv_config_warn(struct qv_config *c, const char *text);
 
 /* ---- identity.c ------------------------------------------------------------------------------ */
@@ -61,10 +61,10 @@ void qv_config_warn(struct qv_config *c, const char *text);
 enum { QV_IDENTITY_SIZE = 40 };
 
 /*
- * Makes the identity of a tower: a hash of the weights' digest ("": unknown) and of all that tokens
- * depend on in config.json and the preprocessor files. Towers with equal identities give
- * the same tokens, but for the dtype and device that compute them. *numbers is set to the numbers
- * of config.json among these, a JSON object, which the caller free()s. Returns QV_ENOMEM.
+ * Makes the identity of a tower: a hash of the weights' digest ("": unknown) and of everything in
+ * config.json and the preprocessor files that affects tokens. Towers with equal identities give the
+ * same tokens, except for the dtype and device that compute them. *numbers is set to the
+ * config.json values in the hash, as a JSON object that the caller free()s. Returns QV_ENOMEM.
  */
 qv_status qv_identity_make(const struct qv_config *c, const char *digest,
                            char identity[QV_IDENTITY_SIZE], char **numbers, qv_error *err);

@@ -33,7 +33,7 @@ static const struct qv_tensor_names names_qwen2_5_vl = {
     .merger_fc2 = "mlp.2",
 };
 
-/* The sizes that Qwen2.5-VL's tower and its kin share. */
+/* The sizes shared by Qwen2.5-VL's tower and its relatives. */
 #define SIZES_QWEN2_5                                                                              \
     [QV_SIZE_DEPTH] = 32, [QV_SIZE_HIDDEN] = 3584, [QV_SIZE_HEADS] = 16,                           \
     [QV_SIZE_INTERMEDIATE] = 3420, [QV_SIZE_OUT_HIDDEN] = 3584, [QV_SIZE_PATCH] = 14,              \
@@ -118,7 +118,7 @@ static const struct qv_family_sizes sizes_glm4v = {
     .key = { [QV_SIZE_INTERMEDIATE] = "out_hidden_size" },
 };
 
-/* How the towers of Qwen2.5-VL and its kin are built and fed. */
+/* How the towers of Qwen2.5-VL and its relatives are built and fed. */
 #define TOWER_QWEN2_5                                                                              \
     .act = "silu", .processor = QV_PROCESSOR_QWEN2_VL, .norm = QV_NORM_RMS, .norm_eps = 1e-6,      \
     .bias = true, .windows = true, .n_deepstack = -1
@@ -148,8 +148,8 @@ const struct qv_family qv_families[QV_FAMILIES] = {
         .sizes = &sizes_qwen2_5_vl,
         TOWER_QWEN2_5,
     },
-    /* The vision tower of Qwen2.5-Omni (transformers, models/qwen2_5_omni). It is that of
-     * Qwen2.5-VL, with q, k and v stored as three tensors. */
+    /* The vision tower of Qwen2.5-Omni (transformers, models/qwen2_5_omni). It equals Qwen2.5-VL's,
+     * with q, k and v stored as three tensors. */
     [QV_FAMILY_QWEN2_5_OMNI] = {
         .model_types = { "qwen2_5_omni" },
         .prefix = "thinker.visual.",
@@ -158,9 +158,8 @@ const struct qv_family qv_families[QV_FAMILIES] = {
         .own_clip_sizes = true,
         TOWER_QWEN2_5,
     },
-    /* EXAONE 4.5 (transformers, models/exaone4_5): the tower of Qwen2.5-VL with fewer heads of k
-     * and v than of q. The device has a copy of each for every head of q, so attention is the
-     * same. */
+    /* EXAONE 4.5 (transformers, models/exaone4_5): Qwen2.5-VL's tower with fewer heads of k and v
+     * than of q. The device stores a copy of each for every head of q, so attention is the same. */
     [QV_FAMILY_EXAONE4_5] = {
         .model_types = { "exaone4_5" },
         .prefix = "model.visual.",
@@ -185,8 +184,8 @@ const struct qv_family qv_families[QV_FAMILIES] = {
         .n_deepstack = 3,
         .deepstack = { 8, 16, 24 },
     },
-    /* The vision tower of Qwen3-Omni (transformers, models/qwen3_omni_moe). It is that of Qwen3-VL,
-     * with other names for the mergers. */
+    /* The vision tower of Qwen3-Omni (transformers, models/qwen3_omni_moe). It equals Qwen3-VL's,
+     * with different names for the mergers. */
     [QV_FAMILY_QWEN3_OMNI] = {
         .model_types = { "qwen3_omni_moe" },
         .prefix = "thinker.visual.",
@@ -262,8 +261,8 @@ qv_family_size_key(const struct qv_family *family, enum qv_size size)
     return own ? own : keys[size];
 }
 
-/* Finds a family. A part of an Omni model has a suffix after the family's name ("_vision_encoder",
- * "_thinker"), and so has a tower's config ("_vision"); the suffix is ignored. */
+/* Finds a family. Parts of Omni models have a suffix after the family's name ("_vision_encoder",
+ * "_thinker"), as do tower configs ("_vision"); it is ignored. */
 const struct qv_family *
 qv_family_find(const char *model_type, const char **name)
 {

@@ -18,16 +18,15 @@ qv_geometry_angles(int64_t n, int64_t head_dim, double theta, float *cos_out, fl
     }
 }
 
-/* The table's positions that a patch's position lies between on one axis, and the weight of
- * each. */
+/* The table positions on both sides of a patch's position along one axis, with their weights. */
 enum { MOST_NEIGHBOURS = 4 };
 struct axis {
     int64_t at[MOST_NEIGHBOURS];
     float weight[MOST_NEIGHBOURS];
 };
 
-/* The neighbours of position i of n. It is computed in f32 and in this order of operations,
- * which gives the same bits as transformers. */
+/* Finds the neighbours of position i of n, in f32 and in this order of operations, which gives the
+ * same bits as transformers. */
 static struct axis
 linear_neighbours(int64_t i, int64_t n, int64_t side)
 {
@@ -42,8 +41,8 @@ linear_neighbours(int64_t i, int64_t n, int64_t side)
     return axis;
 }
 
-/* Keys' cubic convolution (1981) with a = -3/4, for distances below 1 and, in the function after
- * it, from 1 to 2. */
+/* Keys' cubic convolution (1981) with a = -3/4, for distances below 1 and, in the next function,
+ * from 1 to 2. */
 static float
 cubic_near(float x)
 {
@@ -58,8 +57,8 @@ cubic_far(float x)
     return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a;
 }
 
-/* The centres of n patches are laid over the centres of `side` positions. A neighbour outside
- * the table is its border. */
+/* The centres of n patches are aligned with the centres of `side` positions. Neighbours outside the
+ * table are clamped to its border. */
 static struct axis
 cubic_neighbours(int64_t i, int64_t n, int64_t side)
 {

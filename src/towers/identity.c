@@ -77,7 +77,7 @@ hash_text(XXH3_state_t *hash, const char *text)
     XXH3_128bits_update(hash, text, strlen(text) + 1);
 }
 
-/* Hashes values, as their text depends on jansson's version. */
+/* Hashes values rather than their text, which depends on jansson's version. */
 static void
 hash_value(XXH3_state_t *hash, const json_t *value)
 {
@@ -116,7 +116,7 @@ qv_identity_make(const struct qv_config *c, const char *digest, char identity[QV
         hash_text(&hash, f->name);
         hash_value(&hash, value);
         lost = !value;
-        if (f->kind == PREPROCESS) /* it stands elsewhere in qv_model_info */
+        if (f->kind == PREPROCESS) /* it is elsewhere in qv_model_info */
             json_decref(value);
         else if (!lost)
             lost = json_object_set_new(config, f->name, value);

@@ -14,8 +14,8 @@ struct looking {
     struct qv_leftover *out;
 };
 
-/* Returns whether the tower reads the tensor `name`, whose name below the prefix is `own`. It may
- * have the scales or biases of a quantised matrix. */
+/* Returns whether the tower reads the tensor `name`, which is `own` below the prefix. The tensor
+ * may contain the scales or biases of a quantised matrix. */
 static bool
 is_used(struct looking *l, const char *name, const char *own)
 {
@@ -73,8 +73,8 @@ mark_used(const struct qv_stored_tower *in, const struct qv_config *config,
     return QV_OK;
 }
 
-/* Counts and names the tensors that are not read. In a GGUF file a vision tower's names begin
- * with "v." or "mm.", an audio tower's with "a.". */
+/* Counts and names the unread tensors. In a GGUF file a vision tower's names begin with "v." or
+ * "mm.", an audio tower's with "a.". */
 static qv_status
 look_through(const struct qv_stored_tower *in, const struct qv_config *config,
              const struct qv_tower *tower, struct qv_leftover *out, qv_error *err)

@@ -16,11 +16,11 @@
 
 /* ---- which file ------------------------------------------------------------------------------ */
 
-/* The GGUF files of a folder: those with "mmproj" in their names, or all if none has it. */
+/* The GGUF files of a folder: the files with "mmproj" in their names, or all if there are none. */
 struct listing {
     char *first, names[160];
     int n;
-    bool mmproj; /* the files counted have "mmproj" in their names */
+    bool mmproj; /* the counted files have "mmproj" in their names */
 };
 
 static bool
@@ -77,8 +77,8 @@ look_for_safetensors(const char *dir, bool *has, qv_error *err)
     return QV_OK;
 }
 
-/* Checks that a file is a GGUF file. Someone who names another file may have meant its folder,
- * which the error says. */
+/* Checks that a file is a GGUF file. A user who names a different file may have meant its folder,
+ * so the error mentions it. */
 static qv_status
 check_file(const char *path, qv_error *err)
 {
@@ -90,7 +90,7 @@ check_file(const char *path, qv_error *err)
     if (s || ends_in_gguf(path) || qv_gguf_is(path))
         return s;
     return qv_fail(err, QV_EFORMAT,
-                   "%s: is neither a checkpoint's folder nor a GGUF file: give the folder that has "
+                   "%s: is neither a checkpoint folder nor a GGUF file; give the folder with "
                    "config.json and the weights",
                    qv_path_tail(path));
 }
@@ -126,7 +126,7 @@ qv_mmproj_find(const char *path, char **file, qv_error *err)
 
 #define VISION "clip.vision."
 
-/* Sizes, means and deviations that a family's published checkpoints have, and no GGUF file. */
+/* A family's sizes, means and deviations that published checkpoints contain and GGUF files lack. */
 struct published {
     const char *model_type;
     int64_t image[2], video[2]; /* the least and the most pixels */
@@ -187,8 +187,8 @@ has_deepstack(const struct reader *r)
     return has;
 }
 
-/* Returns the model_type. The projector's name is that of Qwen3-VL for three families: Qwen3.5
- * has no DeepStack, and Qwen3-Omni's file has an audio tower as well. */
+/* Returns the model_type. Three families have Qwen3-VL's projector name: Qwen3.5 has no DeepStack,
+ * and Qwen3-Omni's file also has an audio tower. */
 static const char *
 kin_of_qwen3(const struct reader *r)
 {
@@ -207,8 +207,8 @@ find_family(struct reader *r)
     if (!s && (!architecture || strcmp(architecture, "clip") != 0))
         return qv_json_unsupported(&r->keys, "general.architecture",
                                    qv_json_get(&r->keys, "general.architecture"),
-                                   "a vision tower's is \"clip\": its file is the one called "
-                                   "mmproj, next to the language model's",
+                                   "for a vision tower it is \"clip\": give the file with mmproj "
+                                   "in its name, next to the language model's",
                                    r->err);
     for (int i = 0; i < 2 && !s && !projector; i++) {
         where = places[i];
@@ -244,8 +244,8 @@ integer(const struct reader *r, const char *name)
     return json_integer_value(qv_json_get(&r->keys, name));
 }
 
-/* Checks for the keys without which a file has no tower. Transformers has a default for each of
- * them; here a missing key is an error. */
+/* Checks for the keys that a tower requires. Transformers has a default for each of them; here a
+ * missing key is an error. */
 static qv_status
 check_required(const struct reader *r)
 {
@@ -292,12 +292,12 @@ set_intermediate(struct reader *r)
     }
     const struct qv_gguf_tensor *t = qv_gguf_find(r->file, name);
     if (!t || t->n_dims != 2)
-        return qv_fail(r->err, QV_EFORMAT, "%s: %s %s", qv_path_tail(r->keys.file),
-                       t ? "no matrix is" : "no", name);
+        return qv_fail(r->err, QV_EFORMAT, "%s: tensor %s is %s", qv_path_tail(r->keys.file), name,
+                       t ? "not a matrix" : "missing");
     const int64_t width = t->shape[0] == hidden ? t->shape[1] : t->shape[0];
     if (ratio && width % hidden)
         return qv_fail(r->err, QV_EFORMAT,
-                       "%s: tensor %s is [%lld,%lld]; one must be a multiple of " VISION
+                       "%s: tensor %s is [%lld,%lld]; one size must be a multiple of " VISION
                        "embedding_length, %lld",
                        qv_path_tail(r->keys.file), name, (long long)t->shape[0],
                        (long long)t->shape[1], (long long)hidden);
@@ -305,8 +305,8 @@ set_intermediate(struct reader *r)
                               ratio ? width / hidden : width, r->c, r->err);
 }
 
-/* Sets the number of learned positions. image_size is the side of an image with one patch for
- * each position. */
+/* Sets the number of learned positions. image_size is the side of an image with one patch per
+ * position. */
 static qv_status
 set_positions(struct reader *r)
 {
@@ -360,7 +360,7 @@ set_deepstack(struct reader *r)
     return QV_OK;
 }
 
-/* Checks the activation. The family says which one there is, and the file may not contradict it. */
+/* Checks the activation. The family determines it, and the file must not contradict it. */
 static qv_status
 check_act(const struct reader *r)
 {
@@ -404,7 +404,7 @@ static const double norms[2][2][3] = {
     { { 0.5, 0.5, 0.5 }, { 0.5, 0.5, 0.5 } },
 };
 
-/* Returns whether a list of the file has these three values, rounded to f32. */
+/* Returns whether a list in the file has these three values, rounded to f32. */
 static bool
 is_f32_of(const json_t *list, const double *values)
 {
@@ -414,8 +414,8 @@ is_f32_of(const json_t *list, const double *values)
     return equal;
 }
 
-/* Warns of CLIP's means and deviations, which a converter writes if it saw no
- * preprocessor_config.json. */
+/* Warns about CLIP's means and deviations, which the converter writes if preprocessor_config.json
+ * was missing. */
 static void
 warn_of_means(const struct reader *r, const json_t *mean, const json_t *std)
 {
@@ -424,17 +424,18 @@ warn_of_means(const struct reader *r, const json_t *mean, const json_t *std)
     if ((!mean || is_f32_of(mean, w[0])) && (!std || is_f32_of(std, w[1])))
         return;
     r->c->doubts_means = true;
-    snprintf(r->c->warning, sizeof r->c->warning,
-             "%s: " VISION
-             "image_mean or image_std is not what checkpoints of %s have (the mean is %s): tokens "
-             "will differ from transformers'. Give --image-mean %g,%g,%g --image-std %g,%g,%g "
-             "(image_mean and image_std in C and Python) to override the file",
-             qv_path_tail(r->keys.file), r->published->model_type, qv_json_show(mean, means),
-             w[0][0], w[0][1], w[0][2], w[1][0], w[1][1], w[1][2]);
+    snprintf(
+        r->c->warning, sizeof r->c->warning,
+        "%s: " VISION
+        "image_mean or image_std differs from published checkpoints of %s (the mean is %s): tokens "
+        "will differ from transformers'. Give --image-mean %g,%g,%g --image-std %g,%g,%g "
+        "(image_mean and image_std in C and Python) to override the file",
+        qv_path_tail(r->keys.file), r->published->model_type, qv_json_show(mean, means), w[0][0],
+        w[0][1], w[0][2], w[1][0], w[1][1], w[1][2]);
 }
 
-/* Reads means or deviations into values[3], with as many digits as config files have, since the
- * GGUF file has only f32. A file without them gets the family's. */
+/* Reads means or deviations into values[3], with as many digits as in config files, since the GGUF
+ * file has only f32. If the file has none, uses the family's. */
 static qv_status
 read_norm(const struct reader *r, const char *key, int which, double least, double *values)
 {
@@ -449,7 +450,7 @@ read_norm(const struct reader *r, const char *key, int which, double least, doub
     return qv_json_reals(&r->keys, key, least, 1e3, values, 3, r->err);
 }
 
-/* Reads the bounds of an image's pixels. A file without them, or with 0, gets the family's. */
+/* Reads an image's pixel bounds. If the file has none, or 0, uses the family's. */
 static qv_status
 read_pixels(const struct reader *r, qv_preprocess *image)
 {
@@ -490,12 +491,12 @@ read_processors(struct reader *r)
     memcpy(c->video.mean, c->image.mean, sizeof c->video.mean);
     memcpy(c->video.std, c->image.std, sizeof c->video.std);
     snprintf(c->note, sizeof c->note,
-             "the file does not say %s, frames per second%s: qwenvit uses those of published "
-             "checkpoints of %s",
-             bounds ? "bounds of clips' pixels"
-             : mean ? "bounds of pixels"
-                    : "means, bounds of pixels",
-             c->family->windows ? ", the window's size" : "", r->published->model_type);
+             "the file does not give %s, frames per second%s: qwenvit uses the values of published "
+             "%s checkpoints",
+             bounds ? "clips' pixel bounds"
+             : mean ? "pixel bounds"
+                    : "means, pixel bounds",
+             c->family->windows ? ", window size" : "", r->published->model_type);
     warn_of_means(r, mean, std);
     return s;
 }

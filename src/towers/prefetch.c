@@ -8,7 +8,8 @@
 #include "error.h"
 #include "threads.h"
 
-/* More threads do not read faster, because memory or the one thread that takes items is busy. */
+/* More threads do not read faster, because memory or the single consuming thread is the
+ * bottleneck. */
 enum { MOST_THREADS = 8 };
 
 struct slot {
@@ -30,7 +31,7 @@ struct qv_prefetch {
     struct slot slots[];
 };
 
-/* The slot of item i, which was begun and is not yet released. */
+/* Returns the slot of item i, which has been begun and not yet released. */
 static struct slot *
 slot_of(struct qv_prefetch *p, size_t i)
 {
@@ -53,8 +54,8 @@ may_follow(struct qv_prefetch *p)
     return slot->ready && !slot->status;
 }
 
-/* Calls follow() for the items that are ready, in their order. A thread does this after it has
- * made an item ready, unless another thread is doing it. */
+/* Calls follow() for the ready items, in order. A thread does this after it has made an item ready,
+ * unless another thread is already doing it. */
 static void
 follow_ready(struct qv_prefetch *p)
 {
@@ -97,7 +98,7 @@ help(void *prefetch)
         else
             pthread_cond_wait(&p->room, &p->lock);
     }
-    pthread_cond_broadcast(&p->room); /* the other threads have nothing to wait for any more */
+    pthread_cond_broadcast(&p->room); /* the other threads need not wait any longer */
     pthread_mutex_unlock(&p->lock);
     return NULL;
 }
@@ -146,7 +147,7 @@ qv_prefetch_open(const struct qv_prefetch_work *work, struct qv_prefetch **out, 
     }
     if (failed) {
         qv_prefetch_close(p);
-        return qv_fail(err, QV_ENOMEM, "no thread can be started to read ahead (%s)",
+        return qv_fail(err, QV_ENOMEM, "cannot start a thread to read ahead (%s)",
                        strerror(failed));
     }
     *out = p;

@@ -14,20 +14,20 @@
 struct processor {
     const char *name; /* of transformers' class */
     bool clips;
-    /* all its published checkpoints have a file of its own, video_preprocessor_config.json */
+    /* all its published checkpoints have a separate file, video_preprocessor_config.json */
     bool has_own_file;
     /* min_pixels and max_pixels are keys as well, and override `size` */
     bool old_pixels;
-    /* the processor takes fps and max_duration, and has no numbers of frames (num_frames,
-     * min_frames, max_frames) */
+    /* the processor uses fps and max_duration, and no frame counts (num_frames, min_frames,
+     * max_frames) */
     bool by_duration;
-    /* the processor's file may say do_sample_frames false; here clips are always sampled */
+    /* the processor's file may have do_sample_frames false; here clips are always sampled */
     bool may_not_sample;
-    qv_preprocess preset; /* defaults of transformers' class; patch sizes are the tower's */
+    qv_preprocess preset; /* defaults of transformers' class; patch sizes come from the tower */
 };
 
-/* Says where the processors of images and clips are described: in a part of processor_config.json,
- * else in the first of these files that exists. */
+/* Where the processors of images and clips are described: in a part of processor_config.json,
+ * otherwise in the first of these files that exists. */
 static const struct {
     const char *part, *prefix, *files[3];
 } places[2] = {
@@ -89,8 +89,7 @@ static const struct processor clips[] = {
                                          .processor = QV_PROCESSOR_GLM4V } },
 };
 
-/* Refuses files that leave out a step of the processing or change it, as they could not be
- * followed. */
+/* Rejects files that omit or change a processing step, because that is not supported. */
 static qv_status
 check_steps(const struct qv_json_object *o, const struct processor *which, qv_error *err)
 {
@@ -224,7 +223,7 @@ read_numbers(const struct qv_json_object *o, const struct qv_config *c,
     return s;
 }
 
-/* Opens a file of the folder; *root is NULL if there is none. The caller does free(*path) and
+/* Opens a file of the folder; *root is NULL if it does not exist. The caller does free(*path) and
  * json_decref(*root). */
 static qv_status
 read_optional(const char *dir, const char *name, char **path, json_t **root, qv_error *err)
@@ -236,16 +235,16 @@ read_optional(const char *dir, const char *name, char **path, json_t **root, qv_
     return qv_path_exists(*path) ? qv_json_read(*path, QV_JSON_MAX_CONFIG, root, err) : QV_OK;
 }
 
-/* Where a processor's numbers were found. */
+/* Where a processor's values were found. */
 enum found {
     IN_ITS_FILE, /* or in its part of processor_config.json */
-    IN_IMAGES,   /* clips' numbers, in preprocessor_config.json */
+    IN_IMAGES,   /* clips' values, in preprocessor_config.json */
     NOWHERE,
 };
 
-/* Reads a processor as transformers' get_video_processor_dict and its twin for images do: from
- * its part of processor_config.json, else from the first file that exists. If there is none, the
- * defaults apply, while transformers fails. */
+/* Reads a processor like transformers' get_video_processor_dict and its counterpart for images:
+ * from its part of processor_config.json, otherwise from the first file that exists. If there is
+ * none, the defaults apply, whereas transformers fails. */
 static qv_status
 read_processor(const char *dir, const struct processor *which, const struct qv_config *c,
                qv_preprocess *out, enum found *found, qv_error *err)
@@ -306,7 +305,7 @@ static void
 append_defaults(struct qv_config *c, const struct processor *which, const qv_preprocess *p)
 {
     append(c,
-           " %s have the defaults of transformers' %s: %lld to %lld pixels%s, mean %g %g %g, std "
+           " %s use the defaults of transformers' %s: %lld to %lld pixels%s, mean %g %g %g, std "
            "%g %g %g",
            which->clips ? "Clips" : "Images", which->name, (long long)p->min_pixels,
            (long long)p->max_pixels, p->processor == QV_PROCESSOR_QWEN2_VL ? " per frame" : "",
@@ -316,7 +315,7 @@ append_defaults(struct qv_config *c, const struct processor *which, const qv_pre
     append(c, ".");
 }
 
-/* Warns of files that are missing, and tells what was assumed in their place. */
+/* Warns about missing files, and names the values assumed instead. */
 static void
 warn_of_missing(const char *dir, enum found for_images, const struct processor *video,
                 enum found for_clips, struct qv_config *c)
@@ -332,7 +331,7 @@ warn_of_missing(const char *dir, enum found for_images, const struct processor *
     if (image)
         append_defaults(c, of_images(c), &c->image);
     if (from_images)
-        append(c, " Clips have the numbers of preprocessor_config.json, as in transformers.");
+        append(c, " Clips use the values of preprocessor_config.json, as in transformers.");
     else if (clip)
         append_defaults(c, video, &c->video);
     append(c, " Tokens may differ from those of the published checkpoint: copy its files into the "

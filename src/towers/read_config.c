@@ -8,7 +8,7 @@
 
 #include "error.h"
 
-/* Names of hidden_act, and the activation that each means for a plain MLP and for a gated one. */
+/* Names of hidden_act, and what each means for a plain and for a gated MLP. */
 static const struct {
     const char *name;
     int act;
@@ -53,8 +53,7 @@ read_family(const struct qv_json_object *top, const struct qv_json_object *visio
     char found[QV_QUOTE_SIZE], known[256];
     const char *unknown = outer ? outer : inner;
     if (unknown)
-        qv_fail(err, QV_EUNSUPPORTED,
-                "%s: model_type is %s; this family is not known; supported are %s",
+        qv_fail(err, QV_EUNSUPPORTED, "%s: model_type is %s, an unknown family; supported are %s",
                 qv_path_tail(top->file), qv_json_quote(unknown, found),
                 list_families(known, sizeof known));
     else
@@ -80,7 +79,7 @@ read_sizes(const struct qv_json_object *vision, struct qv_config *c, qv_error *e
                    (long long)c->n_positions);
 }
 
-/* Families with biases have them, so config.json may not say otherwise. */
+/* Families with biases always have them, so config.json must not contradict that. */
 static qv_status
 check_bias(const struct qv_json_object *vision, const struct qv_config *c, qv_error *err)
 {
@@ -93,7 +92,7 @@ check_bias(const struct qv_json_object *vision, const struct qv_config *c, qv_er
     return qv_json_unsupported(vision, key, found, "only false is supported", err);
 }
 
-/* Reads which blocks' attention is full. The other blocks attend within windows. */
+/* Reads which blocks have full attention. The other blocks attend within windows. */
 static qv_status
 read_full_attention(const struct qv_json_object *vision, struct qv_config *c, qv_error *err)
 {
@@ -112,8 +111,8 @@ read_full_attention(const struct qv_json_object *vision, struct qv_config *c, qv
                                                       c->depth - 1, &block, err);
         if (s)
             return s;
-        /* transformers' default names blocks beyond the depth of small towers; those are left
-         * out */
+        /* transformers' default includes blocks beyond the depth of small towers; they are
+         * dropped */
         if (block < c->depth)
             c->full_attention[block] = true;
     }
@@ -146,11 +145,11 @@ read_deepstack(const struct qv_json_object *vision, struct qv_config *c, qv_erro
             return s;
         if (c->deepstack[i] >= c->depth)
             return qv_fail(err, QV_EFORMAT,
-                           "%s: %s%s is missing, and its default, %lld among others, does not suit "
-                           "a depth of %lld",
+                           "%s: %s%s is missing, and its default includes block %lld, which a "
+                           "depth of %lld does not have",
                            qv_path_tail(vision->file), vision->prefix, key,
                            (long long)c->deepstack[i], (long long)c->depth);
-        /* transformers gives the outputs in the order of the blocks, not of this list */
+        /* transformers returns the outputs in the order of the blocks, not of this list */
         if (i && c->deepstack[i] <= c->deepstack[i - 1])
             return qv_json_unsupported(vision, key, list, "the indices must ascend", err);
     }
@@ -195,7 +194,7 @@ read_rope(const struct qv_json_object *vision, struct qv_config *c, qv_error *er
         s = qv_json_string(&rope, "type", &type, err);
     if (!s)
         s = qv_json_string(&rope, "rope_type", &type, err);
-    /* "default" is what checkpoints said before transformers had a name for this type. */
+    /* Checkpoints contain "default" from before transformers had a name for this type. */
     if (!s && strcmp(type, "axial") && strcmp(type, "default"))
         s = qv_json_unsupported(&rope, "rope_type", qv_json_get(&rope, "rope_type"),
                                 "only \"axial\" is supported", err);
@@ -242,7 +241,7 @@ read_vision(const struct qv_json_object *top, struct qv_config *c, qv_error *err
 }
 
 /* Fails because the folder does not exist. The user may have meant a model's name on the hub, so
- * the text tells how to download that. */
+ * the text explains how to download it. */
 static qv_status
 fail_without_folder(const char *dir, qv_error *err)
 {
@@ -258,7 +257,7 @@ fail_without_folder(const char *dir, qv_error *err)
 static qv_status
 read_mmproj(const char *file, struct qv_config *c, qv_error *err)
 {
-    /* it has no keys for the activation and the rotary angles, which are the family's */
+    /* it has no keys for the activation and the rotary angles, so they are the family's */
     const struct qv_json_object none = { .file = file, .prefix = "" };
     qv_status s = qv_mmproj_read(file, c, err);
     if (!s)

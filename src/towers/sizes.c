@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* The integers of a vision config: their keys, bounds and defaults, and how they must suit one
- * another. */
+/* The integers of a vision config: their keys, bounds, defaults and consistency rules. */
 #include <stddef.h>
 #include <string.h>
 
 #include "read_config.h"
 #include "error.h"
 
-/* Returns the pair, or the one p of [p, p]. Transformers reads patch sizes in both forms. */
+/* Returns the value, or p if it is [p, p]. Transformers accepts patch sizes in both forms. */
 static const json_t *
 pair_or_self(const json_t *value)
 {
@@ -17,9 +16,9 @@ pair_or_self(const json_t *value)
     return json_equal(first, json_array_get(value, 1)) ? first : value;
 }
 
-/* The vision config's integers: the other name that transformers' attribute_map has for each,
- * where it goes in struct qv_config, its bounds, and the default that all families share. The
- * default is 0 if each family has its own, or has no such key. */
+/* The vision config's integers: the alias in transformers' attribute_map, the member of struct
+ * qv_config, the bounds, and the default that all families share, or 0 if families differ or have
+ * no such key. */
 static const struct {
     const char *alias;
     size_t offset;

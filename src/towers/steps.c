@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A vision tower as a list of operations, as transformers' models define it. The functions stand in
+ * A vision tower as a list of operations, as transformers' models define it. The functions are in
  * the order in which a chunk flows through them:
  *
  *   rows    = patches of the frames of all items, one item after another
@@ -35,13 +35,13 @@ struct builder {
     const struct qv_tower_shape *s;
     struct qv_steps *out;
     int64_t rows, merged_rows; /* the chunk's patches, and its tokens */
-    int x;                     /* the slot that the residual stream is in */
+    int x;                     /* the slot that holds the residual stream */
 };
 
 static struct qv_step *
 append(struct builder *b, struct qv_op op, const int operands[QV_MAX_OPERANDS])
 {
-    static struct qv_step lost; /* after ENOMEM, steps are written here and never read */
+    static struct qv_step lost; /* after QV_ENOMEM, steps are written here and never read */
     struct qv_steps *list = b->out;
     struct qv_step *grown = qv_grown(list->steps, list->n, &list->capacity, sizeof *grown);
     if (!grown) {
@@ -108,7 +108,7 @@ linear(struct builder *b, int64_t rows, int x, struct qv_linear w, int act, int 
     return append(b, op, OPERANDS(x, tensor(w.weight), tensor(w.bias), residual, y));
 }
 
-/* Adds x += the linear layer of `from`. */
+/* Adds x += linear(from). */
 static struct qv_step *
 add_linear(struct builder *b, int from, struct qv_linear w)
 {
@@ -132,7 +132,7 @@ convert(struct builder *b, int64_t n, struct values x, struct values y)
     append(b, op, OPERANDS(x.at, y.at));
 }
 
-/* Adds y[i] = x[index[i]], where y may have another dtype. */
+/* Adds y[i] = x[index[i]], where y may have a different dtype. */
 static void
 gather(struct builder *b, int64_t rows, int64_t cols, struct values x, int index, struct values y)
 {
@@ -159,7 +159,7 @@ position_embedding(struct builder *b)
 }
 
 /* Adds a conversion of x[n] to f32 into the slot `wide`, unless the model's dtype is f32.
- * Returns the slot that has the f32 values. */
+ * Returns the slot with the f32 values. */
 static int
 widened(struct builder *b, int64_t n, int x, int wide)
 {
@@ -320,8 +320,8 @@ gate(struct builder *b, int64_t rows, int64_t cols, int x, int y)
     return step;
 }
 
-/* The number of pieces, of about gated_rows rows each, that a gated MLP is cut into, so that
- * fc1's output for a piece is still in the cache when the gate reads it. */
+/* Returns the number of pieces, of about gated_rows rows each, into which a gated MLP is cut, so
+ * that fc1's output for a piece is still cached when the gate reads it. */
 static int64_t
 gated_pieces(const struct builder *b)
 {
@@ -329,12 +329,12 @@ gated_pieces(const struct builder *b)
     return n ? n : 1;
 }
 
-/* Adds the inside of x's gated MLP, into slot B. Returns the byte of the slot at which it begins,
- * because fc1's output for a piece lies in front of it. */
+/* Adds the inner part of x's gated MLP, into slot B. Returns the byte at which it begins in the
+ * slot, because fc1's output for a piece precedes it. */
 static int64_t
 gated(struct builder *b, struct qv_linear fc1, int x)
 {
-    enum { ALIGNED_ROWS = 128 }; /* GEMMs are fastest at multiples of this */
+    enum { ALIGNED_ROWS = 128 }; /* GEMMs are fastest for multiples of this */
     const int64_t element = (int64_t)qv_dtype_bytes(b->s->dtype), n = gated_pieces(b);
     const int64_t cols = b->c->intermediate + b->c->mlp_padding, width = b->c->hidden;
     int64_t piece = qv_ceil_div(b->rows, n);
@@ -362,7 +362,7 @@ mlp(struct builder *b, const struct qv_block *block)
     add_linear(b, SLOT_B, block->fc2)->offsets[0] = at;
 }
 
-/* Adds the Conv2d and what follows it, up to the input of the merger's last layer, and returns that
+/* Adds the operations from the Conv2d to the input of the merger's last layer, and returns that
  * input's slot. The merger's norm is in slot a. The Conv2d is one GEMM, because the patches of a
  * token are one row in the order of its kernel. */
 static int
@@ -373,7 +373,7 @@ merge_downsampled(struct builder *b, const struct qv_merger *m, int a, int inner
     completes(b, "downsample", -1, cols);
     linear(b, rows, inner, m->proj, QV_ACT_NONE, QV_NO_OPERAND, a);
     norm(b, rows, cols, a, m->proj_norm, inner);
-    /* the f32 copy is in slot a then, so the result goes to the other slot */
+    /* the f32 copy is then in slot a, so the result goes to the other slot */
     const bool wide = b->s->dtype != QV_F32;
     const int x = wide ? inner : a, y = wide ? a : inner;
     finish(b, rows, cols, QV_ACT_GELU_ERF, QV_NO_OPERAND, widened(b, rows * cols, inner, a), x);
@@ -414,15 +414,15 @@ merge(struct builder *b, int64_t merger)
         convert(b, b->merged_rows * b->c->out_hidden, own, pulled);
     if (!side || b->out->status)
         return;
-    /* the norm overwrites the input of the merger before, which may still run */
+    /* the norm overwrites the input of the previous merger, which may still be running */
     b->out->steps[n - 1].waits = true;
     for (; n < b->out->n; n++)
         b->out->steps[n].side = true;
 }
 
-/* Makes the last block's rows an output, in the order of the patches. If no value changes its place
- * or dtype, the block's last GEMM writes them there. A window has whole cells of merge x merge
- * patches, so it is the cells that are put back. */
+/* Makes the last block's rows an output, in the order of the patches. If neither order nor dtype
+ * changes, the block's last GEMM writes them there. Windows consist of whole cells of merge x merge
+ * patches, so cells are reordered. */
 static void
 give_hidden(struct builder *b)
 {

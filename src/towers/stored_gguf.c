@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Finds and reads a tower's tensor in a GGUF file, where it has another name, and may be stored as
- * several tensors. */
+/* Finds and reads a tower's tensor in a GGUF file, where it has a different name and may be stored
+ * as several tensors. */
 #include "stored_tensor.h"
 
 #include <stdio.h>
@@ -13,8 +13,8 @@
 /* ---- names ----------------------------------------------------------------------------------- */
 
 /* Maps the names that families use to the names in GGUF files, both without ".weight" and ".bias";
- * # stands for a number. If there are several, the family's tensor is their rows one after the
- * other. */
+ * # stands for a number. If there are several, the family's tensor is the concatenation of their
+ * rows. */
 static const struct {
     const char *name, *in_file[QV_MOST_PIECES];
 } names[] = {
@@ -97,8 +97,8 @@ put_together(const char *in_file, const struct taken *t, char name[QV_GGUF_NAME]
         snprintf(name, QV_GGUF_NAME, "%s%s", in_file, t->suffix);
 }
 
-/* Returns whether ffn_up and ffn_down have each other's names, as in files from before 2025. There
- * ffn_down, which should take the MLP's width and make the hidden size, does the reverse. */
+/* Returns whether the names ffn_up and ffn_down are swapped, as in files from before 2025. In such
+ * files ffn_down maps the hidden size to the MLP's width instead of the reverse. */
 static bool
 is_swapped(const struct qv_gguf *file, const struct qv_config *c, int64_t block)
 {
@@ -135,7 +135,7 @@ wrong_shape(const struct search *s, const struct qv_gguf_tensor *t, int64_t rows
 {
     char found[128];
     return qv_fail(s->err, QV_EFORMAT,
-                   "%s: tensor %s has shape [%s], the file's keys ask for [%lld,%lld]",
+                   "%s: tensor %s has shape [%s], but the file's keys require [%lld,%lld]",
                    qv_path_tail(qv_gguf_path(s->file)), t->name,
                    qv_safetensors_print_shape(t->shape, t->n_dims, found, sizeof found),
                    (long long)rows, (long long)cols);
@@ -170,7 +170,7 @@ add_piece(const struct search *s, const char *name, int64_t first, int64_t rows,
     return QV_OK;
 }
 
-/* Finds the patch embedding, which is a tensor for each frame: v.patch_embd.weight and
+/* Finds the patch embedding, which is one tensor per frame: v.patch_embd.weight and
  * v.patch_embd.weight.1. */
 static qv_status
 find_frames(const struct search *s, const char *name)
@@ -199,8 +199,8 @@ which_of_qkv(const char *stem)
     return -2;
 }
 
-/* Of a fused attn_qkv, a family that has three tensors takes the rows of q, k or v (0, 1 or 2),
- * any other takes all (-1). */
+/* From a fused attn_qkv, a family with three tensors takes the rows of q, k or v (0, 1 or 2), and
+ * any other family takes all (-1). */
 static qv_status
 find_pieces(const struct search *s, const struct taken *t, const char *const *in_file)
 {
@@ -278,8 +278,8 @@ longest_stored_row(const struct qv_stored_tensor *stored)
     return most;
 }
 
-/* room->raw takes the file's bytes. Where it has frames, a row of values stands in front of the
- * bytes, because what follows them is not aligned. room->canonical takes all values. */
+/* room->raw receives the file's bytes. If there are frames, a row of values precedes the bytes,
+ * because the space after them is not aligned. room->canonical receives all values. */
 size_t
 qv_stored_gguf_row_bytes(const struct qv_stored_tensor *stored)
 {
@@ -337,11 +337,11 @@ read_frames(const struct qv_stored_tensor *stored, int64_t row, int64_t rows,
     return status;
 }
 
-/* The rows of one piece that are among the rows which were asked for. */
+/* The requested rows that are in one piece. */
 struct cut {
     const struct qv_gguf_piece *piece;
-    int64_t row, rows; /* the first, in the piece, and their number; <= 0: there are none */
-    int64_t at;        /* the first one's place among the rows that were asked for */
+    int64_t row, rows; /* the first of them in the piece, and their number; <= 0: none */
+    int64_t at;        /* the first one's index among the requested rows */
 };
 
 static struct cut

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The names of a checkpoint's tensors, whatever the programs that save models put in front of them
- * and between their words. */
+/* The names of a checkpoint's tensors, independent of the prefixes and words that saving programs
+ * insert. */
 #include "stored_tensor.h"
 
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "grow.h"
 
 /* Words that torch.compile, DistributedDataParallel, FSDP, activation checkpointing and Lightning
- * put into names. They mean nothing, wherever they stand. */
+ * insert into names. They are ignored anywhere in a name. */
 static const char *const wrappers[] = { "_orig_mod",       "module",
                                         "_forward_module", "_fsdp_wrapped_module",
                                         "_fpw_module",     "_checkpoint_wrapped_module" };
@@ -113,8 +113,8 @@ qv_stored_list_names(struct qv_stored_tower *in, const struct qv_tower *tower, q
 
 /* ---- what is there instead ------------------------------------------------------------------- */
 
-/* Words in the names of tensors that stand in a weight's place, and who writes them. NULL: PEFT,
- * for adapters beside the weights, or around them. */
+/* Words in the names of tensors that replace a weight, and the programs that write them. NULL:
+ * PEFT, for adapters next to or around the weights. */
 static const struct {
     const char *word, *quantised_by;
 } markers[] = {
@@ -132,7 +132,7 @@ static const struct {
 };
 enum { NO_MARKER = sizeof markers / sizeof *markers };
 
-/* Finds the first marker among a plain name's words, and ends the name in front of it. */
+/* Finds the first marker among a plain name's words, and truncates the name before it. */
 static size_t
 cut_at_marker(char *plain)
 {
@@ -148,8 +148,8 @@ cut_at_marker(char *plain)
     return NO_MARKER;
 }
 
-/* A look through the names for what explains that one is missing. A name with a marker explains
- * more than one below another prefix, and that more than a similar name. */
+/* A search for names that explain why a tensor is missing. A name with a marker is a better
+ * explanation than a name below another prefix, which is better than a similar name. */
 enum reason { NOTHING, SIMILAR, ELSEWHERE, MARKED };
 struct look {
     const struct qv_stored_tower *in;
@@ -160,8 +160,8 @@ struct look {
     const char *name; /* the name in the checkpoint that explains it best */
 };
 
-/* Returns how many characters two names share at their beginnings and ends; 0 unless the first
- * name's layer has the second one. */
+/* Returns how many characters two names share at their beginnings and ends; 0 unless the second
+ * name is in the first one's layer. */
 static size_t
 likeness_of(const char *missing, const char *name)
 {
@@ -210,7 +210,7 @@ see_reason(void *user, const char *name)
     l->name = name;
 }
 
-/* Reads who quantised a checkpoint from its config.json; "" if that does not say. */
+/* Reads from config.json which method quantised a checkpoint; "" if unknown. */
 static void
 read_quantiser(const char *dir, char name[QV_QUOTE_SIZE])
 {
@@ -248,8 +248,7 @@ qv_stored_missing(const struct qv_stored_tower *in, const char *prefix, const ch
         snprintf(what, sizeof what, "no tensor %.140s%s", prefix, name);
     else
         snprintf(what, sizeof what,
-                 "no tensor's name ends in %s: this checkpoint holds no Qwen-VL vision tower",
-                 name);
+                 "no tensor's name ends in %s: this checkpoint has no Qwen-VL vision tower", name);
     if (l.reason == MARKED && !markers[l.marker].quantised_by)
         return qv_fail(err, QV_EFORMAT,
                        "%s: %s, but %.140s: adapters are not merged; merge them into the model "

@@ -38,7 +38,7 @@ check_shape(const struct qv_config *c, const struct qv_tensor_spec *spec,
     char found[128], wanted[128];
     const int64_t *shape = spec->conv3d ? first : spec->conv2d ? plane : flat;
     const int n_dims = spec->conv3d ? 5 : spec->conv2d ? 4 : dims;
-    return qv_fail(err, QV_EFORMAT, "%s: tensor %s has shape [%s], config.json asks for [%s]",
+    return qv_fail(err, QV_EFORMAT, "%s: tensor %s has shape [%s], but config.json requires [%s]",
                    qv_safetensors_path(stored->weight.file), t->name,
                    qv_safetensors_print_shape(t->shape, t->n_dims, found, sizeof found),
                    qv_safetensors_print_shape(shape, n_dims, wanted, sizeof wanted));
@@ -58,8 +58,8 @@ is_quantised(const struct qv_safetensor *t, const struct qv_tensor_spec *spec)
     return spec->form == QV_TENSOR_MATRIX && !strcmp(t->dtype_name, "U32");
 }
 
-/* Finds out from the shapes how many bits a value has and how large groups are, so MLX's
- * config.json is not needed for it. */
+/* Derives the bits per value and the group size from the shapes, so MLX's config.json is not
+ * needed. */
 static qv_status
 check_quantised(const struct qv_tensor_spec *spec, struct qv_stored_tensor *stored, qv_error *err)
 {
@@ -76,8 +76,8 @@ check_quantised(const struct qv_tensor_spec *spec, struct qv_stored_tensor *stor
             stored->bits = bits;
     if (!stored->bits)
         return qv_fail(err, QV_EFORMAT,
-                       "%s: tensor %s is quantised as [%s] with scales [%s]; of [%lld,%lld], as "
-                       "config.json asks for, 4 or 8 bits in groups can be loaded",
+                       "%s: tensor %s is quantised as [%s] with scales [%s]; config.json requires "
+                       "[%lld,%lld]; only 4 or 8 bits in groups can be loaded",
                        qv_safetensors_path(stored->weight.file), w->name, found, scales,
                        (long long)rows, (long long)spec->k);
     stored->group = spec->k / s->shape[1];
@@ -139,9 +139,9 @@ dequantise(const struct qv_stored_tensor *stored, int64_t rows, const uint32_t *
     }
 }
 
-/* The bytes that a row takes in the file. */
+/* Returns the size of a row in the file. */
 struct quantised_row {
-    size_t codes, scales; /* there are as many bytes of biases as of scales */
+    size_t codes, scales; /* biases have as many bytes as scales */
 };
 
 static struct quantised_row
@@ -217,7 +217,7 @@ qv_stored_row_bytes(const struct qv_stored_tensor *stored)
     return bytes > values ? bytes : values;
 }
 
-/* Reads rows as they are stored. */
+/* Reads rows as stored. */
 static qv_status
 read_rows(const struct qv_stored_tensor *stored, int64_t row, int64_t rows,
           const struct qv_stored_room *room, void **values, qv_error *err)
@@ -249,9 +249,9 @@ qv_stored_read(const struct qv_stored_tensor *stored, int64_t row, int64_t rows,
                const struct qv_stored_room *room, void **values, qv_error *err)
 {
     const size_t needed = (size_t)rows * qv_stored_row_bytes(stored);
-    if (needed > room->bytes) /* a safeguard: callers size the room by qv_stored_row_bytes */
+    if (needed > room->bytes) /* a safeguard: callers size the room with qv_stored_row_bytes */
         return qv_fail(err, QV_EFORMAT,
-                       "%s: tensor %s: %lld rows take %zu bytes, and there is room for %zu",
+                       "%s: tensor %s: %lld rows need %zu bytes, but there is room for %zu",
                        stored->path, stored->name, (long long)rows, needed, room->bytes);
     if (!stored->copies)
         return read_rows(stored, row, rows, room, values, err);

@@ -9,7 +9,7 @@
 #include "grow.h"
 #include "read_config.h"
 
-/* A tensor whose name ends in one of the family's. */
+/* A tensor whose name ends in one of the family's names. */
 struct entry {
     const char *prefix, *in_file;
     size_t prefix_at; /* the prefix's place in struct search's text */
@@ -59,7 +59,7 @@ by_prefix(const void *a, const void *b)
 /* The entries below one prefix. */
 struct group {
     const struct entry *first, *end;
-    size_t n_own; /* how many of the family's names it has; 0: not the patch embedding's */
+    size_t n_own; /* how many of the family's names it has; 0: the patch embedding is missing */
 };
 
 static struct group
@@ -114,8 +114,8 @@ compare_values(const struct qv_stored_tensor *a, const struct qv_stored_tensor *
     return status;
 }
 
-/* Compares the tensor of a name with another one of the same name, which differs also if it cannot
- * be the tower's. */
+/* Compares a name's tensor with another tensor of the same name, which also counts as different if
+ * it cannot be the tower's. */
 static qv_status
 compare_tensors(struct qv_stored_tower *in, const struct qv_config *config, const struct entry *e,
                 bool *same, qv_error *err)
@@ -135,7 +135,7 @@ compare_tensors(struct qv_stored_tower *in, const struct qv_config *config, cons
     return compare_values(&a, &b, own->spec->n, same, err);
 }
 
-/* Checks that all towers that are complete have the same values. */
+/* Checks that all complete towers have the same values. */
 static qv_status
 compare_towers(const struct search *s, const struct qv_config *config, const char *patch_embed,
                qv_error *err)
@@ -160,7 +160,7 @@ compare_towers(const struct search *s, const struct qv_config *config, const cha
     return QV_OK;
 }
 
-/* Chooses the prefix that has most of the family's names. */
+/* Chooses the prefix with most of the family's names. */
 static qv_status
 choose(const struct search *s, const struct qv_config *config, const char *patch_embed,
        qv_error *err)
@@ -173,7 +173,7 @@ choose(const struct search *s, const struct qv_config *config, const char *patch
     if (!best.n_own)
         return qv_stored_missing(s->in, NULL, patch_embed, err);
     s->in->prefix = best.first->prefix;
-    for (const struct entry *e = best.end; e-- > best.first;) /* the first of several is taken */
+    for (const struct entry *e = best.end; e-- > best.first;) /* the first of several is used */
         e->own->in_file = e->in_file;
     return compare_towers(s, config, patch_embed, err);
 }

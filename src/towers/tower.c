@@ -7,16 +7,16 @@
 #include "error.h"
 #include "grow.h"
 
-/* The list of tensors as it grows, and the prefix of the names that are added. */
+/* The growing list of tensors, and the prefix of the names being added. */
 struct builder {
     const struct qv_config *c;
     struct qv_tower *tower;
     size_t capacity;
     char prefix[48]; /* such as "blocks.0." */
-    bool lost;       /* there was no memory for a tensor */
+    bool lost;       /* memory for a tensor ran out */
 };
 
-/* Adds a tensor. names are those of its stored tensors, with NULL after the last. */
+/* Adds a tensor. names are its stored tensors' names, ended by NULL. */
 static int
 add(struct builder *b, const char *const names[QV_MOST_STORED], const char *suffix,
     struct qv_tensor_spec spec)
@@ -40,8 +40,8 @@ add(struct builder *b, const char *const names[QV_MOST_STORED], const char *suff
         name                                                                                       \
     }
 
-/* Adds a linear layer whose stored weights are [n, k]. After each the device has pad_n rows of
- * zeros, and after each row pad_k zeros. */
+/* Adds a linear layer whose stored weights are [n, k]. On the device each is followed by pad_n rows
+ * of zeros, and each row by pad_k zeros. */
 static struct qv_linear
 linear(struct builder *b, const char *const names[QV_MOST_STORED], bool bias_too,
        struct qv_tensor_spec weight)
@@ -113,14 +113,15 @@ add_block(struct builder *b, int64_t i)
     block->qkv = linear(b, names->qkv, bias, qkv);
     block->proj = linear(b, ONE("attn.proj"), bias, (struct qv_tensor_spec){ .n = h, .k = h });
     block->norm2 = norm(b, "norm2", h);
-    /* Padding adds nothing: GELU(0) = 0, and SiLU(0) * 0 = 0, and both meet a weight of 0 */
+    /* Padding adds nothing: GELU(0) = 0, SiLU(0) * 0 = 0, and both are multiplied by a weight of
+     * 0 */
     block->fc1 = linear(b, fc1, bias, (struct qv_tensor_spec){ .n = m, .k = h, .pad_n = pad });
     block->fc2 =
         linear(b, ONE(names->fc2), bias, (struct qv_tensor_spec){ .n = h, .k = m, .pad_k = pad });
 }
 
-/* Adds the Conv2d of a merger and what follows it. The Conv2d has a bias although no other layer
- * of the family has; the norm's eps is torch's default. */
+/* Adds the Conv2d of a merger and the layers after it. The Conv2d has a bias although no other
+ * layer of the family has; the norm's eps is torch's default. */
 static void
 add_downsample(struct builder *b, struct qv_merger *merger)
 {

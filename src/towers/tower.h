@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The tensors of a vision tower by their roles, listed from its config and its family. */
+/* The tensors of a vision tower by role, listed from its config and its family. */
 #pragma once
 
 #include "config.h"
@@ -11,8 +11,8 @@ enum qv_tensor_form {
     QV_TENSOR_BIAS,   /* [n] in the model's dtype */
 };
 
-/* Some checkpoints store as several tensors what is one tensor on the device. They have n rows each
- * and follow one another, each with its own rows of zeros after it. */
+/* Some checkpoints store as several tensors what is one tensor on the device. Each has n rows, and
+ * they are concatenated, each followed by its own rows of zeros. */
 enum { QV_MOST_STORED = 3 };
 struct qv_tensor_spec {
     /* the stored tensors' names below the prefix, such as "blocks.0.attn.qkv.weight" */
@@ -23,10 +23,10 @@ struct qv_tensor_spec {
     /* the patch embedding, stored 5D, 2D or channels-last, also under the name linear_proj */
     bool conv3d;
     bool conv2d; /* stored [n, channels, merge, merge]; on the device [n, merge, merge, channels] */
-    /* If `copies` is not 0, the rows from row `single` on are stored once in each `run` rows that
-     * the device has `copies` times: heads of k and v that several heads of q share. */
+    /* If `copies` is not 0, each run of `run` rows from row `single` on is stored once, and
+     * repeated `copies` times on the device: heads of k and v that several heads of q share. */
     int64_t single, run, copies;
-    int64_t pad_n, pad_k; /* rows and columns of zeros that the device has behind it */
+    int64_t pad_n, pad_k; /* rows and columns of zeros after it on the device */
 };
 
 /* Rows of each stored tensor. */
@@ -43,10 +43,10 @@ qv_tensor_rows(const struct qv_tensor_spec *spec)
     return spec->n_stored * (spec->n + spec->pad_n);
 }
 
-/* The most rows, and the most columns, of patches that a grid may have. */
+/* The maximum number of rows, and of columns, of patches in a grid. */
 enum { QV_MOST_POSITIONS = 8192 };
 
-/* Roles are ids of tensors, or QV_NO_TENSOR if the family has no such tensor. */
+/* Roles are tensor ids, or QV_NO_TENSOR if the family has no such tensor. */
 enum { QV_NO_TENSOR = -1 };
 
 struct qv_linear {
@@ -69,7 +69,7 @@ struct qv_merger {
 };
 
 struct qv_tower {
-    /* [n], in the order in which the checkpoint's digest takes them */
+    /* [n], in the order of the checkpoint's digest */
     struct qv_tensor_spec *tensors;
     size_t n;
     struct qv_linear patch_embed;

@@ -12,10 +12,10 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-/* Slices are SLICE_BYTES if one thread reads, and AHEAD_BYTES if several do, as those need more
- * slices. A slice in memory takes three times its bytes, or more if one row is longer; all
- * together stay below the 64 MiB that are promised. Another thread is worth starting for every
- * BYTES_PER_THREAD of weights. */
+/* Slices are SLICE_BYTES if one thread reads, and AHEAD_BYTES if several do, because several need
+ * more slices. A slice in memory needs three times its bytes, or more if one row is longer; all
+ * together stay below the promised 64 MiB. Another thread pays off for every BYTES_PER_THREAD of
+ * weights. */
 enum {
     SLICE_BYTES = 8 << 20,
     AHEAD_BYTES = 2 << 20,
@@ -28,10 +28,10 @@ struct source {
     struct qv_tensor_spec spec;
     struct qv_stored_tensor stored[QV_MOST_STORED];
     struct qv_layout layout; /* how the device lays it out */
-    size_t row_bytes;        /* bytes that a row needs in each block of a place */
+    size_t row_bytes;        /* bytes per row in each block of a place */
 };
 
-/* Some rows of a tensor as the device has it, which may span several stored tensors. */
+/* Some rows of a tensor as on the device; they may span several stored tensors. */
 struct slice {
     const struct source *source;
     int64_t row, rows;
@@ -44,15 +44,15 @@ struct piece {
     int64_t at;        /* the slice's row at which they begin */
 };
 
-/* Rows of a stored tensor as the file has them, which the digest takes. */
+/* Rows of a stored tensor as in the file, for the digest. */
 struct stored {
     const void *values;
     qv_dtype dtype;
     int64_t n;        /* values */
-    const char *name; /* set for its first rows only, else NULL */
+    const char *name; /* set for its first rows, else NULL */
 };
 
-/* The memory that a slice is read and converted in. */
+/* The memory in which a slice is read and converted. */
 struct place {
     char *raw, *canonical, *converted;
     size_t bytes; /* size of each block */
@@ -77,15 +77,14 @@ struct loader {
 
 size_t qv_weights_slice_bytes;
 
-/* Values in a row on the device. A row in the file has no more. */
+/* Values in a row on the device. A row in the file is not longer. */
 static int64_t
 longest_row(const struct source *s)
 {
     return s->spec.k + s->spec.pad_k;
 }
 
-/* The bytes that a row needs in a block: as the file has it, or converted, which is to f32 at
- * the most. */
+/* The bytes that a row needs in a block: as in the file, or converted, at most to f32. */
 static size_t
 bytes_of_row(const struct source *s)
 {
@@ -159,14 +158,14 @@ measure(struct loader *l, struct qv_weights *w, qv_error *err)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Returns the index of the first value that is not finite, or n. The loops over all values have
- * no branch and one width, so that compilers vectorise them. */
+/* Returns the index of the first value that is not finite, or n. The loops have no branches and a
+ * single width, so that compilers vectorise them. */
 static int64_t
 first_not_finite(const void *values, qv_dtype dtype, int64_t n)
 {
     const float *f = values;
     const qv_bf16 *h = values;
-    /* other dtypes are looked at by the last loop alone */
+    /* other dtypes are checked only by the last loop */
     bool finite = dtype == QV_F32 || dtype == QV_BF16;
     int beyond = 0;
     uint16_t carry = 0; /* an exponent of all ones carries into the sign bit */
@@ -183,8 +182,8 @@ first_not_finite(const void *values, qv_dtype dtype, int64_t n)
     return i;
 }
 
-/* Reads a piece as [rows, spec.k] to `to`, which is in the place's converted rows. If the file
- * has the values as the device wants them, they are read there without a copy. */
+/* Reads a piece as [rows, spec.k] to `to`, which is in the place's converted rows. If the file has
+ * the values in the device's format, they are read directly, without a copy. */
 static qv_status
 read_piece(const struct source *s, const struct piece *piece, qv_dtype dtype, struct place *place,
            void *to, qv_error *err)
@@ -230,8 +229,8 @@ dtype_of(const struct loader *l, const struct source *s)
     return s->spec.form == QV_TENSOR_VECTOR ? QV_F32 : l->dtype;
 }
 
-/* Reads a slice's rows into its place as the device has them, [rows, k + pad_k]. They may come
- * from several stored tensors, with rows of zeros between. */
+/* Reads a slice's rows into its place in the device's format, [rows, k + pad_k]. They may come from
+ * several stored tensors, with rows of zeros between. */
 static qv_status
 read_slice(void *loader, size_t i, qv_error *err)
 {
@@ -261,13 +260,14 @@ read_slice(void *loader, size_t i, qv_error *err)
     return status;
 }
 
-/* Adds rows of a tensor to the digest, which is that of each tensor's name with its zero byte, and
- * its values in f32: the same for a copy of the checkpoint in any dtype that holds its values. */
+/* Adds rows of a tensor to the digest, which covers each tensor's name with its zero byte, and its
+ * values in f32. Any copy of the checkpoint whose dtype can represent the values has the same
+ * digest. */
 static void
 digest(XXH3_state_t *hash, const struct stored *s)
 {
     const size_t element = qv_dtype_bytes(s->dtype);
-    float widened[2048]; /* small enough to stay in the first cache */
+    float widened[2048]; /* small enough to stay in the L1 cache */
     if (s->name)
         XXH3_128bits_update(hash, s->name, strlen(s->name) + 1);
     for (int64_t i = 0, n; i < s->n; i += n) {
@@ -280,7 +280,7 @@ digest(XXH3_state_t *hash, const struct stored *s)
     }
 }
 
-/* Adds a slice to the digest. It is called in the slices' order. */
+/* Adds a slice to the digest. Called in the slices' order. */
 static void
 digest_slice(void *loader, size_t i)
 {
@@ -310,7 +310,7 @@ cut_slices(struct loader *l, size_t n_sources)
     }
 }
 
-/* Makes one place if one thread reads, otherwise as many as the longest slice allows. */
+/* Makes one place if one thread reads, otherwise as many as the longest slice permits. */
 static qv_status
 make_places(struct loader *l, size_t n_sources, qv_error *err)
 {
@@ -359,7 +359,7 @@ put_slice(struct loader *l, const struct slice *slice, const void *rows, struct 
     return be->upload(l->dev, dst, rows, (size_t)slice->rows * row_bytes, err);
 }
 
-/* Loads all slices. If there are other threads, they read, convert and digest ahead of this one. */
+/* Loads all slices. Other threads, if any, read, convert and digest ahead of this one. */
 static qv_status
 load_all(struct loader *l, struct qv_weights *w, int threads, qv_error *err)
 {
