@@ -77,7 +77,7 @@ fail_to_open(const char *path, int code, qv_error *err)
 {
     return strstr(path, "://") && code == ENOENT
                ? qv_fail(err, QV_EIO,
-                         "%s: this is a URL, and only local files are read: download it first "
+                         "%s: this is a URL, but only local files can be read: download it first "
                          "(curl -LO .., aws s3 cp .. .), or give its path on a mounted file system",
                          path)
                : qv_fail(err, qv_status_of_errno(code), "%s: cannot be opened: %s", path,
@@ -109,7 +109,7 @@ open_file(qv_clip *clip, qv_error *err)
                        path);
     if (o->offset >= info.st_size || o->length > info.st_size - o->offset)
         return qv_fail(err, QV_EFORMAT,
-                       "%s: a clip of %lld bytes from byte %lld on; the file has %lld", path,
+                       "%s: no clip of %lld bytes at byte %lld: the file has %lld bytes", path,
                        (long long)o->length, (long long)o->offset, (long long)info.st_size);
     clip->is_file = true;
     clip->outcome.file_bytes = info.st_size;
@@ -379,7 +379,7 @@ catch_up(qv_clip *clip, qv_error *err)
     qvm_event event;
     qv_status status = begin(clip, err);
     if (!status && !are_same_frames(&before, &clip->outcome))
-        status = qv_fail(err, QV_EFORMAT, "%s: decoded a second time, it has other frames",
+        status = qv_fail(err, QV_EFORMAT, "%s: decoding it again gave different frames",
                          clip->task.path);
     for (int64_t i = 0; !status && i < clip->n_taken; i++) {
         status = qvm_process_next(&clip->process, &event, err);

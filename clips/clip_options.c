@@ -112,16 +112,16 @@ qvm_check_options(const char *path, const qv_clip_options *o, qv_error *err)
                            p->name);
     if (o->like == QV_LIKE_QWEN_VL_UTILS && o->cap_pixels)
         return qv_fail(err, QV_EINVAL,
-                       "%s: cap_pixels goes with transformers' rules; qwen-vl-utils always caps",
+                       "%s: cap_pixels is only for transformers' rules; qwen-vl-utils always caps",
                        path);
     if (o->bytes && (o->offset || o->length))
         return qv_fail(
             err, QV_EINVAL,
-            "%s: offset %lld, length %lld; both must be from 0 up, and the clip in a file", path,
+            "%s: offset %lld, length %lld; both are only for files, not for bytes in memory", path,
             (long long)o->offset, (long long)o->length);
     if (!o->bytes != !o->n_bytes)
-        return qv_fail(err, QV_EINVAL, "%s: %zu bytes, which are %s", path, o->n_bytes,
-                       o->bytes ? "empty" : "NULL");
+        return qv_fail(err, QV_EINVAL, "%s: n_bytes is %zu, but bytes is %s", path, o->n_bytes,
+                       o->bytes ? "not NULL" : "NULL");
     if (o->end_s > 0.0 && o->end_s <= o->start_s)
         return qv_fail(err, QV_EINVAL, "%s: end (%.15g) must be greater than start (%.15g)", path,
                        o->end_s, o->start_s);

@@ -33,11 +33,11 @@ qvm_process_start(struct qvm_process *p, qv_error *err)
     qv_status status = QV_OK;
     p->session.shared = qvm_shared_memory();
     if (p->session.shared < 0 || !qvm_stream(&p->socket, &p->session.socket))
-        return qv_fail(err, QV_ENOMEM, "%s: no socket to talk to its decoder: %s", p->path,
+        return qv_fail(err, QV_ENOMEM, "%s: cannot create a socket for its decoder: %s", p->path,
                        strerror(errno));
     if (t->gpu >= 0 && !qvm_stream(&p->codec, &p->session.codec))
-        return qv_fail(err, QV_ENOMEM, "%s: no socket to talk to a GPU's process: %s", p->path,
-                       strerror(errno));
+        return qv_fail(err, QV_ENOMEM, "%s: cannot create a socket for the GPU process: %s",
+                       p->path, strerror(errno));
     if (!t->decoder)
         status = qv_decoder_start(NULL, &p->own_decoder, &inner);
     p->decoder = t->decoder ? t->decoder : p->own_decoder;
@@ -102,7 +102,7 @@ qvm_process_give_gpu(struct qvm_process *p, const qvm_request *r, qv_error *err)
     close_fd(&p->codec); /* or that process would not see this one end */
     p->gives_planes = !status;
     p->n_direct = !status && r->plane_bytes >= 3 * (int64_t)r->width * r->height ? r->n_planes : 0;
-    p->gpu_is_avoided = status == QV_ESTATE ? "the GPU's processes failed again and again" : NULL;
+    p->gpu_is_avoided = status == QV_ESTATE ? "the GPU's processes failed repeatedly" : NULL;
     return status ? qv_fail(err, status, "%s: %s", p->path, inner.text) : QV_OK;
 }
 
@@ -137,8 +137,8 @@ lose_it(struct qvm_process *p, int why, qv_error *err)
 {
     end(p, NULL);
     if (why == ECANCELED)
-        return qv_fail(err, QV_ESTATE, "%s: its caller does not go on", p->path);
-    return qv_fail(err, QV_EBACKEND, "%s: no way to talk to its decoder: %s", p->path,
+        return qv_fail(err, QV_ESTATE, "%s: cancelled by its caller", p->path);
+    return qv_fail(err, QV_EBACKEND, "%s: cannot communicate with its decoder: %s", p->path,
                    strerror(why));
 }
 
@@ -160,7 +160,7 @@ qvm_process_send(struct qvm_process *p, const void *bytes, size_t n, qv_error *e
     if (!code || code == EPIPE || code == ECONNRESET)
         return QV_OK;
     if (code == ETIMEDOUT)
-        return explain_end(p, "its decoder accepts no requests", err);
+        return explain_end(p, "its decoder accepted no requests", err);
     return lose_it(p, code, err);
 }
 
@@ -309,9 +309,7 @@ qvm_process_next(struct qvm_process *p, qvm_event *event, qv_error *err)
     if (event->kind != QVM_END)
         return QV_OK;
     if (event->status == QV_ENOMEM && p->asked)
-        return qv_fail(err, QV_EFORMAT,
-                       "%s: %s, with the %lld MiB that its decoder has "
-                       "(decode_memory)",
+        return qv_fail(err, QV_EFORMAT, "%s: %s, with the %lld MiB of its decoder (decode_memory)",
                        p->path, event->text, (long long)(p->task->memory >> 20));
     return qv_fail(err, status_of_end(p, (qv_status)event->status), "%s: %s", p->path, event->text);
 }

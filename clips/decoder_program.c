@@ -19,7 +19,7 @@
 #endif
 
 #define PROGRAM "qwenvit-decoder"
-#define NO_FFMPEG "perhaps the FFmpeg libraries are missing"
+#define NO_FFMPEG "the FFmpeg libraries may be missing"
 #ifdef __APPLE__
 #define NOT_LOADED (-SIGABRT) /* exit code if the loader does not find the program's libraries */
 #else
@@ -114,7 +114,7 @@ find_program(const char *program, const char **path, char found[PATH_MAX], qv_er
                                         found, PATH_MAX)
                ? QV_OK
                : qv_fail(err, QV_EBACKEND,
-                         "the program " PROGRAM ", which decodes, is neither next to this one (or "
+                         "the decoding program " PROGRAM " is neither next to this program (or "
                          "this library) nor at %s",
                          found);
 }
@@ -163,8 +163,8 @@ read_version(const char *program, char *const *environment, char text[256], qv_e
         run_program(program, (char *[]){ name, version, NULL }, environment, PATIENCE_S, text, err);
     return status || !strncmp(text, PROGRAM " ", sizeof PROGRAM)
                ? status
-               : qv_fail(err, QV_EBACKEND, "%s is no " PROGRAM,
-                         program ? program : "what was found");
+               : qv_fail(err, QV_EBACKEND, "%s is not " PROGRAM,
+                         program ? program : "the program found");
 }
 
 qv_status
@@ -182,7 +182,7 @@ qv_decoder_ffmpeg(const qv_decoder *decoder, char version[QV_FFMPEG_BYTES], qv_e
                                           decoder ? decoder->environment : environ, text, err);
     const char *at = status ? NULL : strstr(text, field);
     if (!status && !at)
-        return qv_fail(err, QV_EBACKEND, "the decoder does not report its FFmpeg's version");
+        return qv_fail(err, QV_EBACKEND, "the decoder did not report its FFmpeg version");
     if (at) {
         at += sizeof field - 1;
         snprintf(version, QV_FFMPEG_BYTES, "%.*s", (int)strcspn(at, "\n"), at);
@@ -293,7 +293,7 @@ give_up(qv_decoder *d, int code)
                  d->answered ? "" : " without an answer",
                  say_ending(end_program(&d->child), d->answered, text));
     } else {
-        snprintf(d->lost, sizeof d->lost, "cannot be heard: %s", strerror(code));
+        snprintf(d->lost, sizeof d->lost, "could not be read: %s", strerror(code));
     }
 }
 
@@ -360,7 +360,7 @@ qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_t memor
     if (status)
         return status;
     if (answer <= 0)
-        return qv_fail(err, QV_EBACKEND, "qwenvit-decoder can start no more processes");
+        return qv_fail(err, QV_EBACKEND, "qwenvit-decoder cannot start any more processes");
     server->pid = answer;
     return QV_OK;
 }

@@ -96,7 +96,7 @@ hear(struct qvm_gpus *gpus, struct qvm_gpu *g, struct qvm_gpu_process *p, bool w
     }
     if (code)
         snprintf(g->why, sizeof g->why, "its process %s",
-                 code == ETIMEDOUT ? "is not ready after 60 s" : "ended at its start");
+                 code == ETIMEDOUT ? "was not ready after 60 s" : "exited during start-up");
     else
         snprintf(g->why, sizeof g->why, "%s", hello.text);
     postpone(g, false);
@@ -124,7 +124,7 @@ lose(struct qvm_gpus *gpus, struct qvm_gpu *g)
     struct qvm_gpu_process *p = &g->now;
     g->doubts += QVM_GPU_DOUBT;
     if (g->doubts > QVM_MOST_DOUBTS) {
-        snprintf(g->why, sizeof g->why, "its processes fail again and again");
+        snprintf(g->why, sizeof g->why, "its processes fail repeatedly");
         g->retry_s = INFINITY;
         g->momentary = false;
     }
@@ -199,7 +199,7 @@ qvm_gpu_give(qv_decoder *d, const qvm_gpu_request *request, pid_t *pid, qv_error
     }
     if (!*pid)
         status = qv_fail(err, g->doubts > QVM_MOST_DOUBTS ? QV_ESTATE : QV_EBACKEND,
-                         "GPU %d decodes nothing: %s", gpu, g->why);
+                         "GPU %d cannot decode: %s", gpu, g->why);
     pthread_mutex_unlock(&d->gpus->lock);
     return status;
 }
@@ -210,7 +210,7 @@ qv_decoder_gpu_bytes(void)
     return QVM_GPU_PICTURES + QVM_GPU_CONTEXT;
 }
 
-#define NO_SUCH_GPU "from 0 to %d, of one that is started"
+#define NO_SUCH_GPU "its index must be from 0 to %d, and the decoder not NULL"
 #define NOT_OURS "qwenvit-decoder was started by another process, not this one"
 
 qv_status
@@ -218,14 +218,14 @@ qv_decoder_gpu(qv_decoder *d, int gpu, bool wait, qv_error *err)
 {
     qv_status status = QV_OK;
     if (!d || gpu < 0 || gpu >= QVM_MOST_GPUS)
-        return qv_fail(err, QV_EINVAL, "GPU %d of a decoder: " NO_SUCH_GPU, gpu, QVM_MOST_GPUS - 1);
+        return qv_fail(err, QV_EINVAL, "GPU %d: " NO_SUCH_GPU, gpu, QVM_MOST_GPUS - 1);
     if (d->owner != getpid())
         return qv_fail(err, QV_EBACKEND, NOT_OURS);
     pthread_mutex_lock(&d->gpus->lock);
     const struct qvm_gpu *g = &d->gpus->at[gpu];
     if (!find(d, gpu, wait))
         status = *g->why ? qv_fail(err, g->momentary ? QV_ESTATE : QV_EBACKEND,
-                                   "GPU %d decodes nothing: %s", gpu, g->why)
+                                   "GPU %d cannot decode: %s", gpu, g->why)
                          : qv_fail(err, QV_ESTATE, "GPU %d is being opened", gpu);
     pthread_mutex_unlock(&d->gpus->lock);
     return status;

@@ -220,8 +220,8 @@ count_qwen2(const qv_outcome *info, const qv_preprocess *p, const struct qvm_tas
         return *n >= pair && *n <= total
                    ? QV_OK
                    : qv_fail(err, QV_EINVAL,
-                             "num_frames %lld becomes %lld, as this model takes frames in pairs; "
-                             "%lld to %lld of this clip's %lld",
+                             "num_frames %lld becomes %lld, as this model needs pairs of frames; "
+                             "it must be %lld to %lld of this clip's %lld",
                              (long long)t->num_frames, (long long)*n, (long long)pair,
                              (long long)whole, (long long)total);
     }
@@ -232,8 +232,8 @@ count_qwen2(const qv_outcome *info, const qv_preprocess *p, const struct qvm_tas
     return *n >= pair
                ? QV_OK
                : qv_fail(err, QV_EINVAL,
-                         "fps %g, min_frames %lld and max_frames %lld leave less than a pair of "
-                         "%lld frames; at least %lld",
+                         "fps %g, min_frames %lld and max_frames %lld select less than a pair of "
+                         "the %lld frames; at least %lld are needed",
                          p->fps, (long long)p->min_frames, (long long)p->max_frames,
                          (long long)total, (long long)pair);
 }
@@ -315,8 +315,8 @@ count_glm4v(const qv_outcome *info, const qv_preprocess *p, const struct qvm_tas
         if (others[i].value)
             return qv_fail(
                 err, QV_EINVAL,
-                "%s %lld; this model's processor has no such option: fps, min_pixels and "
-                "max_pixels are its own",
+                "%s %lld; this model's processor has no such option, only fps, min_pixels and "
+                "max_pixels",
                 others[i].name, (long long)others[i].value);
     if (p->fps > MOST_GLM_FPS)
         return qv_fail(err, QV_EINVAL, "fps %g; at most %g with this model's processor", p->fps,

@@ -13,7 +13,7 @@ static qv_status
 check_source(const qv_job_source *s, qv_error *err)
 {
     if (!s->key && (s->kind != QV_SOURCE_PATH || !s->path))
-        return qv_fail(err, QV_EINVAL, "add source: it has no key");
+        return qv_fail(err, QV_EINVAL, "add source: the source has no key");
     const char *name = s->key ? s->key : s->path;
     if (s->status)
         return qv_ends_all(s->status)
@@ -156,12 +156,13 @@ find_place(const struct qv_job_item *item, qv_error *why)
     const char *name = item->source.key;
     const int64_t bytes = item->lent + item->held;
     if (c->waiting == c->queue)
-        return qv_fail(why, QV_EFULL, "%s: %zu sources wait; no more are accepted now", name,
+        return qv_fail(why, QV_EFULL, "%s: the queue is full: %zu sources are waiting", name,
                        c->waiting);
     if (c->most_ahead && c->ahead && c->ahead + bytes > c->most_ahead)
-        return qv_fail(why, QV_EFULL,
-                       "%s: it takes %lld bytes, and %lld bytes are ahead; %lld together at most",
-                       name, (long long)bytes, (long long)c->ahead, (long long)c->most_ahead);
+        return qv_fail(
+            why, QV_EFULL,
+            "%s: it needs %lld bytes, and %lld bytes are ahead; the limit is %lld in all", name,
+            (long long)bytes, (long long)c->ahead, (long long)c->most_ahead);
     return QV_OK;
 }
 
@@ -180,7 +181,7 @@ wait_for_place(qv_job *job, const struct qv_job_item *item, qv_error *err)
     if (job->status)
         return qv_fail(err, job->status, "%s", job->error.text);
     return job->ended || job->stopping || client->is_closed
-               ? qv_fail(err, QV_ESTATE, "%s: the job was ended; no more sources may be added",
+               ? qv_fail(err, QV_ESTATE, "%s: the job has ended; no more sources can be added",
                          name)
                : QV_OK;
 }

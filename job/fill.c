@@ -326,7 +326,7 @@ qv_status
 qv_cache_fill_begin(qv_cache_fill *f, const qv_model *model, qv_error *err)
 {
     if (!f || !model || f->is_over)
-        return qv_fail(err, QV_EINVAL, "a fill can begin only on a model, and before it has ended");
+        return qv_fail(err, QV_EINVAL, "begin fill: needs a model, and a fill that has not ended");
     if (f->writer)
         return QV_OK;
     qv_cache_info before = { .sealed = 0 };
@@ -397,7 +397,7 @@ check_frames(const qv_cache_fill *f, const struct clip *clip, qv_error *err)
         __builtin_mul_overflow(bytes, 3 * (uint64_t)item->n_frames, &bytes) ||
         bytes == clip->memory->n_bytes)
         return QV_OK;
-    return qv_fail(err, QV_EINVAL, "%s: %zu bytes were given; %lld frames of %llux%llu take %llu",
+    return qv_fail(err, QV_EINVAL, "%s: %zu bytes were given; %lld frames of %llux%llu need %llu",
                    clip->key, clip->memory->n_bytes, (long long)item->n_frames,
                    (unsigned long long)width, (unsigned long long)height,
                    (unsigned long long)bytes);
@@ -452,7 +452,7 @@ run(qv_cache_fill *f, qv_model *const *models, size_t n_models, bool is_last, qv
 {
     if (!n_models || !models[0] || f->is_over)
         return qv_fail(err, QV_EINVAL,
-                       "a fill runs on at least one model, and only before it has ended");
+                       "run fill: needs at least one model, and a fill that has not ended");
     f->stopped = false;
     f->status = QV_OK;
     qv_status s = f->n ? open_job(f, models, n_models, err) : qv_cache_fill_begin(f, *models, err);

@@ -78,8 +78,8 @@ static const char *
 say_difference(const qv_model_info *a, const qv_model_info *b)
 {
     return strcmp(a->digest, b->digest) || a->dtype != b->dtype ? ""
-           : strcmp(a->config, b->config) ? ", but other numbers in config.json"
-                                          : ", but other numbers in its preprocessor files";
+           : strcmp(a->config, b->config) ? ", but different numbers in config.json"
+                                          : ", but different numbers in its preprocessor files";
 }
 
 /* Checks that all models are of one tower, so that their tokens mean the same. */
@@ -182,7 +182,7 @@ start_workers(qv_job *job, struct qv_job_worker *workers, int n, void *(*run)(vo
     for (int i = 0; i < n; i++) {
         workers[i] = (struct qv_job_worker){ .job = job, .lane = i };
         if (!start_thread(job, run, &workers[i]))
-            return qv_fail(err, QV_ENOMEM, "no thread %d can be started for a job", i);
+            return qv_fail(err, QV_ENOMEM, "cannot start thread %d of a job", i);
     }
     return QV_OK;
 }
@@ -195,7 +195,7 @@ start_threads(qv_job *job, qv_error *err)
         status = start_workers(job, job->sinks, job->n_sinks, qv_job_sink_thread, err);
     for (int i = 0; i < job->n_devices && !status; i++)
         if (!start_thread(job, qv_job_compute, &job->devices[i]))
-            status = qv_fail(err, QV_ENOMEM, "no thread can be started for device %d of a job", i);
+            status = qv_fail(err, QV_ENOMEM, "cannot start the thread of device %d of a job", i);
     return status;
 }
 

@@ -253,7 +253,7 @@ fill_frames(qv_job *job, struct qv_job_item *item, struct qv_job_frames *frames,
 {
     const size_t bytes = (size_t)n * (size_t)item->outcome.width * (size_t)item->outcome.height * 3;
     if (!take_room(job, item, frames, bytes))
-        return qv_fail(err, QV_ESTATE, "%s: it is over", item->task.path);
+        return qv_fail(err, QV_ESTATE, "%s: cancelled", item->task.path);
     const double began_s = qv_seconds();
     frames->at = malloc(bytes);
     const qv_status status = frames->at ? read_frames(item, frames->at, first, n, err)

@@ -13,11 +13,11 @@ qv_status
 qv_job_lock_open(qv_job *job, qv_error *err)
 {
     if (pthread_mutex_init(&job->lock, NULL))
-        return qv_fail(err, QV_ENOMEM, "no lock can be made for a job");
+        return qv_fail(err, QV_ENOMEM, "cannot create a lock for a job");
     job->has_lock = true;
     for (; job->n_conds <= QV_JOB_ENDERS; job->n_conds++)
         if (pthread_cond_init(&job->changed[job->n_conds], NULL))
-            return qv_fail(err, QV_ENOMEM, "no condition variable can be made for a job");
+            return qv_fail(err, QV_ENOMEM, "cannot create a condition variable for a job");
     return QV_OK;
 }
 

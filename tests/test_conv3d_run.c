@@ -114,7 +114,7 @@ TEST(mistakes_are_named)
     qv_context *ctx = open_context();
     qv_conv3d_desc d = causal();
     qv_conv3d_options o = { .lowering = "winograd" };
-    refused(ctx, &d, &o, "no lowering is called \"winograd\"");
+    refused(ctx, &d, &o, "unknown lowering \"winograd\"");
     o.lowering = "patchify";
     refused(ctx, &d, &o, "\"patchify\" is not legal here: causal padding (first frame) of 2");
     o = (qv_conv3d_options){ .chunk = -1 };
@@ -151,7 +151,7 @@ TEST(sizes_beyond_memory_are_refused)
                          .layout = QV_LAYOUT_CHANNELS_LAST };
     d.pad_front[0] = (int64_t)1 << 40; /* That many output values are possible, but the input would
                                         * have 2^64. */
-    refused(ctx, &d, NULL, "the size of the padding in front is beyond 63 bits");
+    refused(ctx, &d, NULL, "the size of the padding in front exceeds 63 bits");
     d.pad_front[0] = 0;
     d.stride[0] = INT64_MAX; /* One frame gives one output. */
     qv_conv3d_info info;

@@ -240,7 +240,7 @@ TEST(test_replaced)
         options.decoder = start_gpu(c->fault);
         for (int k = 0; k <= QVM_MOST_DOUBTS / QVM_GPU_DOUBT; k++)
             expect("x264.mp4", &options, false, c->why);
-        expect("x264.mp4", &options, false, "the GPU's processes failed again and again");
+        expect("x264.mp4", &options, false, "the GPU's processes failed repeatedly");
         expect_error(QV_EBACKEND, "fail again and again",
                      qv_decoder_gpu(options.decoder, 0, true, ERR));
     }
@@ -350,9 +350,9 @@ TEST(test_none)
         int gpu;
         const char *text;
     } cases[] = {
-        { "no driver", 0, "GPU 0 decodes nothing: NVIDIA's driver (libcuda.so.1) is not here" },
-        { "dies at its start", 0, "GPU 0 decodes nothing: its process ended" },
-        { "", 7, "GPU 7 decodes nothing: invalid device ordinal" },
+        { "no driver", 0, "GPU 0 cannot decode: NVIDIA's driver (libcuda.so.1) is not here" },
+        { "dies at its start", 0, "GPU 0 cannot decode: its process ended" },
+        { "", 7, "GPU 7 cannot decode: invalid device ordinal" },
         { "no decoder", 0, "cannot be locked in (its driver makes no decoder then" },
         { "no lock", 0, "cannot be locked in (Landlock: Operation not supported)" },
     };

@@ -119,7 +119,7 @@ TEST(words_say_what_is_wrong)
           100,
           { .fps = 2 },
           QV_EFORMAT,
-          "clip: a clip of 1 frame; qwen-vl-utils needs at least 2" },
+          "clip: the clip has 1 frame; qwen-vl-utils needs at least 2" },
         { 9,
           100,
           { .num_frames = 1 },
@@ -132,7 +132,7 @@ TEST(words_say_what_is_wrong)
           "sample 10 frames; it must be 2 to 9 for this clip" },
         { 9, 100, { .max_frames = 1 }, QV_EINVAL, "max_frames 1: qwen-vl-utils would sample 0" },
         { 9, 1, { .fps = 2 }, QV_EFORMAT, "320x1 is too long and thin" },
-        { 9, 100, { .max_pixels = 5 }, QV_EINVAL, "most pixels, 5, are below the least, 131072" },
+        { 9, 100, { .max_pixels = 5 }, QV_EINVAL, "most pixels, 5, are below the fewest, 131072" },
         { 9, 100, { .min_pixels = 2, .max_pixels = 5 }, QV_EINVAL, "320x100 becomes 0x0; max_pix" },
         { 9, 100, { .min_pixels = (int64_t)1 << 40 }, QV_EINVAL, "would be resized to" },
     };

@@ -99,7 +99,7 @@ divisible(const struct qv_conv3d_question *q)
 static bool
 frames_equal(const struct qv_conv3d_question *q)
 {
-    return q->desc->frames_equal || qv_conv3d_forbid(q, "no promise that the frames are equal");
+    return q->desc->frames_equal || qv_conv3d_forbid(q, "frames_equal is not set");
 }
 
 static bool
@@ -194,7 +194,7 @@ write_gist(const qv_conv3d_desc *d, qv_lowering lowering, char *text, size_t siz
         snprintf(text, size, "kernel depth %lld: as many 2D convolutions, summed in f32", depth);
         break;
     case QV_LOWERING_DIRECT:
-        snprintf(text, size, "the device's own 3D convolution takes every shape");
+        snprintf(text, size, "the device's own 3D convolution accepts every shape");
         break;
     case QV_LOWERING_COUNT: break;
     }
@@ -276,7 +276,7 @@ check_choices(const qv_conv3d_desc *d, qv_error *err)
         return qv_fail(err, QV_EINVAL, "conv3d: dtype is %d; it must be f32 or bf16",
                        (int)d->dtype);
     if (!isfinite(d->alpha) || d->alpha == 0)
-        return qv_fail(err, QV_EINVAL, "conv3d: alpha is %g; 1 leaves the product as it is",
+        return qv_fail(err, QV_EINVAL, "conv3d: alpha is %g; it must be finite and not 0",
                        d->alpha);
     if (d->causal != QV_CAUSAL_NONE && d->pad_back[0])
         return qv_fail(err, QV_EINVAL,
@@ -330,7 +330,7 @@ check_products(const qv_conv3d_desc *d, const int64_t out[3], qv_error *err)
         int64_t product = 1;
         for (int i = 0; i < 6; i++)
             if (__builtin_mul_overflow(product, products[p].factors[i], &product))
-                return qv_fail(err, QV_EINVAL, "conv3d: the size of %s is beyond 63 bits",
+                return qv_fail(err, QV_EINVAL, "conv3d: the size of %s exceeds 63 bits",
                                products[p].name);
     }
     int64_t rows = d->n * out[0] * out[1] * out[2];

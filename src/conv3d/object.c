@@ -25,7 +25,7 @@ check_weights(const qv_conv3d_desc *d, const qv_conv3d_weights *w, qv_error *err
         return qv_fail(err, QV_EINVAL, "conv3d: the weight's dtype is %s; must be f32, f16 or bf16",
                        qv_dtype_name(w->dtype));
     if (w->weight && d->bias && !w->bias)
-        return qv_fail(err, QV_EINVAL, "conv3d: bias is asked for, but weights.bias is NULL");
+        return qv_fail(err, QV_EINVAL, "conv3d: bias is set, but weights.bias is NULL");
     if (w->weight && d->residual_rows && !w->residual)
         return qv_fail(err, QV_EINVAL,
                        "conv3d: residual_rows is %lld, but weights.residual is NULL",
@@ -288,7 +288,7 @@ qv_conv3d_create(qv_context *ctx, const qv_conv3d_desc *desc, const qv_conv3d_we
     static const qv_conv3d_weights none;
     const qv_conv3d_options *o = options ? options : &defaults;
     if (o->lowering && qv_lowering_find(o->lowering) < 0)
-        return qv_fail(err, QV_EINVAL, "conv3d: no lowering is called \"%.40s\"", o->lowering);
+        return qv_fail(err, QV_EINVAL, "conv3d: unknown lowering \"%.40s\"", o->lowering);
     struct qv_conv3d *conv = calloc(1, sizeof *conv);
     if (!conv)
         return qv_fail(err, QV_ENOMEM, "no memory for a conv3d");

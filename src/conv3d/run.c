@@ -183,8 +183,7 @@ qv_conv3d_run(qv_conv3d *conv, const void *x, void *y, qv_error *err)
 {
     QV_NEED(err, conv, x, y);
     if (!conv->weighted)
-        return qv_fail(err, QV_ESTATE,
-                       "this conv3d has no weights: none were given when it was made");
+        return qv_fail(err, QV_ESTATE, "this conv3d was created without weights");
     struct qv_memory memory[2];
     struct qv_call calls[QV_CONV3D_MOST_STEPS];
     bool there[2];

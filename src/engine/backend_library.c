@@ -33,7 +33,7 @@ find_library(const char *folder, char *path, size_t size, qv_error *err)
         return QV_OK;
     return qv_fail(err, QV_ENODEVICE,
                    "%s is not installed: it is neither next to this program or library nor at "
-                   "%s (the Debian package qwenvit-cuda has it, and a build with QV_CUDA=ON)",
+                   "%s (install the Debian package qwenvit-cuda, or build with QV_CUDA=ON)",
                    CUDA_LIBRARY, path);
 }
 
@@ -89,8 +89,8 @@ load(const char *folder, const struct qv_backend **out, qv_error *err)
     if (*out)
         return QV_OK;
     return qv_fail(err, QV_ENODEVICE,
-                   "%s is of build %s, and this is build " QV_BUILD_ID
-                   ": both must be of one build",
+                   "%s is from build %s, but this is build " QV_BUILD_ID
+                   ": both must be from the same build",
                    qv_path_tail(path), own);
 }
 

@@ -166,7 +166,7 @@ qv_kernel_files_keep(void *user, const char *key, const void *data, size_t bytes
         memcpy(all + n, data, bytes);
         qv_make_folders(path);
         if (qv_atomic_file_put(path, all, (size_t)n + bytes, &err))
-            warn(files, "compiled kernels are not kept: %.200s", err.text);
+            warn(files, "compiled kernels are not cached: %.200s", err.text);
     }
     free(all);
     free(path);

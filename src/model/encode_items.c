@@ -58,7 +58,7 @@ run(qv_feeder *f, const qv_plan_options *o, qv_tokens *out, qv_error *err)
     while (!status) {
         if (qv_feeder_ready(f, 0, 0, false, &never)) {
             if (began && o->stop && o->stop(o->stop_user))
-                return qv_fail(err, QV_ESTATE, "encode: its caller stopped it between two chunks");
+                return qv_fail(err, QV_ESTATE, "encode: stopped by its caller between two chunks");
             began = true;
             status = qv_feeder_push(f, 0, err);
         } else if ((chunk = qv_feeder_oldest(f, 0)) != NULL) {
@@ -81,7 +81,7 @@ qv_encode(qv_model *model, qv_input input, const qv_item *items, size_t n_items,
     qv_feeder *feeder = NULL;
     int64_t n, *rows = calloc(n_items, sizeof *rows);
     if (!rows)
-        return qv_fail(err, QV_ENOMEM, "no memory for the places of %zu items", n_items);
+        return qv_fail(err, QV_ENOMEM, "no memory for the offsets of %zu items", n_items);
     if (options)
         o = *options;
     o.input = input;

@@ -312,7 +312,7 @@ qv_feeder_put(qv_feeder *f, qv_feed *feed, const void *data, void *user, qv_erro
                        "put: feeder, feed or data is NULL, or the item is complete");
     struct qv_feeder_pack **link = find_pack(f, fed), *pack = *link;
     if (pack && pack->n == QV_FEEDER_PIECES && !f->is_call)
-        return qv_fail(err, QV_EFULL, "put: %d puts already wait for such chunks",
+        return qv_fail(err, QV_EFULL, "put: %d puts already wait for chunks of this kind",
                        QV_FEEDER_PIECES);
     struct qv_waiting *waits = malloc(sizeof *waits);
     if (!pack && waits)

@@ -333,7 +333,7 @@ qv_feeder_pull_pieces(qv_feeder *f, int device, qv_tokens *out, const int64_t *f
                       qv_error *err)
 {
     if (!qv_feeder_oldest(f, device))
-        return qv_fail(err, QV_ESTATE, "pull: device %d has no chunk under way", device);
+        return qv_fail(err, QV_ESTATE, "pull: device %d has no chunk in progress", device);
     struct qv_feeder_device *d = &f->devices[device];
     struct qv_filled *chunk = &d->chunks[d->n_pulled % QV_MOST_CHUNKS];
     const qv_status status = first_rows ? qv_plan_pull_items(chunk->plan, out, first_rows, err)

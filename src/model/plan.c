@@ -34,8 +34,8 @@ qv_plan_options_check(const qv_model *model, const qv_plan_options *o, qv_error 
                    { "windows", c->windows } };
     for (size_t i = 0; i < sizeof chosen / sizeof *chosen; i++)
         if (chosen[i].value < 0 || chosen[i].value > QV_MOST_ROWS)
-            return qv_fail(err, QV_EINVAL, "%s is %lld; must be 0 (chosen) to %d", chosen[i].name,
-                           (long long)chosen[i].value, QV_MOST_ROWS);
+            return qv_fail(err, QV_EINVAL, "%s is %lld; must be 0 (automatic) to %d",
+                           chosen[i].name, (long long)chosen[i].value, QV_MOST_ROWS);
     if (c->segment_rows < 0 || c->segment_rows > QV_MOST_ROWS || c->segment_rows % area)
         return qv_fail(err, QV_EINVAL,
                        "segment_rows is %lld; must be 0 (any) or a multiple of %lld "

@@ -185,9 +185,8 @@ qv_plan_push(qv_plan *plan, const qv_item *items, size_t n, qv_error *err)
         return status;
     int chunk = free_chunk(plan->program.arena);
     if (chunk < 0)
-        return qv_fail(err, QV_ESTATE, "%s before has not been pulled",
-                       plan->program.arena->n_chunks > 1 ? "the chunk before the last"
-                                                         : "the chunk");
+        return qv_fail(err, QV_ESTATE, "chunks under way: %d, the most; pull the oldest first",
+                       plan->program.arena->n_chunks);
     qv_context *ctx = plan->model->ctx;
     status = upload_input(plan, chunk, items, n, err);
     /* the tables are made while the copy is under way, on devices that copy asynchronously */
@@ -308,7 +307,8 @@ qv_plan_pull_items(qv_plan *plan, const qv_tokens *out, const int64_t *first_row
     const struct qv_pending oldest = plan->pending[0];
     qv_status status = QV_OK;
     if (out->hidden && !plan->shape.hidden)
-        return qv_fail(err, QV_EINVAL, "hidden is wanted, but the plan's options do not have it");
+        return qv_fail(err, QV_EINVAL,
+                       "out->hidden is set, but the plan was created without options.hidden");
     if (!stays_on_device(plan, out, first_rows ? 1 : oldest.rows / area))
         status = ctx->backend->wait(ctx->dev, QV_MARK_CHUNK + oldest.chunk, err);
     if (!status)
