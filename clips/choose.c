@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Chooses which frames of a clip are read, and at which size. */
+/* Chooses which frames of a clip are read, and their size. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -91,7 +91,7 @@ choose_size(const qvm_rules *rules, const qv_preprocess *p, const struct qvm_tas
     return QV_OK;
 }
 
-/* The rules of the package that is followed; NULL: it has none for this model. */
+/* The rules of the chosen package; NULL if it has none for this model. */
 static const qvm_rules *
 rules_of(qv_processor processor, qv_like like)
 {
@@ -102,7 +102,7 @@ rules_of(qv_processor processor, qv_like like)
     case QV_PROCESSOR_GLM4V: return utils ? NULL : &qvm_glm4v;
     case QV_PROCESSOR_MAX: break;
     }
-    /* smart_resize refuses a processor that it does not know */
+    /* smart_resize rejects an unknown processor */
     return utils ? &qvm_qwen_vl_utils : &qvm_qwen3_vl;
 }
 

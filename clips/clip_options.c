@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Sets options of a clip by their names, and checks their bounds and which go together. */
+/* Sets options of a clip by name, and checks their bounds and combinations. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +14,7 @@ static const char *const wanted[QVM_KINDS] = {
     [QVM_A_DECODE] = "auto, cpu or gpu",
 };
 
-/* Returns what an option must be, in a text that lasts until the thread's next call. */
+/* Returns what an option must be, in a text that is valid until the thread's next call. */
 static const char *
 range(const struct qvm_option *p)
 {
@@ -26,7 +26,7 @@ range(const struct qvm_option *p)
     return text;
 }
 
-/* Returns the index of a name; a number above p->most for an unknown name. */
+/* Returns the index of a name, or a number above p->most if it is unknown. */
 static int64_t
 find_name(const struct qvm_option *p, const char *name)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The clip's side of its decoder process (serve.c): starts, asks and ends it, and checks all that
- * it says. */
+/* The clip's side of its decoder process (serve.c): starts it, sends it requests, ends it, and
+ * checks all its messages. */
 #include "decoder_process.h"
 
 #include <errno.h>
@@ -49,8 +49,8 @@ qvm_process_start(struct qvm_process *p, qv_error *err)
     return status ? qv_fail(err, status, "%s: %s", p->path, inner.text) : QV_OK;
 }
 
-/* Ends the decoder process. With `why` waits for that and returns its status, or -1, in which case
- * *why says what became of the program; else 0. */
+/* Ends the decoder process. If `why` is NULL, returns 0 without waiting. Otherwise waits and
+ * returns its exit status, or -1 with *why describing what happened to the program. */
 static int
 end(struct qvm_process *p, qv_error *why)
 {
@@ -108,8 +108,8 @@ qvm_process_give_gpu(struct qvm_process *p, const qvm_request *r, qv_error *err)
 
 /* ---- what the decoder process says ----------------------------------------------------------- */
 
-/* Sets the error for a decoder process that is gone or, with `words`, silent. Earlier frames are
- * good. */
+/* Sets the error for a decoder process that has ended or, with `silent`, stopped answering. Earlier
+ * frames stay valid. */
 static qv_status
 explain_end(struct qvm_process *p, const char *silent, qv_error *err)
 {
@@ -130,8 +130,8 @@ explain_end(struct qvm_process *p, const char *silent, qv_error *err)
                    WIFEXITED(how) ? WEXITSTATUS(how) : 0);
 }
 
-/* Sets the error for a caller that does not go on or a socket that fails on this side, and ends the
- * decoder process. */
+/* Ends the decoder process, and sets the error: the caller cancelled, or a socket failed on this
+ * side. */
 static qv_status
 lose_it(struct qvm_process *p, int why, qv_error *err)
 {
@@ -151,8 +151,8 @@ talk(const struct qvm_process *p, bool out, void *bytes, size_t n)
                         &(struct qvm_patience){ qv_seconds() + t->patience_s, t->go_on, t->user });
 }
 
-/* No error yet if the process is gone: its last message must still be read. A process that takes
- * nothing is an error, or both sides would wait for ever. */
+/* A process that has ended is not an error yet: its last message must still be read. A process that
+ * accepts nothing is an error, or both sides would wait forever. */
 qv_status
 qvm_process_send(struct qvm_process *p, const void *bytes, size_t n, qv_error *err)
 {
@@ -179,7 +179,8 @@ qvm_process_receive(struct qvm_process *p, void *bytes, size_t n, qv_error *err)
     return code ? lose_it(p, code, err) : QV_OK;
 }
 
-/* Terminates a text, and replaces what a terminal would obey and what JSON refuses. */
+/* Terminates a text, and replaces terminal control characters and anything that JSON does not
+ * allow. */
 static void
 make_printable(char *text, size_t size)
 {
@@ -194,7 +195,7 @@ is_between(double value, double least, double most)
     return value >= least && value <= most;
 }
 
-/* What the decoder process may say of a member of the outcome. */
+/* The values that the decoder process may report for a member of the outcome. */
 static const struct rule {
     size_t at, size;
     enum qv_outcome_kind kind;
@@ -209,8 +210,8 @@ static const struct rule {
 #include "outcome.inc"
 };
 
-/* Returns a number, or the bytes of what may not be a bool or enum. A negative int counts as
- * large. */
+/* Returns the value as a number, read from raw bytes, since they may not be a valid bool or enum. A
+ * negative int counts as large. */
 static double
 number_at(const void *at, size_t size, bool is_real)
 {
@@ -220,7 +221,7 @@ number_at(const void *at, size_t size, bool is_real)
     return is_real ? real : (double)integer;
 }
 
-/* Accepts what the decoder process reports. Returns false if that is impossible. */
+/* Copies the decoder process's report. Returns false if it is impossible. */
 static bool
 take_outcome(qv_outcome *to, qv_outcome *from, bool are_facts)
 {
@@ -237,7 +238,7 @@ take_outcome(qv_outcome *to, qv_outcome *from, bool are_facts)
     return true;
 }
 
-/* Returns whether facts that are possible one by one go together. */
+/* Returns whether individually possible facts are consistent with each other. */
 static bool
 are_facts_possible(const qv_outcome *f)
 {
@@ -250,7 +251,8 @@ are_facts_possible(const qv_outcome *f)
     return f->source_fps >= 1 / QVM_MAX_RATE;
 }
 
-/* Takes an event's contents. Returns false if it cannot come now, or they are impossible. */
+/* Accepts an event's contents. Returns false if the event is not allowed now or its contents are
+ * impossible. */
 static bool
 accept_event(struct qvm_process *p, qvm_event *e)
 {
@@ -284,8 +286,8 @@ accept_event(struct qvm_process *p, qvm_event *e)
     }
 }
 
-/* Returns the status for the end that was reported. A process that its clip may have taken over can
- * only blame the clip: it knows of no fault of a device, of this side, or of a caller. */
+/* Returns the status for the reported end. A process that its clip may have taken over may only
+ * blame the clip, not a device, this side or the caller. */
 static qv_status
 status_of_end(const struct qvm_process *p, qv_status said)
 {

@@ -10,25 +10,28 @@
 
 #include "gpu.h"
 
-#define END_S 5.0      /* how long a watcher may take to end its process */
-#define START_S 60.0   /* the longest wait for a process to be ready, which takes about a second */
+#define END_S 5.0 /* how long a monitor may take to end its process */
+#define START_S                                                                                    \
+    60.0               /* the longest wait for a process to get ready, which normally takes about a
+                        * second */
 #define CLIPS_AHEAD 64 /* the next process is started this many clips before QVM_GPU_CLIPS */
-#define MOST_TRIES 3   /* processes that a clip is given to, if each turns out to have ended */
-/* A process that failed to start is tried again after 1 s, then 2, up to 512: what was missing may
- * appear, but a missing driver must not cost every clip a start. */
+#define MOST_TRIES 3   /* how many processes a clip is passed to, if each turns out to have ended */
+/* A process that failed to start is tried again after 1 s, then 2, up to 512: whatever was missing
+ * may appear later, but a missing driver must not make every clip try a start. */
 #define FIRST_RETRY_S 1
 #define MOST_DOUBLINGS 9
 
 /* ---- its life -------------------------------------------------------------------------------- */
 
-/* Asks a process to end: the watcher kills the one that has the GPU, waits for it, and ends too. */
+/* Asks a process to end: the monitor kills the process that has the GPU open, waits for it, and
+ * exits too. */
 static void
 end(const qvm_child *child)
 {
     qvm_child_signal(child, SIGTERM);
 }
 
-/* Ends a process at once, and waits for its end. */
+/* Kills a process, and waits for its end. */
 static void
 stop(qvm_child *child)
 {
@@ -42,7 +45,7 @@ stop(qvm_child *child)
     }
 }
 
-/* Tells a process that no more orders come, so that it ends with its last stream. */
+/* Signals to a process that no more orders will come, so that it ends with its last stream. */
 static void
 retire(struct qvm_gpus *gpus, struct qvm_gpu_process *p)
 {
@@ -68,7 +71,7 @@ start(const qv_decoder *d, int gpu, struct qvm_gpu_process *p)
     return !errno;
 }
 
-/* Has no process started until some time has passed since this failure. */
+/* Delays the next start after a failure. */
 static void
 postpone(struct qvm_gpu *g, bool momentary)
 {
@@ -77,7 +80,7 @@ postpone(struct qvm_gpu *g, bool momentary)
     g->failures += g->failures < MOST_DOUBLINGS;
 }
 
-/* Returns whether a process is ready. If it never will be, g->why says why. */
+/* Returns whether a process is ready. If it never will be, g->why is the reason. */
 static bool
 hear(struct qvm_gpus *gpus, struct qvm_gpu *g, struct qvm_gpu_process *p, bool wait)
 {
@@ -117,7 +120,7 @@ has_ended(struct qvm_gpu_process *p)
     return false;
 }
 
-/* Gives up the present process, which is in doubt; if that happens too often, the GPU. */
+/* Gives up the current process, which is in doubt, and the GPU if that happens too often. */
 static void
 lose(struct qvm_gpus *gpus, struct qvm_gpu *g)
 {
@@ -135,8 +138,8 @@ lose(struct qvm_gpus *gpus, struct qvm_gpu *g)
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-/* Starts a missing process, unless that failed lately. While `now` serves, the next one's failure
- * concerns no clip; once it does not, starting is tried at once. */
+/* Starts a missing process, unless that failed recently. While `now` serves, a failure to start the
+ * next process affects no clip; once `now` has stopped serving, a start is tried at once. */
 static void
 start_missing(const qv_decoder *d, int gpu, struct qvm_gpu_process *missing)
 {
@@ -193,7 +196,7 @@ qvm_gpu_give(qv_decoder *d, const qvm_gpu_request *request, pid_t *pid, qv_error
             p->given++;
             g->doubts -= g->doubts > 0;
         } else {
-            end(&p->child); /* the process has ended, or takes no orders */
+            end(&p->child); /* the process has ended, or accepts no orders */
             lose(d->gpus, g);
         }
     }

@@ -25,7 +25,7 @@ within(double s, double most)
     return fmax(0.0, fmin(s, most));
 }
 
-/* The package fails on a cut of a single frame, so such a cut has no frames here. */
+/* The package fails on a cut of a single frame, so here such a cut counts as having no frames. */
 static void
 cut(const qv_outcome *info, const struct qvm_task *t, int64_t *first, int64_t *n)
 {
@@ -88,8 +88,8 @@ struct limits {
     double least, most; /* in pixels */
 };
 
-/* fetch_video's limits: a share of the clip's budget for each frame, at most 768 tokens and at
- * least 1.05 times the least. max_pixels can only lower it. */
+/* fetch_video's limits: each frame's share of the clip's budget, at most 768 tokens and at least
+ * 1.05 times the minimum. max_pixels can only lower it. */
 static struct limits
 clip_limits(const qv_outcome *info, const qv_preprocess *p, const struct qvm_task *t,
             int64_t factor)
