@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Adds a source to a job: checks it, makes an item of it, and waits until there is room. */
+/* Adds a source to a job: checks it, turns it into an item, and waits until there is room. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,7 +33,7 @@ check_source(const qv_job_source *s, qv_error *err)
                          (int)s->kind);
 }
 
-/* Returns whether an item's reader goes on. */
+/* Returns whether an item's reader should continue. */
 static bool
 goes_on(void *user)
 {
@@ -45,8 +45,8 @@ goes_on(void *user)
     return goes_on;
 }
 
-/* Makes the clip's task of its options; if they are wrong, the clip fails in its turn. The job's
- * own decoder starts for the first clip that needs it. */
+/* Makes the clip's task from its options; if they are invalid, the clip fails in its turn. The
+ * first clip that needs the job's own decoder starts it. */
 static qv_status
 set_task(qv_job *job, struct qv_job_item *item, qv_error *err)
 {
@@ -79,7 +79,7 @@ set_task(qv_job *job, struct qv_job_item *item, qv_error *err)
     return status;
 }
 
-/* Returns how many frames a source of frames or patches has, which its caller need not say. */
+/* Returns how many frames a source of frames or patches has, which its caller may leave out. */
 static int64_t
 frames_of(const qv_job *job, const qv_job_source *s)
 {
@@ -89,7 +89,7 @@ frames_of(const qv_job *job, const qv_job_source *s)
                             : item->grid_thw[0] * job->model.temporal_patch_size;
 }
 
-/* Returns how many bytes of the caller's memory a source is. */
+/* Returns how many bytes of the caller's memory a source uses. */
 static int64_t
 bytes_of(const qv_job *job, const qv_job_source *s)
 {
@@ -148,7 +148,8 @@ make_item(qv_job *job, const qv_job_source *s, struct qv_job_item **out, qv_erro
 
 /* ---- waiting for room ------------------------------------------------------------------------ */
 
-/* Returns QV_OK if there is room. A source above the bound waits until nothing else is ahead. */
+/* Returns QV_OK if there is room. A source larger than the bound waits until nothing else is
+ * ahead. */
 static qv_status
 find_place(const struct qv_job_item *item, qv_error *why)
 {
@@ -166,7 +167,7 @@ find_place(const struct qv_job_item *item, qv_error *why)
     return QV_OK;
 }
 
-/* Waits under the lock for room for a source, or returns why there will be none. */
+/* Waits under the lock for room for a source. Returns the failure if there never will be any. */
 static qv_status
 wait_for_place(qv_job *job, const struct qv_job_item *item, qv_error *err)
 {

@@ -22,7 +22,7 @@ check_options(const qv_job_options *o, qv_error *err)
     } numbers[] = { { "decoders", o->decoders, MOST_THREADS },
                     { "sinks", o->sinks, MOST_THREADS },
                     { "queue", o->queue, MOST_QUEUE },
-                    { "chunk_rows", o->chunk_rows, INT32_MAX }, /* a plan may take fewer */
+                    { "chunk_rows", o->chunk_rows, INT32_MAX }, /* a plan may have a lower limit */
                     { "memory", o->memory, INT64_MAX / 2 },
                     { "ahead", o->ahead, INT64_MAX / 2 } };
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
@@ -36,7 +36,8 @@ check_options(const qv_job_options *o, qv_error *err)
     return QV_OK;
 }
 
-/* Unasked, only a GPU that computes the job's tokens decodes, in a process that is locked in. */
+/* Unless requested, only a GPU that computes the job's tokens decodes, and only in a locked
+ * process. */
 static void
 choose_decoders(qv_job *job, const qv_model *model)
 {
@@ -73,7 +74,7 @@ set_options(qv_job *job, const qv_job_options *o, size_t n_models)
     job->n_sinks = o->sinks ? o->sinks : 1;
 }
 
-/* Returns where towers of equal weights differ, for an error that names their weights. */
+/* Returns how towers with equal weights differ, for an error that names their weights. */
 static const char *
 say_difference(const qv_model_info *a, const qv_model_info *b)
 {
@@ -82,7 +83,7 @@ say_difference(const qv_model_info *a, const qv_model_info *b)
                                           : ", but different numbers in its preprocessor files";
 }
 
-/* Checks that all models are of one tower, so that their tokens mean the same. */
+/* Checks that all models are copies of one tower, so that their tokens are interchangeable. */
 static qv_status
 check_models(qv_job *job, qv_model *const *models, size_t n, qv_error *err)
 {
@@ -114,8 +115,8 @@ check_models(qv_job *job, qv_model *const *models, size_t n, qv_error *err)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Notes how many patches packs have, the tokens that usual chunks do not exceed (packs, and chunks
- * that one clip fills), and what a token takes. */
+/* Records how many patches a pack has, the most tokens of usual chunks (packs, and chunks that one
+ * clip fills), and the bytes per token. */
 static void
 set_sizes(qv_job *job, const qv_model *model)
 {
@@ -254,8 +255,8 @@ qv_job_client_open(qv_job *job, int64_t queue, bool refuse_when_full, int64_t ah
 
 /* ---- ending ---------------------------------------------------------------------------------- */
 
-/* Frees the frames of chunks that the sink has not had. Pairs that wait in the feeder go with their
- * item. */
+/* Frees the frames of chunks that the sink has not received. Pairs that wait in the feeder are
+ * freed with their item. */
 static void
 free_pieces(qv_job *job)
 {
@@ -266,9 +267,8 @@ free_pieces(qv_job *job)
     }
 }
 
-/* Ends all threads, and reports each item that is not done to the sink, from this thread, as
- * cancelled. Progress may be asked for meanwhile, so an item leaves the list before it is reported
- * and freed. */
+/* Ends all threads, and reports each unfinished item to the sink, from this thread, as cancelled.
+ * Progress may be read meanwhile, so an item leaves the list before it is reported and freed. */
 static void
 finish(qv_job *job)
 {
@@ -280,7 +280,7 @@ finish(qv_job *job)
     while (job->items) {
         struct qv_job_item *item = job->items;
         qv_job_unlink_item(job, item);
-        pthread_mutex_unlock(&job->lock); /* the sink may take it, to ask for progress */
+        pthread_mutex_unlock(&job->lock); /* the sink may take it to read the progress */
         qv_job_cancel_item(job, item);
         pthread_mutex_lock(&job->lock);
         qv_job_free_item(job, item);
