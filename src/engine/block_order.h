@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The order of patch rows, as transformers' processors have it: (grid_h/merge, grid_w/merge, merge,
+ * The order of patch rows, as in transformers' processors: (grid_h/merge, grid_w/merge, merge,
  * merge), so that the merge*merge patches of one token are adjacent. The grid is in patches, both
  * sides multiples of merge.
  */
