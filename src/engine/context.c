@@ -146,7 +146,7 @@ qv_context_get_info(const qv_context *ctx, qv_context_info *out)
     memcpy(out->device, ctx->caps.device, sizeof out->device);
     memcpy(out->dtype_reason, ctx->caps.dtype_reason, sizeof out->dtype_reason);
     memcpy(out->passed_over, ctx->passed_over, sizeof out->passed_over);
-    struct qv_caps now; /* something may have gone wrong since the context was opened */
+    struct qv_caps now; /* problems may have occurred since the context was opened */
     char kernel_files[sizeof ctx->kernel_files.warning];
     ctx->backend->caps(ctx->dev, &now);
     qv_kernel_files_warning(&ctx->kernel_files, kernel_files, sizeof kernel_files);

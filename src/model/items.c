@@ -82,7 +82,7 @@ qv_item_check_nth(const qv_model *model, qv_input input, const qv_item *item, si
     return qv_item_check(model, input, item, name, err);
 }
 
-/* Fails because an item makes the chunk too large; the text says by how much. */
+/* Fails because an item makes the chunk too large; the text has the numbers. */
 static qv_status
 too_much(size_t i, const int64_t *g, int64_t n, const char *unit, int64_t most, qv_error *err)
 {
