@@ -496,7 +496,7 @@ TEST(wrong_items_are_refused_with_words)
         { "of an image need 1", .grid_thw = { 1, 2, 2 }, .n_frames = 2, .is_image = true },
         { "n_frames is 2; it must be 0 for rows", .grid_thw = { 1, 2, 2 }, .n_frames = 2,
           .input = QV_INPUT_PATCHES },
-        { "item 1 (grid_thw 1,4,16) makes the chunk 68 patches; this plan's",
+        { "item 1 (grid_thw 1,4,16) brings the chunk to 68 patches; this plan's",
           .grid_thw = { 1, 4, 16 } },
         { "segments; this plan's chunks hold 3", .grid_thw = { 1 << 20, 64, 64 } },
         { "brings the chunk to 4 segments; this plan's chunks hold 3", .grid_thw = { 3, 2, 2 } },

@@ -512,7 +512,7 @@ def test_like():
     each(2, (f"{ENCODE} motion.mp4 -o no.safetensors {like} --cap-pixels", "cap_pixels is only for transformers"),
          (f"{ENCODE} motion.mp4 -o no.safetensors --total-pixels 9",
           "total_pixels is only for the rules of qwen-vl-utils"),
-         (f"info motion.mp4 {like} --num-frames 102", "sample 102 frames; it must be 2 to 100"),
+         (f"info motion.mp4 {like} --num-frames 102", "sample 102 frames; this clip allows 2 to 100"),
          (f"info motion.mp4 {like} --max-pixels 5", "most pixels, 5, are below the fewest"))
     assert not os.path.exists("no.safetensors")
 

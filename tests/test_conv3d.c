@@ -556,7 +556,7 @@ TEST(wrong_words_are_named)
         { "d=2 d=3", "d is given twice" },
         { "d=two", "d=two is not a number" },
         { "d=99999999999999999999", "not a number" },
-        { "act=relu", "act=relu is not a name" },
+        { "act=relu", "act=relu is not a known name" },
         { "bias=2", "bias=2 is not 0 or 1" },
         { "alpha=nan", "alpha=nan is not a number" },
         { "d=", "d= is not a number" },

@@ -89,7 +89,7 @@ TEST(ways_say_what_is_legal_and_what_it_costs)
     qv_conv3d_desc d = causal();
     qv_conv3d_way ways[QV_LOWERING_COUNT];
     qv_conv3d *conv = create(ctx, &d, NULL);
-    expect_error(QV_ESTATE, "no weights", qv_conv3d_run(conv, x, y, ERR));
+    expect_error(QV_ESTATE, "without weights", qv_conv3d_run(conv, x, y, ERR));
     assert_ok(qv_conv3d_get_ways(conv, ways, ERR));
     int chosen = 0;
     for (int i = 0; i < QV_LOWERING_COUNT; i++) {
@@ -194,5 +194,5 @@ TEST(streams_that_cannot_be_are_refused)
     d.kernel[1] = d.kernel[2] = 1;
     d.pad_front[1] = d.pad_front[2] = d.pad_back[1] = d.pad_back[2] = 0;
     o.chunk = 1 << 20;
-    refused(ctx, &d, &o, "beyond 63 bits");
+    refused(ctx, &d, &o, "exceeds 63 bits");
 }

@@ -241,7 +241,7 @@ TEST(test_replaced)
         for (int k = 0; k <= QVM_MOST_DOUBTS / QVM_GPU_DOUBT; k++)
             expect("x264.mp4", &options, false, c->why);
         expect("x264.mp4", &options, false, "the GPU's processes failed repeatedly");
-        expect_error(QV_EBACKEND, "fail again and again",
+        expect_error(QV_EBACKEND, "fail repeatedly",
                      qv_decoder_gpu(options.decoder, 0, true, ERR));
     }
 
@@ -351,7 +351,7 @@ TEST(test_none)
         const char *text;
     } cases[] = {
         { "no driver", 0, "GPU 0 cannot decode: NVIDIA's driver (libcuda.so.1) is not here" },
-        { "dies at its start", 0, "GPU 0 cannot decode: its process ended" },
+        { "dies at its start", 0, "GPU 0 cannot decode: its process exited" },
         { "", 7, "GPU 7 cannot decode: invalid device ordinal" },
         { "no decoder", 0, "cannot be locked in (its driver makes no decoder then" },
         { "no lock", 0, "cannot be locked in (Landlock: Operation not supported)" },

@@ -1013,7 +1013,7 @@ TEST(a_job_is_closed_early)
                 break;
         }
         if (turn % 2)
-            expect_failure("full", QV_EFULL, "2 sources wait", err.status, &err);
+            expect_failure("full", QV_EFULL, "2 sources are waiting", err.status, &err);
         usleep((useconds_t)turn * 3000);
         if (turn >= 4) {
             qv_job_cancel(job);
@@ -1533,7 +1533,7 @@ TEST(clients_have_bounds_of_their_own)
     qv_job_client_cancel(idle);
     pthread_join(adder, NULL);
     assert_int_equal(waits.status, QV_ESTATE);
-    expect_error(QV_ESTATE, "the job was ended", qv_job_add(h.job, &waits.source, ERR));
+    expect_error(QV_ESTATE, "the job has ended", qv_job_add(h.job, &waits.source, ERR));
     qv_job_client_close(&idle);
     qv_job_client_close(&busy);
     clip.client = NULL;
@@ -1599,7 +1599,7 @@ TEST(a_job_that_waits_asks_whether_it_goes_on)
         assert_ok(qv_job_open(&usual.model, 1, &o, &job, ERR));
         job_add(job, &s);
         if (adding)
-            expect_error(QV_ESTATE, "the job was ended", qv_job_add(job, &s, ERR));
+            expect_error(QV_ESTATE, "the job has ended", qv_job_add(job, &s, ERR));
         assert_ok(qv_job_end(job, ERR));
         assert_int_equal(asked, 3);
         qv_job_close(&job);

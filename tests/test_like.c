@@ -129,7 +129,7 @@ TEST(words_say_what_is_wrong)
           100,
           { .num_frames = 10 },
           QV_EINVAL,
-          "sample 10 frames; it must be 2 to 9 for this clip" },
+          "sample 10 frames; this clip allows 2 to 9" },
         { 9, 100, { .max_frames = 1 }, QV_EINVAL, "max_frames 1: qwen-vl-utils would sample 0" },
         { 9, 1, { .fps = 2 }, QV_EFORMAT, "320x1 is too long and thin" },
         { 9, 100, { .max_pixels = 5 }, QV_EINVAL, "most pixels, 5, are below the fewest, 131072" },
