@@ -103,7 +103,7 @@ bool qvm_child_has_ended(qvm_child *child);
 int qvm_child_await(qvm_child *child);
 /* Writes and returns how a signal ended a process: "killed by signal 9 (Killed), ..". */
 const char *qvm_signal_text(int number, char text[128]);
-/* Closes this process's descriptors of it; the child goes on. */
+/* Closes this process's descriptors of it; the child keeps running. */
 void qvm_child_leave(qvm_child *child);
 
 /* ---- decoder_program.c: the program qwenvit-decoder ------------------------------------------ */

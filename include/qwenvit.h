@@ -247,7 +247,7 @@ typedef struct qv_model_options {
     /* only read and check the configuration and the tensor headers: the model's plans report their
      * cost but cannot run */
     bool describe;
-    /* [3] each: red, green and blue in 0..1, for images and clips. They replace the checkpoint's
+    /* [3] each: red, green and blue in 0..1, for images and clips. They override the checkpoint's
      * qv_preprocess.mean and std. NULL: the checkpoint's. Read only during the call. */
     const double *image_mean, *image_std;
 } qv_model_options;

@@ -191,8 +191,8 @@ typedef struct qv_cache_prune_options {
     /* Called with a message for each part that should have been changed but could not be. NULL: no
      * calls. */
     void (*told)(void *user, const char *words);
-    /* Called before each part and each of its keys: false ends the call, with no part half done.
-     * NULL: the call goes on. */
+    /* Called before each part and each of its keys: false ends the call, leaving no part half done.
+     * NULL: the call is never ended. */
     bool (*go_on)(void *user, int64_t parts_done, int64_t n_parts);
     void *user; /* passed to both functions */
 } qv_cache_prune_options;

@@ -218,7 +218,7 @@ QV_API void qv_clip_close(qv_clip **clip);
  * that it started end with it. If the program ends (for example, if it is killed because memory ran
  * out), or is killed because it did not answer for 60 s, it is started again for the next clip, in
  * the environment of this call; no other thread may add variables to the environment (setenv,
- * putenv) during the call. A clip under way is then decoded again from its beginning, once, and
+ * putenv) during the call. A clip in progress is then decoded again from its beginning, once, and
  * continues with the next frame. Returns QV_EBACKEND if the program does not exist, and QV_ENOMEM.
  */
 QV_API qv_status qv_decoder_start(const char *program, qv_decoder **out, qv_error *err);
@@ -380,7 +380,7 @@ typedef struct qv_job_options {
     int decoders;  /* clips that are decoded at once; 0: one per core, or, if GPUs decode, 12 per
                     * model's GPU and one for each core beyond 24 per GPU */
     int sinks;     /* threads that call the sink; 0: 1 */
-    int64_t queue; /* the most sources that may wait; then adding waits; 0: 512 */
+    int64_t queue; /* how many sources may wait before adding waits; 0: 512 */
     bool refuse_when_full; /* instead of waiting, adding fails with QV_EFULL */
     /* The most bytes of sources in memory, and of results that were not given back
      * (qv_job_give_back): beyond that adding waits. If the results alone exceed it, no further
@@ -389,7 +389,7 @@ typedef struct qv_job_options {
      * that order never deadlocks. 0: results are not counted */
     int64_t ahead;
     /* Called every 20 ms by the thread that waits in qv_job_add or qv_job_end; false cancels the
-     * job. NULL: the job goes on */
+     * job. NULL: the job is never cancelled */
     bool (*go_on)(void *user, qv_job *job);
     /* Called when a failure of a device or of the sink has ended the job, which must then be ended
      * or closed. Of the job's functions it may call only qv_job_cancel and qv_job_give_back. */
@@ -470,7 +470,7 @@ QV_API qv_status qv_job_end(qv_job *job, qv_error *err);
 QV_API void qv_job_cancel(qv_job *job);
 
 /* Cancels the sources that are not done, waits for the sink and the decoders to return from calls
- * under way, and frees the job. */
+ * in progress, and frees the job. */
 QV_API void qv_job_close(qv_job **job);
 
 /* ---- its counts, and its memory -------------------------------------------------------------- */
@@ -495,7 +495,7 @@ typedef struct qv_job_progress {
     double elapsed_s;
     double decode_s, room_s;            /* of decoders: reading; waiting for space for frames */
     double device_s, starved_s, full_s; /* of devices: at work; without work; waiting for a sink */
-    double sink_s;                      /* all three stages' seconds include work under way */
+    double sink_s;                      /* all three stages' seconds include work in progress */
     int decoders, devices, sinks;
     size_t frame_bytes, most_frame_bytes; /* bytes of waiting frames: now, and at most */
     /* the stage that limits: "decoding", "device", "sink"; or "input" if sources come too slowly */

@@ -127,7 +127,7 @@ qv_job_kind_of(const struct qv_job_item *item)
     return &qv_job_kinds[item->source.kind];
 }
 
-/* A device. Only its own thread uses the model and the chunks under way. */
+/* A device. Only its own thread uses the model and the chunks in progress. */
 struct qv_job_device {
     qv_job *job;
     int index;

@@ -49,8 +49,8 @@ qv_job_wants_gpus(int readers, const char *codec, size_t waiting)
     return codec ? is_decoded_there && waiting >= at_least : waiting >= UNKNOWN * at_least;
 }
 
-/* Indexed by option and case. With QV_DECODE_AUTO the CPU decodes, and the clip may have its own reason.
- * If a requested GPU is missing or lost, the clip fails. */
+/* By option and case. With QV_DECODE_AUTO the CPU decodes, and the clip may have its own reason. If
+ * a requested GPU is missing or lost, the clip fails. */
 static const struct qv_job_choice choices[][QV_JOB_CASES] = {
     [QV_DECODE_AUTO] = {
         [QV_JOB_CLIP_ASKS] = { QV_DECODE_AUTO, "" },

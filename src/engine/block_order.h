@@ -16,10 +16,10 @@ qv_block_row(int64_t grid_w, int64_t merge, int64_t row, int64_t col)
     return block * merge * merge + row % merge * merge + col % merge;
 }
 
-/* The tables that row operations look up (ops.inc). qv_coords: for each row, its item and where its
- * patch lies. qv_item_place: for each item, in patches, where its frames begin, the step from one
- * frame pair to the next and from one frame to the next, and the columns of its grid. qv_item_norm:
- * the scales and shifts of an item's bytes. */
+/* The tables that row operations look up (ops.inc). qv_coords: for each row, its item and the
+ * position of its patch. qv_item_place: for each item, in patches, where its frames begin, the step
+ * from one frame pair to the next and from one frame to the next, and the columns of its grid.
+ * qv_item_norm: the scales and shifts of an item's bytes. */
 struct qv_coords {
     int32_t item, pair, row, col;
 };

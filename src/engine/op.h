@@ -77,8 +77,8 @@ enum qv_role {
 };
 
 /* The shape of an operand, for code that allocates, fills or reads it. Element (i, j) is number i *
- * row_stride + j; a quantised matrix instead lies row by row as in grouped.h. The call says where
- * in its buffer the operand begins. */
+ * row_stride + j; a quantised matrix is instead stored row by row as in grouped.h. The call
+ * specifies where in its buffer the operand begins. */
 struct qv_view {
     const char *name;
     enum qv_role role;
@@ -126,7 +126,7 @@ bool qv_op_equal(const struct qv_op *a, const struct qv_op *b);
 const char *qv_op_print(const struct qv_op *op, char *text, size_t size);
 extern const char *const qv_act_names[]; /* indexed by qv_act; NULL-terminated */
 
-/* Parses "gemm,norm" or "all" into bits, 1 << kind; NULL gives none. */
+/* Parses "gemm,norm" or "all" into bits, 1 << kind; NULL: no bits. */
 qv_status qv_op_parse_kinds(const char *text, uint32_t *out, qv_error *err);
 
 /* Sets the dtype of every operand whose dtype is a field. */
@@ -146,7 +146,7 @@ int qv_op_views(const struct qv_op *op, struct qv_view out[QV_MAX_OPERANDS]);
 struct qv_view qv_op_view(const struct qv_op *op, int i);
 int qv_op_output(const struct qv_op *op); /* index of the operand that is written */
 
-/* The stride in elements that a field NAME_stride stands for. */
+/* The stride in elements that a field NAME_stride means. */
 static inline int64_t
 qv_row_stride(int64_t field, int64_t cols)
 {

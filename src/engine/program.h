@@ -39,7 +39,7 @@ enum { QV_MOST_CHUNKS = QV_MARK_BEGIN - QV_MARK_CHUNK };
 struct qv_arena {
     struct qv_memory *memory;
     size_t own_bytes, work_bytes; /* own_bytes: of one chunk; work_bytes: used by all in turn */
-    int n_chunks;                 /* how many chunks may be under way */
+    int n_chunks;                 /* how many chunks may be in progress */
     bool busy[QV_MOST_CHUNKS];    /* a chunk is using this part; set by whoever runs it */
     int users;
 };
@@ -60,9 +60,10 @@ struct qv_program {
     struct qv_call *calls;        /* [n_chunks][n] */
 };
 
-/* Prepares a program for n_chunks chunks that may be under way at once. `places` [n_places] states
- * which places each chunk has its own copy of, and may set a minimum size. A weight that is a place
- * is as large as the device lays it out. qv_program_free must be called even after a failure. */
+/* Prepares a program for n_chunks chunks that may be in progress together. `places` [n_places]
+ * states which places each chunk has its own copy of, and may set a minimum size. A weight that is
+ * a place is as large as the device lays it out. qv_program_free must be called even after a
+ * failure. */
 qv_status qv_program_prepare(qv_context *ctx, const struct qv_step *steps, size_t n,
                              const struct qv_place *places, int n_places, int n_chunks,
                              struct qv_program *out, qv_error *err);

@@ -216,7 +216,7 @@ give_plan(struct qv_filled *chunk)
     chunk->plan = NULL;
 }
 
-/* ---- chunks under way ------------------------------------------------------------------------ */
+/* ---- chunks in progress ---------------------------------------------------------------------- */
 
 static struct qv_filled *
 next_of(struct qv_feeder_device *d)

@@ -73,7 +73,7 @@ struct qv_feeder {
 };
 
 /* Opens a feeder for one call of qv_encode: everything is put first, a plan is made once the
- * previous plan has no chunk under way, and plans have all of the caller's options. */
+ * previous plan has no chunk in progress, and plans have all of the caller's options. */
 qv_status qv_feeder_open_call(qv_model *model, const qv_plan_options *options, bool alone,
                               qv_feeder **out, qv_error *err);
 
@@ -82,7 +82,7 @@ qv_status qv_feeder_open_call(qv_model *model, const qv_plan_options *options, b
 void qv_feeder_take_turn(struct qv_feeder_device *d);
 void qv_feeder_end_turn(struct qv_feeder_device *d);
 
-/* Returns the oldest chunk under way, or NULL. */
+/* Returns the oldest chunk in progress, or NULL. */
 const qv_feeder_chunk *qv_feeder_oldest(const qv_feeder *f, int device);
 /* Pulls the oldest chunk. Piece i's tokens go to rows of `out` from first_rows[i] on; with NULL,
  * they lie one after another. */

@@ -36,7 +36,7 @@ qv_status qv_items_check(const qv_model *model, qv_input input, const qv_capacit
                          const qv_item *items, size_t n, int64_t *rows, qv_error *err);
 
 /* Returns n frame pairs of an item from pair `first` on, or as many as there are, as an item whose
- * data lies inside the whole item's. All pieces of an image share its one frame. Any thread may
- * call it. */
+ * data is part of the whole item's. All pieces of an image share its one frame. Any thread may call
+ * it. */
 qv_item qv_item_piece(const qv_model *model, qv_input input, const qv_item *item, int64_t first,
                       int64_t n);

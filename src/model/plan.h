@@ -10,8 +10,8 @@
 
 /* ---- tables.c -------------------------------------------------------------------------------- */
 
-/* Tables are what a chunk's operations look up: which item each row belongs to, where its patch
- * lies, and which rows attend to one another. They are made on the host, from the chunk's items. */
+/* Tables are what a chunk's operations look up: which item each row belongs to, the position of its
+ * patch, and which rows attend to each other. They are made on the host, from the chunk's items. */
 struct qv_tables {
     struct qv_item_place *places; /* [segments], as every item has at least one segment */
     struct qv_item_norm *norms;   /* [segments] */
