@@ -27,8 +27,7 @@ typedef struct qvm_rules {
     /* Finds how many frames of a clip are sampled, from the file's facts and cut_frames. */
     qv_status (*count)(const qv_outcome *info, const qv_preprocess *p, const struct qvm_task *t,
                        int64_t *n, qv_error *err);
-    /* Writes the indices of the n frames to sample, ascending, out of cut_frames frames from
-     * first_frame on. */
+    /* Writes the indices of the n frames to sample of cut_frames from first_frame on, ascending. */
     void (*fill)(const qv_outcome *info, const qv_preprocess *p, int64_t n, int64_t *indices);
     /* Finds the size of the n_frames frames of a clip, or of an image. */
     qv_status (*size)(const qv_outcome *info, const qv_preprocess *p, const struct qvm_task *t,
@@ -51,8 +50,7 @@ int64_t qvm_round_half_even(double x);
 
 /* ---- kept.c: indexes of files, for later cuts of them ---------------------------------------- */
 
-/* Identifies the clip and the file that an index describes, as long as nobody writes to the
- * file. */
+/* Identifies the clip and the file that an index describes, unless the file is written to. */
 typedef struct qvm_identity {
     uint64_t device, inode;
     int64_t bytes, mtime_ns;
@@ -73,8 +71,8 @@ struct qvm_kept {
     int64_t bytes; /* bytes of all indexes, QVM_MOST_INDEX at most */
 };
 
-/* Returns a copy of the file's index, which the caller must free(); NULL if none is kept or memory
- * is short. */
+/* Returns a copy of the file's index, for the caller to free(); NULL if none is kept or no
+ * memory. */
 void *qvm_kept_copy(struct qvm_kept *kept, const qvm_identity *file, int64_t *bytes);
 /* Takes over an index of QVM_MOST_INDEX bytes at most, and drops the least recently used. */
 void qvm_kept_put(struct qvm_kept *kept, const qvm_identity *file, void *data, int64_t bytes);
@@ -84,8 +82,7 @@ void qvm_kept_free(struct qvm_kept *kept);
 
 typedef struct qvm_child {
     pid_t pid;  /* 0: no process runs */
-    int handle; /* the process's pidfd, valid even if its number is reused; -1: the system has no
-                 * pidfds */
+    int handle; /* the process's pidfd, valid even if its number is reused; -1: unsupported */
     int socket; /* its standard input is the other end */
 } qvm_child;
 
@@ -95,8 +92,7 @@ int qvm_child_start(const char *path, char *const *argv, char *const *environmen
                     qvm_child *child);
 /* Sends the process a signal, but never another process that has got its number since. */
 void qvm_child_signal(const qvm_child *child, int number);
-/* Returns whether the process has ended or its state cannot be determined; `child` is then
- * reset. */
+/* Returns whether the process has ended or its state is unknown; `child` is then reset. */
 bool qvm_child_has_ended(qvm_child *child);
 /* Waits until the process has ended. Returns its exit code, or minus the signal that killed it; 0
  * if that cannot be determined. */
@@ -112,8 +108,7 @@ struct qv_decoder {
     qvm_child child;
     pid_t owner; /* the process that started the program, whose forks must not use the decoder */
     double patience_s; /* how long the program may take to answer, or to end */
-    /* held from an order to its answer; guards everything that changes when the program is
-     * started */
+    /* held from an order to its answer; guards everything that a start of the program changes */
     pthread_mutex_t lock;
     int64_t starts; /* how often the program was started */
     bool used;      /* the program was asked to serve a session */

@@ -130,8 +130,7 @@ explain_end(struct qvm_process *p, const char *silent, qv_error *err)
                    WIFEXITED(how) ? WEXITSTATUS(how) : 0);
 }
 
-/* Ends the decoder process, and sets the error: the caller cancelled, or a socket failed on this
- * side. */
+/* Ends the decoder process, and sets the error: the caller cancelled, or a local socket failed. */
 static qv_status
 lose_it(struct qvm_process *p, int why, qv_error *err)
 {
@@ -179,8 +178,7 @@ qvm_process_receive(struct qvm_process *p, void *bytes, size_t n, qv_error *err)
     return code ? lose_it(p, code, err) : QV_OK;
 }
 
-/* Terminates a text, and replaces terminal control characters and anything that JSON does not
- * allow. */
+/* Terminates a text, and replaces terminal control characters and whatever JSON does not allow. */
 static void
 make_printable(char *text, size_t size)
 {
@@ -251,7 +249,7 @@ are_facts_possible(const qv_outcome *f)
     return f->source_fps >= 1 / QVM_MAX_RATE;
 }
 
-/* Accepts an event's contents. Returns false if the event is not allowed now or its contents are
+/* Accepts an event's contents. Returns false if it is not allowed now or its contents are
  * impossible. */
 static bool
 accept_event(struct qvm_process *p, qvm_event *e)

@@ -28,8 +28,8 @@ struct qvm_process {
     bool gpu_lost;
 };
 
-/* Starts the decoder for the open session.clip. Returns QV_ENOMEM, or the errors of starting the
- * program. */
+/* Starts the decoder for the open session.clip. Returns QV_ENOMEM, or errors of the program's
+ * start. */
 qv_status qvm_process_start(struct qvm_process *p, qv_error *err);
 /* Initialises `p` without a decoder, for a clip's task, outcome and descriptor (-1: not opened
  * yet). */

@@ -25,9 +25,7 @@
 #else
 #define NOT_LOADED 127
 #endif
-#define PATIENCE_S                                                                                 \
-    60.0 /* the longest wait for an answer, which normally takes a fraction of a
-                         * second */
+#define PATIENCE_S 60.0 /* the longest wait for an answer, which takes fractions of a second */
 
 /* ---- the program ----------------------------------------------------------------------------- */
 
@@ -96,8 +94,7 @@ start_program(qv_decoder *d, qv_error *err)
     return QV_OK;
 }
 
-/* Ends a program and the processes that it started for clips. Returns the same as
- * qvm_child_await. */
+/* Ends a program and the processes that it started for clips. Returns like qvm_child_await. */
 static int
 end_program(qvm_child *child)
 {

@@ -10,10 +10,8 @@
 
 #include "gpu.h"
 
-#define END_S 5.0 /* how long a monitor may take to end its process */
-#define START_S                                                                                    \
-    60.0               /* the longest wait for a process to get ready, which normally takes about a
-                        * second */
+#define END_S 5.0      /* how long a monitor may take to end its process */
+#define START_S 60.0   /* the longest wait for a process to get ready, which takes about 1 s */
 #define CLIPS_AHEAD 64 /* the next process is started this many clips before QVM_GPU_CLIPS */
 #define MOST_TRIES 3   /* how many processes a clip is passed to, if each turns out to have ended */
 /* A process that failed to start is tried again after 1 s, then 2, up to 512: whatever was missing

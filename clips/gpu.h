@@ -29,8 +29,7 @@ struct qvm_gpu {
     /* When the next process may be started; each of `failures` in a row doubles the time to it. */
     double retry_s;
     int failures;
-    bool momentary; /* the last failure was that no process could be started, perhaps for lack of
-                     * descriptors */
+    bool momentary; /* last time no process could be started, perhaps for lack of descriptors */
 };
 
 struct qvm_gpus {
@@ -56,6 +55,5 @@ qv_status qvm_gpu_give(qv_decoder *decoder, const qvm_gpu_request *request, pid_
 void qvm_gpu_doubt(qv_decoder *decoder, int gpu, pid_t pid);
 /* Kills all processes. No clip may be in progress. */
 void qvm_gpus_stop(struct qvm_gpus *gpus);
-/* Closes a forked process's descriptors of them. They keep running for the process that started
- * them. */
+/* Closes a forked process's descriptors of them. They keep running for their starter. */
 void qvm_gpus_leave(struct qvm_gpus *gpus);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* options.inc as a table, for all code that reads options. Caches include nothing else from
- * clips. */
+/* options.inc as a table, for all code that reads options. Caches use nothing else of clips. */
 #pragma once
 
 #include <float.h>

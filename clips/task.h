@@ -16,8 +16,7 @@ struct qvm_task {
     int64_t max_source_pixels;
     /* the model's or the package's numbers, unless the caller replaced them */
     qv_preprocess image, video;
-    int64_t num_frames;                         /* sample exactly this many frames; 0: by the
-                                                 * rate */
+    int64_t num_frames;                         /* exactly this many frames; 0: by the rate */
     int64_t asked_min_frames, asked_max_frames; /* the caller's; 0: none */
     int64_t total_pixels; /* of all frame pairs together; 0: the package's own number */
     bool cap_pixels;

@@ -197,8 +197,7 @@ typedef struct qv_context_info {
     int threads;         /* 0 if the backend starts no threads */
     qv_dtype dtype;      /* what QV_DTYPE_AUTO means on this device */
     char dtype_reason[128]; /* why, as a sentence */
-    /* problems found so far with the device, its libraries or a cached kernel; "" if there are
-     * none */
+    /* problems so far with the device, its libraries or a cached kernel; "" if there are none */
     char warning[512];
     /* backends that "auto" would have preferred, and why it could not use them: "cuda: there is
      * no NVIDIA driver here"; "" if there are none */
@@ -337,8 +336,8 @@ typedef struct qv_capacity {
     int64_t patches;
     int64_t segments;     /* frame pairs and images */
     int64_t segment_rows; /* the exact number of patches of each segment; 0: any number */
-    /* attention windows, including the smaller windows at a frame's edges; 0 unless the model uses
-     * windows (Qwen2.5's towers) */
+    /* attention windows, including smaller ones at a frame's edges; 0 unless the model has windows
+     * (Qwen2.5's towers) */
     int64_t windows;
 } qv_capacity;
 

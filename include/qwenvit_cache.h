@@ -59,8 +59,7 @@ typedef struct qv_cache_info {
     const char *made_by;        /* all of qwenvit-cache.json */
 } qv_cache_info;
 
-/* Returns whether a folder contains a qwenvit-cache.json, which makes it a cache, if perhaps a
- * damaged one. */
+/* Returns whether a folder contains a qwenvit-cache.json, and so is a cache or claims to be one. */
 QV_API bool qv_cache_exists(const char *dir);
 /* Opens a cache, and reads and checks the indexes of all its parts; tensors and records are checked
  * only by qv_cache_verify (docs/cache.md). If a part is damaged or not a regular file, its keys are
@@ -83,8 +82,7 @@ QV_API const char *qv_cache_damage(const qv_cache *cache, int64_t i, bool *super
 /* Writes a key as caches spell it to out[QV_CACHE_MAX_KEY + 1]: bytes that are not UTF-8 become
  * %XX. Returns QV_EFORMAT for a key that is empty, begins with "__" or is too long. */
 QV_API qv_status qv_cache_key(const char *bytes, char *out, qv_error *err);
-/* Returns the XXH3-64 of a key as caches spell it. Shard i of n contains the keys with hash % n =
- * i. */
+/* Returns the XXH3-64 of a key as caches spell it. Shard i of n has the keys with hash % n = i. */
 QV_API uint64_t qv_cache_key_hash(const char *key);
 
 /* A key and what the cache knows about it. Its strings are valid until the cache is closed. */
@@ -115,8 +113,8 @@ typedef struct qv_cache_item {
  * no such key. Fails only for NULL arguments. */
 QV_API qv_status qv_cache_find(const qv_cache *cache, const char *key, qv_cache_item *out,
                                qv_error *err);
-/* Gets item i of n_ok + n_failed, in part order, without mapping a part. Returns QV_EINVAL if no
- * such item exists. */
+/* Gets item i of n_ok + n_failed, in part order, without mapping a part. QV_EINVAL if it does not
+ * exist. */
 QV_API qv_status qv_cache_at(const qv_cache *cache, int64_t i, qv_cache_item *out, qv_error *err);
 /* Maps an item's part, if it is not mapped yet, and sets the item's tensors: nothing is copied, and
  * no file stays open. The tensors are valid until qv_cache_release, which must be called once for
@@ -139,12 +137,10 @@ QV_API qv_status qv_cache_verify(const qv_cache *cache, int64_t i, qv_error *err
 
 /* ---- comparing with the sources -------------------------------------------------------------- */
 
-/* What a key's tokens are computed from. A run computes a key again if its record differs from
- * this. */
+/* What a key's tokens are computed from. A run recomputes a key if its record differs. */
 typedef struct qv_cache_source {
     const char *path;      /* as in the list; any bytes */
-    double start_s, end_s; /* a stretch of the clip, to the nanosecond; 0: the clip's beginning or
-                            * end */
+    double start_s, end_s; /* a stretch of the clip, to the nanosecond; 0: its beginning or end */
     int64_t bytes;         /* size of the file */
     int64_t mtime_ns;      /* time of the file's last change, since 1970 */
     const char *options;   /* text of this clip's own options, or NULL */
@@ -154,8 +150,7 @@ typedef enum qv_cache_state {
     QV_CACHE_MISSING,
     QV_CACHE_DONE,
     QV_CACHE_FAILED,
-    QV_CACHE_CHANGED,     /* tokens exist, but for a different path, stretch, size, time or
-                           * options */
+    QV_CACHE_CHANGED,     /* tokens exist, for a different path, stretch, size, time or options */
     QV_CACHE_SOURCE_GONE, /* tokens exist, and the source has no size and no time: its file is
                            * gone */
     QV_CACHE_STATE_MAX = 0x7fff

@@ -39,7 +39,7 @@ typedef enum qv_like {
 QV_API const char *qv_like_name(qv_like like); /* "qwen-vl-utils"; never NULL */
 
 /* Where clips are decoded: on the CPU or on an NVIDIA GPU. The frames are byte-identical, except
- * where a GPU does not notice damage. AUTO means the CPU, but jobs and cache fills use both
+ * where a GPU does not notice damage. AUTO: the CPU; in jobs and cache fills both
  * (qv_job_options.clip). */
 typedef enum qv_decode {
     QV_DECODE_AUTO = 0,
@@ -333,8 +333,7 @@ typedef struct qv_job_result {
 } qv_job_result;
 
 /* Rows [first, first + tokens.n) of a source's tokens; with options.hidden also merge_size^2 times
- * as many of its hidden rows, from first * merge_size^2 on. They belong to the job and must not be
- * changed. */
+ * as many of its hidden rows, from first * merge_size^2 on. They belong to the job: read-only. */
 typedef struct qv_job_rows {
     int64_t first;
     qv_tokens tokens;      /* of result->dtype; with all of the model's DeepStack outputs */
@@ -396,8 +395,7 @@ typedef struct qv_job_options {
     void (*lost)(void *user, qv_status status, const char *words);
     int64_t memory;     /* bytes of frames that may wait between decoders and devices; 0: 512 MiB */
     int64_t chunk_rows; /* patches in a chunk; 0: the first device's own size */
-    /* sources are not packed: each is encoded in chunks sized for it, like a single item of
-     * qv_encode */
+    /* sources are not packed: each gets chunks sized for it, like a single item of qv_encode */
     bool alone;
     /* plans of small chunks are also created on opening, so that no source waits for one */
     bool warm_up;
@@ -479,7 +477,7 @@ QV_API void qv_job_close(qv_job **job);
  * divided by elapsed_s and the number of threads, they show how busy the stage is, from 0 to 1. */
 typedef struct qv_job_progress {
     int64_t added, done, failed; /* sources; `done` includes `failed`, which includes dropped
-                                  * sources */
+                                  * ones */
     int64_t tokens;              /* tokens that came from devices */
     int64_t source_frames;       /* frames in the files of all clips that are done */
     int64_t decoded_frames;      /* frames of these clips that were decoded */

@@ -23,8 +23,8 @@ extern "C" {
 
 typedef struct qv_conv3d qv_conv3d;
 
-/* The ways to run a Conv3d, in the order in which they are tried. This list generates the enum and
- * the names. */
+/* The ways to run a Conv3d, in the order of preference. This list generates the enum and the
+ * names. */
 #define QV_LOWERING_LIST(X)                                                                        \
     X(PATCHIFY, "patchify")   /* kernel = stride: one GEMM */                                      \
     X(STILL, "still")         /* patchify for equal frames: weights summed over depth */           \
@@ -41,8 +41,8 @@ typedef enum qv_lowering {
 } qv_lowering;
 QV_API const char *qv_lowering_name(qv_lowering lowering); /* "by depth"; never NULL */
 
-/* The layout of the input x in memory. PATCH_ROWS and FRAMES_U8 require whole patches: kernel =
- * stride, no padding. */
+/* The layout of the input x in memory. PATCH_ROWS and FRAMES_U8 need kernel = stride, no
+ * padding. */
 typedef enum qv_conv3d_layout {
     QV_LAYOUT_CHANNELS_FIRST, /* x[n, c, d, h, w] */
     QV_LAYOUT_CHANNELS_LAST,  /* x[n, d, h, w, c] */
@@ -107,8 +107,7 @@ typedef struct qv_conv3d_weights {
 } qv_conv3d_weights;      /* all of these are copied */
 
 typedef struct qv_conv3d_options {
-    /* the name of a lowering such as "by depth" (QV_EINVAL if it is not legal); NULL: the best
-     * one */
+    /* a lowering's name such as "by depth" (QV_EINVAL if it is not legal); NULL: the best one */
     const char *lowering;
     int64_t chunk; /* output frames computed at a time; 0: all d'. A smaller chunk needs less
                     * memory. All chunks have the same shape, so y has the same bits for any d */

@@ -148,8 +148,7 @@ make_item(qv_job *job, const qv_job_source *s, struct qv_job_item **out, qv_erro
 
 /* ---- waiting for room ------------------------------------------------------------------------ */
 
-/* Returns QV_OK if there is room. A source larger than the bound waits until nothing else is
- * ahead. */
+/* Returns QV_OK if there is room. A source above the bound waits until nothing else is ahead. */
 static qv_status
 find_place(const struct qv_job_item *item, qv_error *why)
 {

@@ -50,8 +50,7 @@ free_buffer(struct qv_job_device *d)
 
 /* ---- chunks ---------------------------------------------------------------------------------- */
 
-/* Gets the next chunk from the feeder, whose pieces become the buffer's. Returns false if none may
- * go yet. */
+/* Gets the feeder's next chunk, whose pieces become the buffer's; false if none may go yet. */
 static bool
 choose(struct qv_job_device *d, struct qv_job_buffer *buffer, double *wait_s)
 {
@@ -106,8 +105,8 @@ fail_chunk(qv_job *job, const struct qv_job_buffer *buffer, qv_status status, co
         qv_job_fail_item(job, buffer->pieces[i].item, status, err);
 }
 
-/* Fails the items that the device has begun but not finished. The job ends if it was the last
- * device. */
+/* Fails the items that the device has begun but not finished. After the last device the job
+ * ends. */
 static void
 lose_device(struct qv_job_device *d, qv_status status, const qv_error *err)
 {

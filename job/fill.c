@@ -28,8 +28,7 @@ struct clip {
     const char *key, *path;             /* path is NULL for a clip in memory */
     const qv_cache_fill_memory *memory; /* NULL for a file */
     const qv_clip_options *own;
-    int64_t bytes, mtime_ns; /* facts about its file before the job opened it, or about its
-                              * memory */
+    int64_t bytes, mtime_ns; /* of its file before the job opened it, or of its memory */
     uint64_t xxh3;           /* hash of a clip in memory */
 };
 

@@ -211,8 +211,7 @@ qv_job_client_close(qv_job_client **client)
         *client = NULL;
 }
 
-/* An item without data until each put is a clip, about which the feeder's errors name only the
- * grid. */
+/* An item whose data come with each put is a clip; the feeder's errors name only its grid. */
 qv_status
 qv_job_feed(qv_job *job, struct qv_job_item *item, const char *name, qv_error *err)
 {

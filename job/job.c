@@ -36,8 +36,7 @@ check_options(const qv_job_options *o, qv_error *err)
     return QV_OK;
 }
 
-/* Unless requested, only a GPU that computes the job's tokens decodes, and only in a locked
- * process. */
+/* By default only GPUs that compute the job's tokens decode, and only in a locked process. */
 static void
 choose_decoders(qv_job *job, const qv_model *model)
 {

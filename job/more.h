@@ -17,8 +17,8 @@ bool qv_job_wants_gpus(int readers, const char *codec, size_t waiting);
 
 /* A clip or an image in memory. */
 typedef struct qv_cache_fill_memory {
-    qv_source_kind kind; /* QV_SOURCE_BYTES: the bytes of a file; QV_SOURCE_FRAMES: uint8 frames,
-                          * shaped as `item` */
+    qv_source_kind kind; /* QV_SOURCE_BYTES: a file's bytes; QV_SOURCE_FRAMES: uint8 frames, as in
+                          * item */
     const void *data;    /* [n_bytes] */
     size_t n_bytes;      /* for frames, exactly what their shape needs */
     /* The following fields are only for frames. Two clips are the same if all of these and the

@@ -174,8 +174,7 @@ struct qv_job {
     pthread_cond_t changed[5]; /* indexed by qv_job_who */
     int n_conds;
     /* the lock guards what follows */
-    bool gpus_started, on_gpu; /* gpus_started: processes that open GPUs were started; on_gpu: some
-                                * GPU decodes */
+    bool gpus_started, on_gpu; /* processes that open GPUs were started; some GPU decodes */
     bool looks_for_gpu;        /* with QV_DECODE_AUTO: it is not known yet which GPUs decode */
     bool had_clip;             /* a clip or an image was added */
     bool ended, stopping;      /* no more sources will be added; all threads must return */
@@ -186,8 +185,7 @@ struct qv_job {
     struct qv_job_item *waiting, **last_waiting; /* items that no reader has taken up, in order */
     size_t n_waiting;
     struct qv_job_client own; /* the bounds of sources without a client */
-    /* told: pieces for the sink and ends of failed items, in order; n_failures: the number of such
-     * ends */
+    /* pieces for the sink and ends of failed items, in order; n_failures: how many such ends */
     struct qv_job_piece *told, **last_told;
     int n_failures;
     int n_lost;               /* devices */

@@ -9,8 +9,7 @@
 enum {
     GPU_READERS = 12, /* clips that keep an H200's decoders busy */
     GPU_CORES = 2,    /* cores per such clip, so that it does not wait */
-    UNKNOWN = 4       /* how many times as many clips make opening a GPU worthwhile while their
-                       * codec is unknown */
+    UNKNOWN = 4       /* how many times as many clips must wait if their codec is unknown */
 };
 
 /* Cores beyond GPU_CORES per GPU clip decode further clips. With fewer cores, decoding these would

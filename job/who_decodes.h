@@ -9,8 +9,7 @@ struct qv_job_lanes {
     int n;   /* threads */
     int cpu; /* readers at work while no GPU decodes */
     int all; /* readers at work while a GPU decodes */
-    int gpu; /* the first of these readers, for which the GPU decodes; 0: the clips' options
-              * decide */
+    int gpu; /* the first ones, for which the GPU decodes; 0: the clips' options decide */
 };
 
 /* Returns the readers of a job, of which `asked` work at once (0: chosen here). may_use_gpu: GPUs
@@ -19,7 +18,7 @@ struct qv_job_lanes qv_job_lanes_of(int asked, int cores, int n_devices, qv_deco
                                     bool may_use_gpu);
 
 /* Returns whether a reader may take up a source. If a GPU decodes, the CPU's readers wait until all
- * of the GPU's readers are busy. */
+ * GPU readers are busy. */
 bool qv_job_lane_may_read(const struct qv_job_lanes *lanes, int lane, bool on_gpu, int n_reading);
 
 /* Returns how many threads should decode a clip when this many clips are being read or wait: 0 (one

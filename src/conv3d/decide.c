@@ -15,8 +15,8 @@ append(char text[QV_REASON_BYTES], const char *words)
     text[used + n] = '\0';
 }
 
-/* Returns whether `by depth` is expected to beat `direct` when both are legal; if not, q's text is
- * the reason. */
+/* Returns whether `by depth` is expected to beat `direct` if both are legal; if not, sets q's
+ * text. */
 static bool
 by_depth_pays(const struct qv_conv3d_question *q, const struct qv_conv3d_thresholds *t)
 {
@@ -50,8 +50,8 @@ rows_pay(const struct qv_conv3d_question *q, const struct qv_conv3d_thresholds *
         (long long)d->o, (long long)t->rows_min_o);
 }
 
-/* Returns the first legal lowering that is worth using. note[QV_REASON_BYTES] is the deciding
- * reason if it was close. */
+/* Returns the first legal lowering that is worth using. note[QV_REASON_BYTES]: why, if it was
+ * close. */
 static qv_lowering
 choose(const qv_conv3d_desc *d, unsigned legal, const struct qv_conv3d_thresholds *t,
        const char *why_not_direct, char *note)

@@ -23,8 +23,7 @@ op_of(enum qv_op_kind kind)
     return op;
 }
 
-/* Appends a step. All operands have the description's dtype, except sums (f32) that an epilogue
- * will finish. */
+/* Appends a step. All operands have the description's dtype, except unfinished sums (f32). */
 static struct qv_step *
 add(struct lowering *l, const struct qv_op *op)
 {

@@ -17,8 +17,7 @@ struct qv_conv3d_cut {
     size_t frame_bytes;
     int64_t window; /* frames that a chunk reads */
     int64_t stride; /* frames from one output to the next */
-    int64_t every;  /* 1; or the number of equal frames, if the window contains only the first of
-                     * them */
+    int64_t every;  /* 1; or the number of equal frames, if the window has only the first */
     int64_t pad;    /* frames in front of x */
 };
 

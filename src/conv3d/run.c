@@ -6,8 +6,7 @@
 #include "error.h"
 #include "object.h"
 
-/* Returns frame `z` of a plane of x or, if z is before the first or after the last frame, its
- * substitute. */
+/* Returns frame `z` of a plane of x; its substitute, if z is in front of x or past its end. */
 static const char *
 frame_at(const struct qv_conv3d *conv, const char *x, int64_t plane, int64_t z)
 {

@@ -156,8 +156,8 @@ struct qv_device_options {
     const struct qv_plan_cache *plan_cache; /* must live as long as the device; NULL: none */
 };
 
-/* Marks are points in the enqueued work that can be waited for and timed. Each chunk has one at its
- * end; tools use the other two. */
+/* Marks are points in the enqueued work that can be waited for and timed. Each chunk ends with one;
+ * tools use the others. */
 enum { QV_MARK_CHUNK, QV_MARK_BEGIN = QV_MARK_CHUNK + 2, QV_MARK_END, QV_MARKS };
 
 struct qv_recording; /* a list of calls that the device can repeat as one */
@@ -189,8 +189,7 @@ struct qv_backend {
     qv_status (*download)(struct qv_device *dev, const struct qv_download *parts, size_t n,
                           qv_error *err);
     /* Page-locked host memory, which can be copied from and to directly. Any thread may call these
-     * functions, even while others use the device. If they are NULL, all host memory is equally
-     * fast. */
+     * functions, even while others use the device. NULL: all host memory is equally fast. */
     qv_status (*lock_pages)(struct qv_device *dev, size_t bytes, void **out, qv_error *err);
     void (*unlock_pages)(struct qv_device *dev, void *p);
 

@@ -522,8 +522,7 @@ check_epilogue(const struct qv_op_epilogue *op, qv_error *err)
 CHECK_NOTHING(convert)
 CHECK_NOTHING(gate)
 
-/* check_NAME checks what cannot be checked field by field. An operation without one does not
- * compile. */
+/* check_NAME checks relations between fields. An operation without one does not compile. */
 #define QV_OP(name, fields, operands, flops)                                                       \
     static qv_status name##_check(const struct qv_op *op, qv_error *err)                           \
     {                                                                                              \

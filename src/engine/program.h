@@ -62,8 +62,7 @@ struct qv_program {
 
 /* Prepares a program for n_chunks chunks that may be in progress together. `places` [n_places]
  * states which places each chunk has its own copy of, and may set a minimum size. A weight that is
- * a place is as large as the device lays it out. qv_program_free must be called even after a
- * failure. */
+ * a place is as large as the device lays it out. Call qv_program_free even after a failure. */
 qv_status qv_program_prepare(qv_context *ctx, const struct qv_step *steps, size_t n,
                              const struct qv_place *places, int n_places, int n_chunks,
                              struct qv_program *out, qv_error *err);

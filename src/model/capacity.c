@@ -98,8 +98,7 @@ pack_for(const struct qv_caps *caps, const struct qv_config *c, int64_t rows,
     return bucket;
 }
 
-/* Returns the bucket that pairs of `rows` rows fill best, above half of `most` and at most
- * `most`. */
+/* Returns the bucket in (most / 2, most] that pairs of `rows` rows fill best. */
 static int64_t
 best_bucket(const struct qv_caps *caps, int64_t merge, int64_t most, int64_t rows)
 {

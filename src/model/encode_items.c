@@ -7,8 +7,7 @@
 #include "items.h"
 
 /* Hands all items to the feeder. rows[i] becomes the output row at which item i's tokens begin, *n
- * the total number of tokens. An invalid item is reported here as QV_EINVAL, before any work
- * begins. */
+ * the total number of tokens. An invalid item is QV_EINVAL here, before any work begins. */
 static qv_status
 put_all(qv_feeder *f, const qv_item *items, size_t n_items, int64_t *rows, int64_t *n,
         qv_error *err)

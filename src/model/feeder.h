@@ -9,10 +9,8 @@ qv_context *qv_model_context(const qv_model *model); /* the context that it was 
 /* How a model's frame pairs are packed into chunks. */
 typedef struct qv_packing {
     int64_t rows;     /* patches in the chunks that most frame pairs go into */
-    const char *rule; /* how chunks are filled; on some devices a different rule gives different
-                       * bits */
-    /* the most tokens in a chunk that holds one item's frame pairs only, unless a single pair has
-     * more */
+    const char *rule; /* how chunks are filled; on some devices another rule changes bits */
+    /* the most tokens in a chunk of one item's frame pairs only, unless one pair has more */
     int64_t alone_tokens;
 } qv_packing;
 
@@ -46,8 +44,7 @@ typedef struct qv_feeder_options {
 typedef struct qv_feed {
     void *user;   /* the caller's */
     int64_t step; /* how many frame pairs each put adds; the last put adds the rest */
-    bool full;    /* two chunks' worth of its frame pairs are waiting: putting more would gain
-                   * nothing */
+    bool full;    /* two chunks' worth of its pairs are waiting: more would gain nothing */
     int device;   /* the device that computes its frame pairs; -1: not decided yet */
 } qv_feed;
 

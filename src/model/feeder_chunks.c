@@ -146,8 +146,7 @@ lower_room(const qv_feeder *f, struct qv_feeder_pack *pack)
         qv_capacity_for_fill(&model->ctx->caps, &model->config, &bits, &pack->capacity, &all);
 }
 
-/* Fills the chunk from the pack whose oldest pair has waited longest, out of the packs that may
- * go. */
+/* Fills the chunk from the pack that may go and whose oldest pair has waited longest. */
 static bool
 choose(qv_feeder *f, int device, struct qv_filled *chunk, bool waits)
 {

@@ -77,8 +77,7 @@ struct qv_feeder {
 qv_status qv_feeder_open_call(qv_model *model, const qv_plan_options *options, bool alone,
                               qv_feeder **out, qv_error *err);
 
-/* The first begins the feeder's turn at a device, unless it has begun; the second ends it, if it
- * has begun. */
+/* Begin the feeder's turn at a device, unless it has begun; and end it, if it has begun. */
 void qv_feeder_take_turn(struct qv_feeder_device *d);
 void qv_feeder_end_turn(struct qv_feeder_device *d);
 
@@ -88,8 +87,7 @@ const qv_feeder_chunk *qv_feeder_oldest(const qv_feeder *f, int device);
  * they lie one after another. */
 qv_status qv_feeder_pull_pieces(qv_feeder *f, int device, qv_tokens *out, const int64_t *first_rows,
                                 qv_error *err);
-/* Drops the chunk that qv_feeder_ready has chosen, for tools that only show which pairs share a
- * chunk. */
+/* Drops the chunk that qv_feeder_ready has chosen, for tools that only show chunks. */
 void qv_feeder_pass(qv_feeder *f, int device);
 
 /* Takes n pairs off the front of the piece at a link of the pack, and frees a piece that is empty.

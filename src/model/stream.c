@@ -263,8 +263,7 @@ stays_on_device(const struct qv_plan *plan, const qv_tokens *out, int64_t tokens
     return all;
 }
 
-/* Downloads the wanted outputs of runs of tokens: with first_rows, one run per item, whose tokens
- * begin there. */
+/* Downloads the wanted outputs of runs of tokens: with first_rows, one per item. */
 static qv_status
 download(struct qv_plan *plan, const struct qv_pending *chunk, const int64_t *first_rows,
          const qv_tokens *out, qv_error *err)

@@ -121,8 +121,7 @@ add_windows(struct qv_tables *t, const struct qv_capacity *capacity, const struc
         }
 }
 
-/* Adds an item. Its frame pairs are consecutive, and their rows differ only in the number of the
- * pair. */
+/* Adds an item. Its frame pairs are consecutive; their rows differ only in the pair's number. */
 static void
 add_item(struct qv_tables *t, const struct qv_capacity *capacity, const struct qv_config *c,
          const qv_item *item, int64_t side)
