@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Starts and ends processes. The application may wait for all of its children, or ignore SIGCHLD,
- * so another process may get the number of one that ended. So a pidfd stands for the process on
- * Linux, and elsewhere only a child is ever signalled. */
+ * and then the number of a process that ended may be reused. So Linux identifies the process by a
+ * pidfd, and elsewhere only children are ever signalled. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -24,8 +24,8 @@
 
 /* ---- starting -------------------------------------------------------------------------------- */
 
-/* A terminal obeys what is written to it, so the program gets none, except for sanitizers' reports,
- * nor any other descriptor that was not marked close-on-exec. */
+/* What is written to a terminal may control it, so the program gets no terminal, except for
+ * sanitizers' reports. Nor does it inherit descriptors that were not marked close-on-exec. */
 static int
 set_descriptors(posix_spawn_file_actions_t *actions, int socket)
 {
@@ -75,7 +75,7 @@ spawn(const char *path, char *const *argv, char *const *environment, int socket,
     return code;
 }
 
-/* Returns whether this is a child, as it is until somebody has waited for it. */
+/* Returns whether this is still a child: nobody has waited for it yet. */
 static bool
 is_child(pid_t pid)
 {
@@ -140,7 +140,7 @@ qvm_signal_text(int number, char text[128])
     return text;
 }
 
-/* Waits for the process. Returns whether it has ended, or is somebody else's to wait for. */
+/* Waits for the process. Returns whether it has ended, or is not ours to wait for. */
 static bool
 await(const qvm_child *child, int flags, siginfo_t *info)
 {

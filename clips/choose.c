@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Chooses which frames of a clip are read, and at which size. */
+/* Chooses which frames of a clip are read, and their size. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -24,8 +24,8 @@ choose_cut(const qvm_rules *rules, const struct qvm_task *t, qv_outcome *info, q
     if (info->cut_frames >= 1)
         return QV_OK;
     return qv_fail(err, QV_EINVAL,
-                   "%s: %s: no frame lies in this stretch; of its %lld frames, at %.15g per "
-                   "second, the last is at %.15g",
+                   "%s: %s: no frame lies in this stretch; the clip has %lld frames at %.15g per "
+                   "second, the last one at %.15g",
                    t->path, asked, (long long)info->source_frames, info->source_fps,
                    (double)(info->source_frames - 1) / info->source_fps);
 }
@@ -54,8 +54,9 @@ choose_frames(const qvm_rules *rules, const qv_preprocess *p, const struct qvm_t
     if (status)
         return qv_fail(err, status, "%s: %s", t->path, inner.text);
     if (info->n_frames < 1 || info->n_frames > QVM_MAX_SAMPLED)
-        return qv_fail(err, QV_EINVAL, "%s: %lld frames would be sampled; it must be 1 to %d",
-                       t->path, (long long)info->n_frames, QVM_MAX_SAMPLED);
+        return qv_fail(err, QV_EINVAL,
+                       "%s: %lld frames would be sampled; the number must be 1 to %d", t->path,
+                       (long long)info->n_frames, QVM_MAX_SAMPLED);
     *indices = calloc((size_t)info->n_frames, sizeof **indices);
     if (!*indices)
         return qv_fail(err, QV_ENOMEM, "%s: no memory for %lld frame numbers", t->path,
@@ -90,7 +91,7 @@ choose_size(const qvm_rules *rules, const qv_preprocess *p, const struct qvm_tas
     return QV_OK;
 }
 
-/* The rules of the package that is followed; NULL: it has none for this model. */
+/* The rules of the chosen package; NULL if it has none for this model. */
 static const qvm_rules *
 rules_of(qv_processor processor, qv_like like)
 {
@@ -101,7 +102,7 @@ rules_of(qv_processor processor, qv_like like)
     case QV_PROCESSOR_GLM4V: return utils ? NULL : &qvm_glm4v;
     case QV_PROCESSOR_MAX: break;
     }
-    /* smart_resize refuses a processor that it does not know */
+    /* smart_resize rejects an unknown processor */
     return utils ? &qvm_qwen_vl_utils : &qvm_qwen3_vl;
 }
 
@@ -112,7 +113,7 @@ qvm_choose(const struct qvm_task *t, qv_outcome *info, int64_t **indices, qv_err
     const qvm_rules *rules = rules_of(p->processor, t->asked.like);
     if (!rules)
         return qv_fail(err, QV_EINVAL,
-                       "%s: qwen-vl-utils prepares clips and images of Qwen's models, not of "
+                       "%s: qwen-vl-utils prepares clips and images for Qwen's models, not for "
                        "this one",
                        t->path);
     if (p->patch_size < 1 || p->merge_size < 1 || p->temporal_patch_size < 1)

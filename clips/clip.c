@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A clip: opens the file, lets choose.c decide which frames are read and at which size, and takes
+/* A clip: opens the file, lets choose.c decide which frames are read and their size, and receives
  * them from the decoder process. */
 #include <errno.h>
 #include <fcntl.h>
@@ -29,14 +29,14 @@ struct qv_clip {
 
     int64_t n_taken;
     int32_t gpu_slot;  /* where the next frame is, as qvm_event has it */
-    bool started_over; /* the decoder was lost, and the clip is decoded from its beginning again */
+    bool started_over; /* the decoder was lost, and the clip is decoded again from its beginning */
     qv_status status;  /* why the clip ended early */
     qv_error error;
 };
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-/* Puts the bytes into a file without a name. */
+/* Copies the bytes into an unnamed file. */
 static qv_status
 open_bytes(qv_clip *clip, const void *bytes, size_t n, qv_error *err)
 {
@@ -77,7 +77,7 @@ fail_to_open(const char *path, int code, qv_error *err)
 {
     return strstr(path, "://") && code == ENOENT
                ? qv_fail(err, QV_EIO,
-                         "%s: this is a URL, and only local files are read: download it first "
+                         "%s: this is a URL, but only local files can be read: download it first "
                          "(curl -LO .., aws s3 cp .. .), or give its path on a mounted file system",
                          path)
                : qv_fail(err, qv_status_of_errno(code), "%s: cannot be opened: %s", path,
@@ -109,7 +109,7 @@ open_file(qv_clip *clip, qv_error *err)
                        path);
     if (o->offset >= info.st_size || o->length > info.st_size - o->offset)
         return qv_fail(err, QV_EFORMAT,
-                       "%s: a clip of %lld bytes from byte %lld on; the file has %lld", path,
+                       "%s: no clip of %lld bytes at byte %lld: the file has %lld bytes", path,
                        (long long)o->length, (long long)o->offset, (long long)info.st_size);
     clip->is_file = true;
     clip->outcome.file_bytes = info.st_size;
@@ -141,7 +141,7 @@ check_unchanged(const qv_clip *clip, qv_error *err)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Returns the index that another cut found in this file; NULL if there is none. */
+/* Returns the index that another cut of this file has stored; NULL if there is none. */
 static void *
 find_index(const qv_clip *clip, int64_t *bytes)
 {
@@ -152,7 +152,7 @@ find_index(const qv_clip *clip, int64_t *bytes)
     return index;
 }
 
-/* Receives the index that follows the facts, and keeps it for other cuts of the file. */
+/* Receives the index that follows the facts, and stores it for other cuts of the file. */
 static qv_status
 keep_index(qv_clip *clip, int64_t bytes, qv_error *err)
 {
@@ -221,11 +221,11 @@ ask_for_frames(qv_clip *clip, int64_t plane_bytes, qv_error *err)
     slots = slots < 2 ? 2 : slots > RING_FRAMES ? RING_FRAMES : slots;
     r->n_slots = (int)(slots > n ? n : slots);
     r->memory = r->frames_at + r->n_slots * r->slot_bytes;
-    /* The GPU may give RGB, which has twice the bytes of planes of the same size. */
+    /* The GPU may return RGB, which needs twice the bytes of planes of the same size. */
     if (plane_bytes < r->slot_bytes && r->slot_bytes <= 3 * plane_bytes)
         plane_bytes = r->slot_bytes;
     r->plane_bytes = plane_bytes;
-    /* One slot per frame, if that takes neither more memory than a job counts for a decoder, nor
+    /* One slot per frame, if that needs neither more memory than a job allows for a decoder, nor
      * more address space than the planes of the largest frames. */
     const bool fits = n <= QVM_MOST_SLOTS && n <= QV_RING_BYTES / r->slot_bytes &&
                       n * plane_bytes <= (int64_t)QVM_SLOTS * QVM_MOST_PLANES;
@@ -255,7 +255,7 @@ ask_for_frames(qv_clip *clip, int64_t plane_bytes, qv_error *err)
     return status;
 }
 
-/* Starts a decoder for the open file, and asks it for the frames that are chosen. */
+/* Starts a decoder for the open file, and requests the chosen frames. */
 static qv_status
 begin(qv_clip *clip, qv_error *err)
 {
@@ -280,9 +280,9 @@ end_decoder(qv_clip *clip)
     clip->indices = NULL;
 }
 
-/* Returns whether the clip may be decoded from its beginning again, and makes it ready: its process
- * ended with its program, which the system may have killed for lack of memory. This is done once,
- * because the clip itself may be the cause. */
+/* Returns whether the clip may be decoded again from its beginning, and if so prepares it: its
+ * process ended together with its program, which the system may have killed for lack of memory.
+ * This is done only once, because the clip itself may be the cause. */
 static bool
 may_start_over(qv_clip *clip)
 {
@@ -361,8 +361,8 @@ qv_clip_get_info(const qv_clip *clip, qv_outcome *out)
 
 static const qvm_request slot_is_free = { .kind = QVM_FREE };
 
-/* Returns whether frames of one clip can stand for the other's, as to all by which callers size
- * memory and count seconds. */
+/* Returns whether frames of one clip can replace the other's: everything by which callers size
+ * memory and count seconds is equal. */
 static bool
 are_same_frames(const qv_outcome *a, const qv_outcome *b)
 {
@@ -371,7 +371,7 @@ are_same_frames(const qv_outcome *a, const qv_outcome *b)
            a->source_frames == b->source_frames;
 }
 
-/* Decodes the clip from its beginning again, up to the frame that is due. */
+/* Decodes the clip again from its beginning, up to the frame that is due. */
 static qv_status
 catch_up(qv_clip *clip, qv_error *err)
 {
@@ -379,7 +379,7 @@ catch_up(qv_clip *clip, qv_error *err)
     qvm_event event;
     qv_status status = begin(clip, err);
     if (!status && !are_same_frames(&before, &clip->outcome))
-        status = qv_fail(err, QV_EFORMAT, "%s: decoded a second time, it has other frames",
+        status = qv_fail(err, QV_EFORMAT, "%s: decoding it again gave different frames",
                          clip->task.path);
     for (int64_t i = 0; !status && i < clip->n_taken; i++) {
         status = qvm_process_next(&clip->process, &event, err);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Sets options of a clip by their names, and checks their bounds and which go together. */
+/* Sets options of a clip by name, and checks their bounds and combinations. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +14,7 @@ static const char *const wanted[QVM_KINDS] = {
     [QVM_A_DECODE] = "auto, cpu or gpu",
 };
 
-/* Returns what an option must be, in a text that lasts until the thread's next call. */
+/* Returns what an option must be, in a text that is valid until the thread's next call. */
 static const char *
 range(const struct qvm_option *p)
 {
@@ -26,7 +26,7 @@ range(const struct qvm_option *p)
     return text;
 }
 
-/* Returns the index of a name; a number above p->most for an unknown name. */
+/* Returns the index of a name, or a number above p->most if it is unknown. */
 static int64_t
 find_name(const struct qvm_option *p, const char *name)
 {
@@ -112,16 +112,16 @@ qvm_check_options(const char *path, const qv_clip_options *o, qv_error *err)
                            p->name);
     if (o->like == QV_LIKE_QWEN_VL_UTILS && o->cap_pixels)
         return qv_fail(err, QV_EINVAL,
-                       "%s: cap_pixels goes with transformers' rules; qwen-vl-utils always caps",
+                       "%s: cap_pixels is only for transformers' rules; qwen-vl-utils always caps",
                        path);
     if (o->bytes && (o->offset || o->length))
         return qv_fail(
             err, QV_EINVAL,
-            "%s: offset %lld, length %lld; both must be from 0 up, and the clip in a file", path,
+            "%s: offset %lld, length %lld; both are only for files, not for bytes in memory", path,
             (long long)o->offset, (long long)o->length);
     if (!o->bytes != !o->n_bytes)
-        return qv_fail(err, QV_EINVAL, "%s: %zu bytes, which are %s", path, o->n_bytes,
-                       o->bytes ? "empty" : "NULL");
+        return qv_fail(err, QV_EINVAL, "%s: n_bytes is %zu, but bytes is %s", path, o->n_bytes,
+                       o->bytes ? "not NULL" : "NULL");
     if (o->end_s > 0.0 && o->end_s <= o->start_s)
         return qv_fail(err, QV_EINVAL, "%s: end (%.15g) must be greater than start (%.15g)", path,
                        o->end_s, o->start_s);

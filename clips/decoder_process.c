@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The clip's side of its decoder process (serve.c): starts, asks and ends it, and checks all that
- * it says. */
+/* The clip's side of its decoder process (serve.c): starts it, sends it requests, ends it, and
+ * checks all its messages. */
 #include "decoder_process.h"
 
 #include <errno.h>
@@ -33,11 +33,11 @@ qvm_process_start(struct qvm_process *p, qv_error *err)
     qv_status status = QV_OK;
     p->session.shared = qvm_shared_memory();
     if (p->session.shared < 0 || !qvm_stream(&p->socket, &p->session.socket))
-        return qv_fail(err, QV_ENOMEM, "%s: no socket to talk to its decoder: %s", p->path,
+        return qv_fail(err, QV_ENOMEM, "%s: cannot create a socket for its decoder: %s", p->path,
                        strerror(errno));
     if (t->gpu >= 0 && !qvm_stream(&p->codec, &p->session.codec))
-        return qv_fail(err, QV_ENOMEM, "%s: no socket to talk to a GPU's process: %s", p->path,
-                       strerror(errno));
+        return qv_fail(err, QV_ENOMEM, "%s: cannot create a socket for the GPU process: %s",
+                       p->path, strerror(errno));
     if (!t->decoder)
         status = qv_decoder_start(NULL, &p->own_decoder, &inner);
     p->decoder = t->decoder ? t->decoder : p->own_decoder;
@@ -49,8 +49,8 @@ qvm_process_start(struct qvm_process *p, qv_error *err)
     return status ? qv_fail(err, status, "%s: %s", p->path, inner.text) : QV_OK;
 }
 
-/* Ends the decoder process. With `why` waits for that and returns its status, or -1, in which case
- * *why says what became of the program; else 0. */
+/* Ends the decoder process. If `why` is NULL, returns 0 without waiting. Otherwise waits and
+ * returns its exit status, or -1 with *why describing what happened to the program. */
 static int
 end(struct qvm_process *p, qv_error *why)
 {
@@ -102,14 +102,14 @@ qvm_process_give_gpu(struct qvm_process *p, const qvm_request *r, qv_error *err)
     close_fd(&p->codec); /* or that process would not see this one end */
     p->gives_planes = !status;
     p->n_direct = !status && r->plane_bytes >= 3 * (int64_t)r->width * r->height ? r->n_planes : 0;
-    p->gpu_is_avoided = status == QV_ESTATE ? "the GPU's processes failed again and again" : NULL;
+    p->gpu_is_avoided = status == QV_ESTATE ? "the GPU's processes failed repeatedly" : NULL;
     return status ? qv_fail(err, status, "%s: %s", p->path, inner.text) : QV_OK;
 }
 
 /* ---- what the decoder process says ----------------------------------------------------------- */
 
-/* Sets the error for a decoder process that is gone or, with `words`, silent. Earlier frames are
- * good. */
+/* Sets the error for a decoder process that has ended or, with `silent`, stopped answering. Earlier
+ * frames stay valid. */
 static qv_status
 explain_end(struct qvm_process *p, const char *silent, qv_error *err)
 {
@@ -130,15 +130,14 @@ explain_end(struct qvm_process *p, const char *silent, qv_error *err)
                    WIFEXITED(how) ? WEXITSTATUS(how) : 0);
 }
 
-/* Sets the error for a caller that does not go on or a socket that fails on this side, and ends the
- * decoder process. */
+/* Ends the decoder process, and sets the error: the caller cancelled, or a local socket failed. */
 static qv_status
 lose_it(struct qvm_process *p, int why, qv_error *err)
 {
     end(p, NULL);
     if (why == ECANCELED)
-        return qv_fail(err, QV_ESTATE, "%s: its caller does not go on", p->path);
-    return qv_fail(err, QV_EBACKEND, "%s: no way to talk to its decoder: %s", p->path,
+        return qv_fail(err, QV_ESTATE, "%s: cancelled by its caller", p->path);
+    return qv_fail(err, QV_EBACKEND, "%s: cannot communicate with its decoder: %s", p->path,
                    strerror(why));
 }
 
@@ -151,8 +150,8 @@ talk(const struct qvm_process *p, bool out, void *bytes, size_t n)
                         &(struct qvm_patience){ qv_seconds() + t->patience_s, t->go_on, t->user });
 }
 
-/* No error yet if the process is gone: its last message must still be read. A process that takes
- * nothing is an error, or both sides would wait for ever. */
+/* A process that has ended is not an error yet: its last message must still be read. A process that
+ * accepts nothing is an error, or both sides would wait forever. */
 qv_status
 qvm_process_send(struct qvm_process *p, const void *bytes, size_t n, qv_error *err)
 {
@@ -160,7 +159,7 @@ qvm_process_send(struct qvm_process *p, const void *bytes, size_t n, qv_error *e
     if (!code || code == EPIPE || code == ECONNRESET)
         return QV_OK;
     if (code == ETIMEDOUT)
-        return explain_end(p, "its decoder accepts no requests", err);
+        return explain_end(p, "its decoder accepted no requests", err);
     return lose_it(p, code, err);
 }
 
@@ -179,7 +178,7 @@ qvm_process_receive(struct qvm_process *p, void *bytes, size_t n, qv_error *err)
     return code ? lose_it(p, code, err) : QV_OK;
 }
 
-/* Terminates a text, and replaces what a terminal would obey and what JSON refuses. */
+/* Terminates a text, and replaces terminal control characters and whatever JSON does not allow. */
 static void
 make_printable(char *text, size_t size)
 {
@@ -194,7 +193,7 @@ is_between(double value, double least, double most)
     return value >= least && value <= most;
 }
 
-/* What the decoder process may say of a member of the outcome. */
+/* The values that the decoder process may report for a member of the outcome. */
 static const struct rule {
     size_t at, size;
     enum qv_outcome_kind kind;
@@ -209,8 +208,8 @@ static const struct rule {
 #include "outcome.inc"
 };
 
-/* Returns a number, or the bytes of what may not be a bool or enum. A negative int counts as
- * large. */
+/* Returns the value as a number, read from raw bytes, since they may not be a valid bool or enum. A
+ * negative int counts as large. */
 static double
 number_at(const void *at, size_t size, bool is_real)
 {
@@ -220,7 +219,7 @@ number_at(const void *at, size_t size, bool is_real)
     return is_real ? real : (double)integer;
 }
 
-/* Accepts what the decoder process reports. Returns false if that is impossible. */
+/* Copies the decoder process's report. Returns false if it is impossible. */
 static bool
 take_outcome(qv_outcome *to, qv_outcome *from, bool are_facts)
 {
@@ -237,7 +236,7 @@ take_outcome(qv_outcome *to, qv_outcome *from, bool are_facts)
     return true;
 }
 
-/* Returns whether facts that are possible one by one go together. */
+/* Returns whether individually possible facts are consistent with each other. */
 static bool
 are_facts_possible(const qv_outcome *f)
 {
@@ -250,7 +249,8 @@ are_facts_possible(const qv_outcome *f)
     return f->source_fps >= 1 / QVM_MAX_RATE;
 }
 
-/* Takes an event's contents. Returns false if it cannot come now, or they are impossible. */
+/* Accepts an event's contents. Returns false if it is not allowed now or its contents are
+ * impossible. */
 static bool
 accept_event(struct qvm_process *p, qvm_event *e)
 {
@@ -284,8 +284,8 @@ accept_event(struct qvm_process *p, qvm_event *e)
     }
 }
 
-/* Returns the status for the end that was reported. A process that its clip may have taken over can
- * only blame the clip: it knows of no fault of a device, of this side, or of a caller. */
+/* Returns the status for the reported end. A process that its clip may have taken over may only
+ * blame the clip, not a device, this side or the caller. */
 static qv_status
 status_of_end(const struct qvm_process *p, qv_status said)
 {
@@ -309,9 +309,7 @@ qvm_process_next(struct qvm_process *p, qvm_event *event, qv_error *err)
     if (event->kind != QVM_END)
         return QV_OK;
     if (event->status == QV_ENOMEM && p->asked)
-        return qv_fail(err, QV_EFORMAT,
-                       "%s: %s, with the %lld MiB that its decoder has "
-                       "(decode_memory)",
+        return qv_fail(err, QV_EFORMAT, "%s: %s, with the %lld MiB of its decoder (decode_memory)",
                        p->path, event->text, (long long)(p->task->memory >> 20));
     return qv_fail(err, status_of_end(p, (qv_status)event->status), "%s: %s", p->path, event->text);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Starts and ends the decoder program, and gives it orders. */
+/* Starts and ends the decoder program, and sends it orders. */
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
@@ -19,9 +19,9 @@
 #endif
 
 #define PROGRAM "qwenvit-decoder"
-#define NO_FFMPEG "perhaps the FFmpeg libraries are missing"
+#define NO_FFMPEG "the FFmpeg libraries may be missing"
 #ifdef __APPLE__
-#define NOT_LOADED (-SIGABRT) /* exit code if the loader does not find the program's libraries */
+#define NOT_LOADED (-SIGABRT) /* exit code if the loader cannot find the program's libraries */
 #else
 #define NOT_LOADED 127
 #endif
@@ -40,8 +40,8 @@ free_decoder(qv_decoder *d)
     free(d);
 }
 
-/* Copies n strings into `text`, up to `end`, and their places into copy[n + 1]. Returns false if
- * they have become longer than that. */
+/* Copies n strings into `text`, up to `end`, and pointers to them into copy[n + 1]. Returns false
+ * if they have grown and no longer fit. */
 static bool
 copy_strings(char *const *list, size_t n, char **copy, char *text, const char *end)
 {
@@ -78,7 +78,7 @@ copy_environment(void)
     }
 }
 
-/* Starts the program, for the first time or again. */
+/* Starts or restarts the program. */
 static qv_status
 start_program(qv_decoder *d, qv_error *err)
 {
@@ -94,8 +94,7 @@ start_program(qv_decoder *d, qv_error *err)
     return QV_OK;
 }
 
-/* Ends a program, and with it the processes that it made for clips. Returns how it ended, as
- * qvm_child_await does. */
+/* Ends a program and the processes that it started for clips. Returns like qvm_child_await. */
 static int
 end_program(qvm_child *child)
 {
@@ -105,7 +104,7 @@ end_program(qvm_child *child)
     return qvm_child_await(child);
 }
 
-/* Sets *path to the program's path: `found` if the caller gives none. */
+/* Sets *path to the program's path: `found` unless the caller passes one. */
 static qv_status
 find_program(const char *program, const char **path, char found[PATH_MAX], qv_error *err)
 {
@@ -114,12 +113,12 @@ find_program(const char *program, const char **path, char found[PATH_MAX], qv_er
                                         found, PATH_MAX)
                ? QV_OK
                : qv_fail(err, QV_EBACKEND,
-                         "the program " PROGRAM ", which decodes, is neither next to this one (or "
+                         "the decoding program " PROGRAM " is neither next to this program (or "
                          "this library) nor at %s",
                          found);
 }
 
-/* Returns why a program ended without a message; has_run: its libraries are there. */
+/* Returns why a program ended without a message; has_run: its libraries were found. */
 static const char *
 say_ending(int how, bool has_run, char text[128])
 {
@@ -163,8 +162,8 @@ read_version(const char *program, char *const *environment, char text[256], qv_e
         run_program(program, (char *[]){ name, version, NULL }, environment, PATIENCE_S, text, err);
     return status || !strncmp(text, PROGRAM " ", sizeof PROGRAM)
                ? status
-               : qv_fail(err, QV_EBACKEND, "%s is no " PROGRAM,
-                         program ? program : "what was found");
+               : qv_fail(err, QV_EBACKEND, "%s is not " PROGRAM,
+                         program ? program : "the program found");
 }
 
 qv_status
@@ -182,7 +181,7 @@ qv_decoder_ffmpeg(const qv_decoder *decoder, char version[QV_FFMPEG_BYTES], qv_e
                                           decoder ? decoder->environment : environ, text, err);
     const char *at = status ? NULL : strstr(text, field);
     if (!status && !at)
-        return qv_fail(err, QV_EBACKEND, "the decoder does not report its FFmpeg's version");
+        return qv_fail(err, QV_EBACKEND, "the decoder did not report its FFmpeg version");
     if (at) {
         at += sizeof field - 1;
         snprintf(version, QV_FFMPEG_BYTES, "%.*s", (int)strcspn(at, "\n"), at);
@@ -235,8 +234,8 @@ qv_decoder_start(const char *program, qv_decoder **out, qv_error *err)
     return QV_OK;
 }
 
-/* The program and its processes end once no more orders can come: shutdown() works even if a fork
- * of this process still holds the socket. */
+/* The program and its processes end once no more orders can come. shutdown() ensures this even if a
+ * fork of this process still holds the socket. */
 void
 qv_decoder_stop(qv_decoder **decoder)
 {
@@ -279,8 +278,8 @@ send_order(const qv_decoder *d, const qvm_order *order, const qvm_session *s, do
     return code;
 }
 
-/* Marks the program as lost, so that the next clip restarts it: its late answer would be taken for
- * another order's. */
+/* Marks the program as lost, so that the next clip restarts it: a late answer would be mistaken for
+ * the answer to another order. */
 static void
 give_up(qv_decoder *d, int code)
 {
@@ -293,7 +292,7 @@ give_up(qv_decoder *d, int code)
                  d->answered ? "" : " without an answer",
                  say_ending(end_program(&d->child), d->answered, text));
     } else {
-        snprintf(d->lost, sizeof d->lost, "cannot be heard: %s", strerror(code));
+        snprintf(d->lost, sizeof d->lost, "could not be read: %s", strerror(code));
     }
 }
 
@@ -317,8 +316,8 @@ exchange(qv_decoder *d, const qvm_order *order, const qvm_session *session, int3
     return qv_fail(err, QV_EBACKEND, "qwenvit-decoder %s", d->lost);
 }
 
-/* Makes the program ready for an order. For a new session a lost program is started again; an order
- * for a process of an earlier start is refused. */
+/* Makes the program ready for an order. For a new session a lost program is restarted; an order for
+ * a process of an earlier start is rejected. */
 static qv_status
 make_ready(qv_decoder *d, const qvm_order *order, int64_t *start, qv_error *err)
 {
@@ -334,7 +333,7 @@ make_ready(qv_decoder *d, const qvm_order *order, int64_t *start, qv_error *err)
     return status;
 }
 
-/* Takes the lock and exchanges an order, in patience_s at most. */
+/* Takes the lock and exchanges an order, within patience_s. */
 static qv_status
 ask(qv_decoder *d, const qvm_order *order, const qvm_session *session, int64_t *start,
     int32_t *answer, qv_error *err)
@@ -360,7 +359,7 @@ qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_t memor
     if (status)
         return status;
     if (answer <= 0)
-        return qv_fail(err, QV_EBACKEND, "qwenvit-decoder can start no more processes");
+        return qv_fail(err, QV_EBACKEND, "qwenvit-decoder cannot start any more processes");
     server->pid = answer;
     return QV_OK;
 }

@@ -10,25 +10,26 @@
 
 #include "gpu.h"
 
-#define END_S 5.0      /* how long a watcher may take to end its process */
-#define START_S 60.0   /* the longest wait for a process to be ready, which takes about a second */
+#define END_S 5.0      /* how long a monitor may take to end its process */
+#define START_S 60.0   /* the longest wait for a process to get ready, which takes about 1 s */
 #define CLIPS_AHEAD 64 /* the next process is started this many clips before QVM_GPU_CLIPS */
-#define MOST_TRIES 3   /* processes that a clip is given to, if each turns out to have ended */
-/* A process that failed to start is tried again after 1 s, then 2, up to 512: what was missing may
- * appear, but a missing driver must not cost every clip a start. */
+#define MOST_TRIES 3   /* how many processes a clip is passed to, if each turns out to have ended */
+/* A process that failed to start is tried again after 1 s, then 2, up to 512: whatever was missing
+ * may appear later, but a missing driver must not make every clip try a start. */
 #define FIRST_RETRY_S 1
 #define MOST_DOUBLINGS 9
 
 /* ---- its life -------------------------------------------------------------------------------- */
 
-/* Asks a process to end: the watcher kills the one that has the GPU, waits for it, and ends too. */
+/* Asks a process to end: the monitor kills the process that has the GPU open, waits for it, and
+ * exits too. */
 static void
 end(const qvm_child *child)
 {
     qvm_child_signal(child, SIGTERM);
 }
 
-/* Ends a process at once, and waits for its end. */
+/* Kills a process, and waits for its end. */
 static void
 stop(qvm_child *child)
 {
@@ -42,7 +43,7 @@ stop(qvm_child *child)
     }
 }
 
-/* Tells a process that no more orders come, so that it ends with its last stream. */
+/* Signals to a process that no more orders will come, so that it ends with its last stream. */
 static void
 retire(struct qvm_gpus *gpus, struct qvm_gpu_process *p)
 {
@@ -68,7 +69,7 @@ start(const qv_decoder *d, int gpu, struct qvm_gpu_process *p)
     return !errno;
 }
 
-/* Has no process started until some time has passed since this failure. */
+/* Delays the next start after a failure. */
 static void
 postpone(struct qvm_gpu *g, bool momentary)
 {
@@ -77,7 +78,7 @@ postpone(struct qvm_gpu *g, bool momentary)
     g->failures += g->failures < MOST_DOUBLINGS;
 }
 
-/* Returns whether a process is ready. If it never will be, g->why says why. */
+/* Returns whether a process is ready. If it never will be, g->why is the reason. */
 static bool
 hear(struct qvm_gpus *gpus, struct qvm_gpu *g, struct qvm_gpu_process *p, bool wait)
 {
@@ -96,7 +97,7 @@ hear(struct qvm_gpus *gpus, struct qvm_gpu *g, struct qvm_gpu_process *p, bool w
     }
     if (code)
         snprintf(g->why, sizeof g->why, "its process %s",
-                 code == ETIMEDOUT ? "is not ready after 60 s" : "ended at its start");
+                 code == ETIMEDOUT ? "was not ready after 60 s" : "exited during start-up");
     else
         snprintf(g->why, sizeof g->why, "%s", hello.text);
     postpone(g, false);
@@ -117,14 +118,14 @@ has_ended(struct qvm_gpu_process *p)
     return false;
 }
 
-/* Gives up the present process, which is in doubt; if that happens too often, the GPU. */
+/* Gives up the current process, which is in doubt, and the GPU if that happens too often. */
 static void
 lose(struct qvm_gpus *gpus, struct qvm_gpu *g)
 {
     struct qvm_gpu_process *p = &g->now;
     g->doubts += QVM_GPU_DOUBT;
     if (g->doubts > QVM_MOST_DOUBTS) {
-        snprintf(g->why, sizeof g->why, "its processes fail again and again");
+        snprintf(g->why, sizeof g->why, "its processes fail repeatedly");
         g->retry_s = INFINITY;
         g->momentary = false;
     }
@@ -135,8 +136,8 @@ lose(struct qvm_gpus *gpus, struct qvm_gpu *g)
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-/* Starts a missing process, unless that failed lately. While `now` serves, the next one's failure
- * concerns no clip; once it does not, starting is tried at once. */
+/* Starts a missing process, unless that failed recently. While `now` serves, a failure to start the
+ * next process affects no clip; once `now` has stopped serving, a start is tried at once. */
 static void
 start_missing(const qv_decoder *d, int gpu, struct qvm_gpu_process *missing)
 {
@@ -193,13 +194,13 @@ qvm_gpu_give(qv_decoder *d, const qvm_gpu_request *request, pid_t *pid, qv_error
             p->given++;
             g->doubts -= g->doubts > 0;
         } else {
-            end(&p->child); /* the process has ended, or takes no orders */
+            end(&p->child); /* the process has ended, or accepts no orders */
             lose(d->gpus, g);
         }
     }
     if (!*pid)
         status = qv_fail(err, g->doubts > QVM_MOST_DOUBTS ? QV_ESTATE : QV_EBACKEND,
-                         "GPU %d decodes nothing: %s", gpu, g->why);
+                         "GPU %d cannot decode: %s", gpu, g->why);
     pthread_mutex_unlock(&d->gpus->lock);
     return status;
 }
@@ -210,7 +211,7 @@ qv_decoder_gpu_bytes(void)
     return QVM_GPU_PICTURES + QVM_GPU_CONTEXT;
 }
 
-#define NO_SUCH_GPU "from 0 to %d, of one that is started"
+#define NO_SUCH_GPU "its index must be from 0 to %d, and the decoder not NULL"
 #define NOT_OURS "qwenvit-decoder was started by another process, not this one"
 
 qv_status
@@ -218,14 +219,14 @@ qv_decoder_gpu(qv_decoder *d, int gpu, bool wait, qv_error *err)
 {
     qv_status status = QV_OK;
     if (!d || gpu < 0 || gpu >= QVM_MOST_GPUS)
-        return qv_fail(err, QV_EINVAL, "GPU %d of a decoder: " NO_SUCH_GPU, gpu, QVM_MOST_GPUS - 1);
+        return qv_fail(err, QV_EINVAL, "GPU %d: " NO_SUCH_GPU, gpu, QVM_MOST_GPUS - 1);
     if (d->owner != getpid())
         return qv_fail(err, QV_EBACKEND, NOT_OURS);
     pthread_mutex_lock(&d->gpus->lock);
     const struct qvm_gpu *g = &d->gpus->at[gpu];
     if (!find(d, gpu, wait))
         status = *g->why ? qv_fail(err, g->momentary ? QV_ESTATE : QV_EBACKEND,
-                                   "GPU %d decodes nothing: %s", gpu, g->why)
+                                   "GPU %d cannot decode: %s", gpu, g->why)
                          : qv_fail(err, QV_ESTATE, "GPU %d is being opened", gpu);
     pthread_mutex_unlock(&d->gpus->lock);
     return status;

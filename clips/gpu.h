@@ -7,29 +7,29 @@
 
 enum {
     QVM_MOST_RETIRED = 8,
-    /* clips that one process serves, so that what one of them did to it does not last */
+    /* how many clips one process serves, so that damage done by one of them does not last */
     QVM_GPU_CLIPS = 512,
-    /* One process in QVM_GPU_DOUBT clips may come into doubt, and three at once, before the GPU is
-     * left alone: otherwise clips could have processes started without end. */
+    /* At most one process per QVM_GPU_DOUBT clips may come into doubt, or three at once, before the
+     * GPU is no longer used: otherwise clips could cause restarts without end. */
     QVM_GPU_DOUBT = 64,
     QVM_MOST_DOUBTS = 3 * QVM_GPU_DOUBT
 };
 struct qvm_gpu_process {
-    qvm_child child; /* the process that watches over the GPU process (gpu_process.c) */
+    qvm_child child; /* the process that monitors the GPU process (gpu_process.c) */
     double began_s;  /* when the process was started, by qv_seconds */
-    bool ready;      /* the process said that it is ready */
+    bool ready;      /* the process has reported that it is ready */
     int given;       /* clips that the process was given */
 };
 
 struct qvm_gpu {
     struct qvm_gpu_process now, next; /* `next` is started before `now` has served its last clip */
     int doubts; /* QVM_GPU_DOUBT for each process in doubt, less one for each clip that was given */
-    /* why this GPU decodes no clips until retry_s; "": it decodes */
+    /* why this GPU decodes no clips until retry_s; "" if it decodes */
     char why[sizeof((qvm_gpu_hello *)0)->text];
     /* When the next process may be started; each of `failures` in a row doubles the time to it. */
     double retry_s;
     int failures;
-    bool momentary; /* no process ran in the last failure, for lack of descriptors perhaps */
+    bool momentary; /* last time no process could be started, perhaps for lack of descriptors */
 };
 
 struct qvm_gpus {
@@ -45,15 +45,15 @@ typedef struct qvm_gpu_request {
     int fds[QVM_GPU_FDS];
 } qvm_gpu_request;
 
-/* Gives a clip's socket and memory to the GPU process, once it is ready; *pid becomes its number,
- * and is 0 before. Returns QV_EBACKEND if the GPU decodes nothing; QV_ESTATE if too many processes
- * came into doubt. */
+/* Passes a clip's socket and memory to the GPU process, once it is ready. *pid must be 0 and
+ * becomes the number of the process. Returns QV_EBACKEND if the GPU cannot decode; QV_ESTATE if too
+ * many processes came into doubt. */
 qv_status qvm_gpu_give(qv_decoder *decoder, const qvm_gpu_request *request, pid_t *pid,
                        qv_error *err);
-/* Gives a process no further clips, because a clip reports that it ended, is silent, or sent an
- * impossible message. */
+/* Gives a process no further clips, because a clip reports that it exited, does not answer, or sent
+ * an impossible message. */
 void qvm_gpu_doubt(qv_decoder *decoder, int gpu, pid_t pid);
-/* Ends all processes at once. No clip may be under way. */
+/* Kills all processes. No clip may be in progress. */
 void qvm_gpus_stop(struct qvm_gpus *gpus);
-/* Closes a fork's descriptors of them. They go on for the process that started them. */
+/* Closes a forked process's descriptors of them. They keep running for their starter. */
 void qvm_gpus_leave(struct qvm_gpus *gpus);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Indexes of files, so that cuts of one file share one. A file's author may have forged its index,
- * which is therefore given only to processes that read the same file. */
+/* Indexes of files, shared by all cuts of a file. A file's author may have forged its index, so it
+ * is passed only to processes that read the same file. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Has the program that decodes, which alone links FFmpeg, make a clip. */
+/* Makes a clip with the decoder program, because only that program links FFmpeg. */
 #pragma once
 
 #include "ipc/messages.h"

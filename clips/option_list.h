@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* options.inc as a table, for everything that reads options. Caches know nothing else of clips. */
+/* options.inc as a table, for all code that reads options. Caches use nothing else of clips. */
 #pragma once
 
 #include <float.h>
@@ -63,14 +63,14 @@ qvm_option_is_real(const struct qvm_option *p)
     return p->kind == QVM_A_ABOVE_0 || p->kind == QVM_A_FROM_0;
 }
 
-/* Returns whether caches write the option only where it is set, and then after the others. */
+/* Returns whether caches write the option only if it is set, and then after the others. */
 static inline bool
 qvm_option_is_later(const struct qvm_option *p)
 {
     return !(p->scopes & QVM_EVEN_UNSET);
 }
 
-/* Returns an option's value; for a name, its place among the names. */
+/* Returns an option's value; for a name, its index in the list of names. */
 static inline int64_t
 qvm_option_integer(const struct qvm_option *p, const qv_clip_options *o)
 {
@@ -87,7 +87,7 @@ qvm_option_real(const struct qvm_option *p, const qv_clip_options *o)
                                  : (double)qvm_option_integer(p, o);
 }
 
-/* Sets an option to `real` if it is one, else to `integer`, or the nearest that it can be. */
+/* Sets a real option to `real`, any other to `integer` or the nearest value that fits. */
 static inline void
 qvm_option_put(const struct qvm_option *p, qv_clip_options *o, int64_t integer, double real)
 {
@@ -102,7 +102,7 @@ qvm_option_put(const struct qvm_option *p, qv_clip_options *o, int64_t integer, 
         *(int64_t *)at = integer;
 }
 
-/* Returns the options of all clips (NULL: none) with those of a row (NULL: none) over them. */
+/* Returns the options of all clips (NULL: none), overridden by those of a row (NULL: none). */
 static inline qv_clip_options
 qvm_options_merge(const qv_clip_options *own, const qv_clip_options *all)
 {
@@ -117,11 +117,11 @@ qvm_options_merge(const qv_clip_options *own, const qv_clip_options *all)
     return o;
 }
 
-/* Sets the option. Returns NULL, or what the value must be; `strict` refuses 0, which leaves most
- * options unset (clip_options.c). */
+/* Sets the option. Returns NULL, or what the value must be; `strict` rejects 0, which means unset
+ * for most options (clip_options.c). */
 const char *qvm_option_take(const struct qvm_option *p, qv_clip_options *o, const qv_value *value,
                             bool strict);
-/* Check that a row's piece does not end before it starts; and the bounds of options, and which go
- * together, which may also fail with QV_EUNSUPPORTED (clip_options.c). */
+/* The first checks that a row's piece does not end before it starts. The second checks the bounds
+ * of options and their combinations, and may also return QV_EUNSUPPORTED (clip_options.c). */
 qv_status qvm_check_row(const qv_clip_options *own, qv_error *err);
 qv_status qvm_check_options(const char *path, const qv_clip_options *o, qv_error *err);

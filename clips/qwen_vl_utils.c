@@ -25,7 +25,7 @@ within(double s, double most)
     return fmax(0.0, fmin(s, most));
 }
 
-/* The package fails on a cut of a single frame, so such a cut has no frames here. */
+/* The package fails on a cut of a single frame, so here such a cut counts as having no frames. */
 static void
 cut(const qv_outcome *info, const struct qvm_task *t, int64_t *first, int64_t *n)
 {
@@ -53,7 +53,7 @@ count(const qv_outcome *info, const qv_preprocess *p, const struct qvm_task *t, 
 {
     const int64_t total = info->cut_frames;
     if (total < FRAME_FACTOR)
-        return qv_fail(err, QV_EFORMAT, "a clip of %lld frame; qwen-vl-utils needs at least %d",
+        return qv_fail(err, QV_EFORMAT, "the clip has %lld frame; qwen-vl-utils needs at least %d",
                        (long long)total, FRAME_FACTOR);
     if (t->num_frames)
         *n = qvm_round_half_even((double)t->num_frames / FRAME_FACTOR) * FRAME_FACTOR;
@@ -61,12 +61,11 @@ count(const qv_outcome *info, const qv_preprocess *p, const struct qvm_task *t, 
         *n = (int64_t)(wanted_frames(info, p) / FRAME_FACTOR) * FRAME_FACTOR;
     if (*n >= FRAME_FACTOR && *n <= total)
         return QV_OK;
-    return qv_fail(
-        err, QV_EINVAL,
-        "%s %lld: qwen-vl-utils would sample %lld frames; it must be %d to %lld for this clip",
-        t->num_frames ? "num_frames" : "max_frames",
-        (long long)(t->num_frames ? t->num_frames : p->max_frames), (long long)*n, FRAME_FACTOR,
-        (long long)total);
+    return qv_fail(err, QV_EINVAL,
+                   "%s %lld: qwen-vl-utils would sample %lld frames; this clip allows %d to %lld",
+                   t->num_frames ? "num_frames" : "max_frames",
+                   (long long)(t->num_frames ? t->num_frames : p->max_frames), (long long)*n,
+                   FRAME_FACTOR, (long long)total);
 }
 
 /* torch.linspace(first, first + total - 1, n).round() in float32, from both ends, rounded once. */
@@ -89,8 +88,8 @@ struct limits {
     double least, most; /* in pixels */
 };
 
-/* fetch_video's limits: a share of the clip's budget for each frame, at most 768 tokens and at
- * least 1.05 times the least. max_pixels can only lower it. */
+/* fetch_video's limits: each frame's share of the clip's budget, at most 768 tokens and at least
+ * 1.05 times the minimum. max_pixels can only lower it. */
 static struct limits
 clip_limits(const qv_outcome *info, const qv_preprocess *p, const struct qvm_task *t,
             int64_t factor)
@@ -126,7 +125,7 @@ size(const qv_outcome *info, const qv_preprocess *p, const struct qvm_task *t, i
     if (limits.most < limits.least)
         return qv_fail(
             err, QV_EINVAL,
-            "the most pixels, %.15g, are below the least, %.15g; see max_pixels and min_pixels",
+            "the most pixels, %.15g, are below the fewest, %.15g; see max_pixels and min_pixels",
             limits.most, limits.least);
     if (shorter < 1 || (double)longer / (double)shorter > MAX_RATIO)
         return qv_fail(err, QV_EFORMAT,

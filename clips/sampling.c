@@ -8,7 +8,7 @@
 #define MAX_ASPECT 200.0
 #define QWEN3_FRAME_TOKENS 768 /* max_video_tokens in cap_pixels_per_frame of the two classes */
 #define QWEN2_CLIP_TOKENS 128000
-#define MOST_GLM_FPS 1000.0 /* each sampled time is visited, even if most give the same frame */
+#define MOST_GLM_FPS 1000.0 /* every sampled time is visited, even if most fall on the same frame */
 
 qv_preprocess
 qv_preprocess_default(bool is_image)
@@ -28,7 +28,7 @@ qv_preprocess_default(bool is_image)
     return p;
 }
 
-/* Rounds as Python's round() does. rint() would follow the caller's rounding mode. */
+/* Rounds like Python's round(). rint() would depend on the caller's rounding mode. */
 int64_t
 qvm_round_half_even(double x)
 {
@@ -86,8 +86,8 @@ qv_smart_resize(int64_t num_frames, int64_t height, int64_t width, const qv_prep
     int64_t frames = num_frames, frames_bar = 1;
     if (p->processor == QV_PROCESSOR_GLM4V ||
         (frames > 0 && p->processor == QV_PROCESSOR_QWEN3_VL)) {
-        /* transformers refuses clips shorter than a temporal patch. Here they are sized as one
-         * temporal patch, which they are padded to; GLM's images are sized so too. */
+        /* transformers rejects clips shorter than a temporal patch. Here they are sized as one
+         * temporal patch, to which they are padded; so are GLM's images. */
         frames = qv_at_least(frames, temporal);
         frames_bar = qvm_round_half_even((double)frames / (double)temporal) * temporal;
         if (height < factor || width < factor) {
@@ -204,8 +204,8 @@ cap_qwen3(const qv_preprocess *p, int64_t n_frames)
 
 /* ---- clips of Qwen2-VL and Qwen2.5-VL -------------------------------------------------------- */
 
-/* Counts as sample_frames does, in reals until the end. sample_frames fails on a clip without a
- * whole pair; here such a clip is taken whole. */
+/* Counts like sample_frames, in reals until the end. sample_frames fails on a clip shorter than a
+ * pair; here all of such a clip is used. */
 static qv_status
 count_qwen2(const qv_outcome *info, const qv_preprocess *p, const struct qvm_task *t, int64_t *n,
             qv_error *err)
@@ -220,8 +220,8 @@ count_qwen2(const qv_outcome *info, const qv_preprocess *p, const struct qvm_tas
         return *n >= pair && *n <= total
                    ? QV_OK
                    : qv_fail(err, QV_EINVAL,
-                             "num_frames %lld becomes %lld, as this model takes frames in pairs; "
-                             "%lld to %lld of this clip's %lld",
+                             "num_frames %lld becomes %lld, as this model needs pairs of frames; "
+                             "it must be %lld to %lld of this clip's %lld",
                              (long long)t->num_frames, (long long)*n, (long long)pair,
                              (long long)whole, (long long)total);
     }
@@ -232,8 +232,8 @@ count_qwen2(const qv_outcome *info, const qv_preprocess *p, const struct qvm_tas
     return *n >= pair
                ? QV_OK
                : qv_fail(err, QV_EINVAL,
-                         "fps %g, min_frames %lld and max_frames %lld leave less than a pair of "
-                         "%lld frames; at least %lld",
+                         "fps %g, min_frames %lld and max_frames %lld select less than a pair of "
+                         "the %lld frames; at least %lld are needed",
                          p->fps, (long long)p->min_frames, (long long)p->max_frames,
                          (long long)total, (long long)pair);
 }
@@ -269,9 +269,10 @@ cap_qwen2(const qv_preprocess *p, int64_t n_frames)
 
 /* ---- clips of GLM-4.1V and GLM-4.5V ---------------------------------------------------------- */
 
-/* Takes frames as sample_frames does, every 1/fps seconds; of a clip longer than max_duration it
- * takes as many as of one of that length, spread over the whole clip. Each is taken once, and an
- * odd last frame is repeated. Returns their number, and writes them if indices is not NULL. */
+/* Samples like sample_frames, one frame every 1/fps seconds. A clip longer than max_duration gets
+ * as many frames as a clip of that length, spread over the whole clip. Each frame is sampled once,
+ * and an odd last frame is repeated. Returns the number of frames, and writes them if indices is
+ * not NULL. */
 static int64_t
 walk_glm4v(const qv_outcome *info, const qv_preprocess *p, int64_t *indices)
 {
@@ -315,8 +316,8 @@ count_glm4v(const qv_outcome *info, const qv_preprocess *p, const struct qvm_tas
         if (others[i].value)
             return qv_fail(
                 err, QV_EINVAL,
-                "%s %lld; this model's processor has no such option: fps, min_pixels and "
-                "max_pixels are its own",
+                "%s %lld; this model's processor has no such option, only fps, min_pixels and "
+                "max_pixels",
                 others[i].name, (long long)others[i].value);
     if (p->fps > MOST_GLM_FPS)
         return qv_fail(err, QV_EINVAL, "fps %g; at most %g with this model's processor", p->fps,
@@ -370,7 +371,7 @@ size_transformers(const qv_outcome *info, const qv_preprocess *preprocess, const
                         info->source_width, &p, height, width, &inner);
     if (!status)
         return QV_OK;
-    /* if the options are valid, the file's shape is what fails */
+    /* if the options are valid, the fault is in the file's shape */
     const bool right = p.min_pixels > 0 && p.max_pixels >= p.min_pixels;
     return qv_fail(err, right ? QV_EFORMAT : status, "%s", inner.text);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Makes of a caller's options what is to be done with a clip. */
+/* Makes a clip's task from the caller's options. */
 #include "task.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 #define DEFAULT_MEMORY ((int64_t)4 << 30)
 #define DEFAULT_PATIENCE_S 60.0
 
-/* Returns the numbers for clips or images: the options' in place of some of the model's. */
+/* Returns the model's numbers for clips or images, some of them replaced by the options. */
 static qv_preprocess
 numbers_of(const qv_preprocess *model, const qv_clip_options *o, bool is_image)
 {

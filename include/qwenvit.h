@@ -2,17 +2,17 @@
 /*
  * qwenvit: clips and images go in, the vision tokens of Qwen-VL models come out.
  *
- * These ten calls are enough for many programs (those of clips are in qwenvit_clips.h):
- *     qv_context_open      opens a device: the best one here, or the one that is named
+ * Ten calls are enough for many programs (qwenvit_clips.h declares the qv_clip_ calls):
+ *     qv_context_open      opens a device: the best available, or a named one
  *     qv_model_load        loads the weights of a checkpoint's vision tower onto it
  *     qv_model_get_info    the tower's sizes, and its rules for images and clips
- *     qv_clip_open         opens a clip or an image, and decides which frames are read
+ *     qv_clip_open         opens a clip or an image, and selects the frames to read
  *     qv_clip_get_info     their number and size, and the clip's grid
  *     qv_clip_read         decodes and resizes the frames
  *     qv_encode            encodes them
  *     qv_clip_close, qv_model_free, qv_context_close
  *
- * This program prints how many tokens a clip has. They are at out.tokens.
+ * This program encodes a clip into out.tokens and prints the number of tokens.
  *
  *     #include <qwenvit_clips.h>
  *     #include <stdio.h>
@@ -55,39 +55,39 @@
  *      time, and packs the frames of several clips into full chunks. A fill, qv_cache_fill_open(),
  *      is a job that writes a folder of tokens, which qwenvit_cache.h reads.
  *   3. A plan computes one chunk per call, and the caller owns the memory and the stream:
- *      qv_plan_push() and qv_plan_pull(). docs/c.md has a program that does so while it decodes.
+ *      qv_plan_push() and qv_plan_pull(). docs/c.md shows a program that does this while decoding.
  *
- * Four words. A context is a device. A model is weights on a device. A plan is a model prepared for
- * chunks of one capacity: everything that can fail, and every allocation, happens when it is made.
- * A chunk is what the device computes at once.
+ * Four terms. A context is a device. A model is weights on a device. A chunk is a batch of frame
+ * pairs that the device computes at once. A plan is a model prepared for chunks of one capacity;
+ * creating it does every allocation and everything that can fail.
  *
  * Conventions
- *   - All arrays are row-major and contiguous; shapes stand in brackets: tokens[n, out].
- *   - A frame pair is `temporal_patch_size` (2) consecutive frames. Attention never leaves it: the
- *     patches of a pair are a segment.
- *   - grid_thw is frame pairs, patch rows, patch columns. One pair has grid_h * grid_w patches,
- *     which become grid_h * grid_w / merge^2 tokens.
+ *   - All arrays are row-major and contiguous; shapes are in brackets: tokens[n, out].
+ *   - A frame pair is `temporal_patch_size` (2) consecutive frames. Attention stays within a pair,
+ *     so the patches of a pair form one segment.
+ *   - grid_thw counts frame pairs, patch rows and patch columns. One pair has grid_h * grid_w
+ *     patches, which become grid_h * grid_w / merge^2 tokens.
  *   - A bucket is one of the sizes that capacities are rounded up to.
- *   - In options structs zero is a field's default, and NULL in place of the struct means all
+ *   - In options structs, zero selects a field's default; NULL instead of a struct selects all
  *     defaults.
- *   - Any other pointer may be NULL only if its description allows it. Otherwise a function returns
- *     QV_EINVAL, naming the argument; a function that returns no status returns an empty answer
- *     ("", 0, false, zeros), and changes nothing.
+ *   - Any other pointer may be NULL only if its description allows it. Otherwise the function
+ *     returns QV_EINVAL and names the argument; a function that does not return a status returns an
+ *     empty value ("", 0, false, zeros) and changes nothing.
  *   - Every call that can fail returns a qv_status and, if `err` is not NULL, writes a message
  *     there. A failed call leaves its out-parameters untouched.
  *   - A function that frees (X_free, X_close) sets the caller's pointer to NULL and accepts NULL.
- *   - X_get_info fills the caller's struct; texts in it belong to the object. What the caller
- *     passes in remains the caller's.
- *   - Frames, patches and tokens may be in the device's memory (for a CUDA context, memory of
+ *   - X_get_info fills the caller's struct; strings in it belong to the object. The caller keeps
+ *     ownership of everything it passes in.
+ *   - Frames, patches and tokens may be in the device's memory (for a CUDA context, memory from
  *     cudaMalloc on its device). Weights and options are on the host.
  *
  * Threads. Different threads may use different contexts at the same time, and call qv_status_name()
  * and qv_version(). A context and everything made from it (its models, their plans) may be used by
- * one thread at a time; which thread may change. qv_encode() and jobs are exceptions: any number of
- * threads may use them on one context at once, and they take turns at its device, a chunk at a
- * time. A model must be freed after its plans and jobs, a context after its models. Any thread may
- * call qv_host_alloc() and qv_host_free(), even while another thread uses the context. A call
- * leaves the thread's current CUDA device and context as they were.
+ * only one thread at a time, though not always the same thread. qv_encode() and jobs are
+ * exceptions: any number of threads may use them on one context at once, and they take turns on its
+ * device, chunk by chunk. A model must be freed after its plans and jobs, a context after its
+ * models. Any thread may call qv_host_alloc() and qv_host_free(), even while another thread uses
+ * the context. Calls do not change the thread's current CUDA device and context.
  */
 #ifndef QWENVIT_H
 #define QWENVIT_H
@@ -108,14 +108,14 @@ extern "C" {
 
 #define QV_VERSION "0.5.0" /* the version of the release */
 /* The version of the public headers and the shared libraries. MAJOR is raised when programs must be
- * recompiled or changed; it is in the libraries' names (libqwenvit.so.MAJOR). MINOR is raised when
- * something is added that older programs do not notice. Until 1.0 structs have no spare room. */
+ * recompiled or changed; it is part of the library names (libqwenvit.so.MAJOR). MINOR is raised for
+ * additions that do not affect existing programs. Before 1.0, structs have no reserved fields. */
 #define QV_API_VERSION_MAJOR 4
 #define QV_API_VERSION_MINOR 0
 #define QV_MAX_DEEPSTACK 8
-#define QV_REASON_BYTES 192 /* size of a text with the reason for a choice */
+#define QV_REASON_BYTES 192 /* size of a string that gives the reason for a choice */
 
-/* The list makes the enum, the names and the texts. */
+/* This list generates the enum, the names and the descriptions. */
 #define QV_STATUS_LIST(X)                                                                          \
     X(OK, "done")                                                                                  \
     X(EINVAL, "invalid argument")                                                                  \
@@ -135,20 +135,20 @@ typedef enum qv_status {
         QV_STATUS_MAX = 0x7fff
 } qv_status;
 
-/* A failure. The text names what failed, the value found, and what would be right. */
+/* An error. The text states what failed, the value found and the value expected. */
 typedef struct qv_error {
     qv_status status;
     char text[500];
 } qv_error;
 
-/* Number formats. The list makes the enum and the names. */
+/* Number formats. This list generates the enum and the names. */
 #define QV_DTYPE_LIST(X)                                                                           \
-    X(DTYPE_AUTO, "auto") /* bf16 if the device computes in it, else f32 */                        \
+    X(DTYPE_AUTO, "auto") /* bf16 if the device supports it, else f32 */                           \
     X(F32, "f32")                                                                                  \
     X(BF16, "bf16") /* bf16 storage, f32 accumulation, norms, softmax and rotary angles */         \
     X(U8, "u8")                                                                                    \
-    X(F16, "f16") /* stored only: in checkpoints and caches */                                     \
-    X(I32, "i32") /* indices between operations only */
+    X(F16, "f16") /* storage only: in checkpoints and caches */                                    \
+    X(I32, "i32") /* only for indices passed between operations */
 
 typedef enum qv_dtype {
 #define QV_DTYPE_ENUM(name, text) QV_##name,
@@ -161,32 +161,33 @@ typedef struct qv_context qv_context;
 typedef struct qv_model qv_model;
 typedef struct qv_plan qv_plan;
 
-QV_API const char *qv_version(void);              /* QV_VERSION of the library that runs */
+QV_API const char *qv_version(void);              /* QV_VERSION of the loaded library */
 QV_API const char *qv_status_name(qv_status s);   /* "QV_EFORMAT"; never NULL */
 QV_API const char *qv_dtype_name(qv_dtype dtype); /* "bf16"; never NULL */
 
 /* ---- context: a device ---------------------------------------------------------------------- */
 
 typedef struct qv_context_options {
-    const char *backend; /* "auto" (NULL), "cpu", "ref", "cuda", "metal", or with a device's index
+    const char *backend; /* "auto" (NULL), "cpu", "ref", "cuda", "metal", or with a device index:
                           * "cuda:1" */
-    int device;          /* index among that backend's devices; 0 where the name has one */
-    int threads;         /* CPU threads; 0: every core this process may use */
+    int device;          /* index among that backend's devices; 0 if the name contains one */
+    int threads;         /* CPU threads; 0: one per core that this process may use */
     bool tf32;           /* CUDA: f32 GEMMs may run in TF32 (10 bits of mantissa) */
-    /* CUDA: the cudaStream_t on which all work is enqueued; NULL: the context makes one. On the
-     * caller's stream, device memory is read and written in the stream's order, and no call waits
-     * for it. */
+    /* CUDA: the cudaStream_t on which all work is enqueued; NULL: the context creates one. On the
+     * caller's stream, device memory is read and written in stream order, and no call waits for
+     * it. */
     void *stream;
-    /* Metal, to find a fault: operations to run on the backend's simple kernels, by the names
-     * that `qwenvit profile` prints, separated by commas, or "all". NULL: none. */
+    /* Metal, for debugging: a comma-separated list of operations to run on the backend's simple
+     * kernels, named as `qwenvit profile` prints them, or "all". NULL: none. */
     const char *naive;
     /* The folder of backend libraries (libqwenvit_cuda.so). NULL: the folder of the library or
-     * program that contains this code, or where backends are installed. A library is opened once
-     * per process and stays loaded. */
+     * program that contains this code, or the installed one. A library is loaded once per process
+     * and stays loaded. */
     const char *backends;
-    /* A folder that keeps compiled kernels for the next process, by device and library versions:
-     * cuDNN's take 0.7 s to compile. It is created with the first file. NULL: none. A file that is
-     * damaged or not qwenvit's is ignored (see qv_context_info.warning) and rewritten. */
+    /* A folder that caches compiled kernels for later processes, by device and library versions
+     * (cuDNN's take 0.7 s to compile). It is created with its first file. NULL: no caching. A file
+     * that is damaged or was not written by qwenvit is ignored (see qv_context_info.warning) and
+     * rewritten. */
     const char *kernel_folder;
 } qv_context_options;
 
@@ -196,14 +197,14 @@ typedef struct qv_context_info {
     int threads;         /* 0 if the backend starts no threads */
     qv_dtype dtype;      /* what QV_DTYPE_AUTO means on this device */
     char dtype_reason[128]; /* why, as a sentence */
-    /* what is wrong so far with the device, its libraries or a kept kernel; "" if nothing is */
+    /* problems so far with the device, its libraries or a cached kernel; "" if there are none */
     char warning[512];
     /* backends that "auto" would have preferred, and why it could not use them: "cuda: there is
      * no NVIDIA driver here"; "" if there are none */
     char passed_over[512];
 } qv_context_info;
 
-/* Opens a device. Only "auto" chooses a backend; any other name has no fallback. Returns
+/* Opens a device. Only "auto" chooses a backend; a named backend has no fallback. Returns
  * QV_ENODEVICE if the backend is unknown, not built in, or finds no device. */
 QV_API qv_status qv_context_open(const qv_context_options *options, qv_context **out,
                                  qv_error *err);
@@ -221,18 +222,18 @@ typedef enum qv_processor {
      * of frames */
     QV_PROCESSOR_QWEN2_VL,
     /* Glm4vVideoProcessor: pixels are counted over all frames (an image counts as a frame pair); an
-     * even number of frames, from fps and max_duration alone */
+     * even number of frames, determined by fps and max_duration alone */
     QV_PROCESSOR_GLM4V,
     QV_PROCESSOR_MAX = 0x7fff
 } qv_processor;
 
 /* How clips or images become frames for a model, from the checkpoint's preprocessor files. */
 typedef struct qv_preprocess {
-    /* of a clip, as its processor counts them; of an image: H*W */
+    /* for clips, as the processor counts pixels; for images, H*W */
     int64_t min_pixels, max_pixels;
     double mean[3], std[3];         /* for values in 0..1 */
     double fps;                     /* clips: frames sampled per second */
-    int64_t min_frames, max_frames; /* clips; 0 if the processor has no such numbers */
+    int64_t min_frames, max_frames; /* clips; 0 if the processor has no such limits */
     /* clips, in seconds: a longer clip gets fps * max_duration frames, spread over its length; 0:
      * no such limit */
     double max_duration;
@@ -242,10 +243,10 @@ typedef struct qv_preprocess {
 
 typedef struct qv_model_options {
     qv_dtype dtype; /* dtype of weights and activations: QV_F32 or QV_BF16 */
-    /* only read and check the configuration and the tensors' headers: plans of such a model report
-     * their cost, and cannot run */
+    /* only read and check the configuration and the tensor headers: the model's plans report their
+     * cost but cannot run */
     bool describe;
-    /* [3] each: red, green and blue in 0..1, for images and clips, instead of the checkpoint's
+    /* [3] each: red, green and blue in 0..1, for images and clips. They override the checkpoint's
      * qv_preprocess.mean and std. NULL: the checkpoint's. Read only during the call. */
     const double *image_mean, *image_std;
 } qv_model_options;
@@ -260,44 +261,45 @@ typedef struct qv_model_info {
     int64_t deepstack_layers[QV_MAX_DEEPSTACK];
     int64_t n_parameters;
     size_t weight_bytes; /* bytes on the device, packed */
-    /* XXH3-128 of the tower's weights in canonical order, widened to f32: for each tensor, its
-     * name below the tower's prefix with a zero byte, and its values; "" if they are not loaded */
+    /* XXH3-128 of the tower's weights in canonical order, widened to f32: for each tensor, its name
+     * without the tower's prefix, a zero byte, and its values; "" if the weights are not loaded */
     char digest[40];
     qv_preprocess image, video;
     /* how every plan runs the patch embedding's Conv3d on this device, and why. The reason names
-     * the GEMM of a chunk of the device's own size. */
+     * the GEMM for a chunk of the device's default size. */
     const char *lowering; /* static text, such as "patchify" */
     char lowering_reason[QV_REASON_BYTES];
-    const char *folder; /* what it was loaded from, as the caller gave it */
-    /* `note`: what a GGUF file leaves out, and what was assumed. `warning`: why tokens probably
-     * differ from the published checkpoint's. A folder's warning names the missing preprocessor
-     * files (preprocessor_config.json, video_preprocessor_config.json, or processor_config.json
-     * with their contents), and the sizes, means and deviations that were assumed; transformers
-     * refuses a folder without these files. A GGUF file's warning reports means and deviations that
-     * look wrong, with the right ones. If a checkpoint has adapters for the tower's tensors, which
-     * are not used, the warning names one. Both are printable UTF-8; "": nothing to report. */
+    const char *folder; /* the path it was loaded from, as the caller passed it */
+    /* `note`: what is missing from a GGUF file, and what was assumed instead. `warning`: why tokens
+     * probably differ from the published checkpoint's. A folder's warning names the missing
+     * preprocessor files (preprocessor_config.json, video_preprocessor_config.json, or
+     * processor_config.json with their contents), and the sizes, means and deviations that were
+     * assumed; transformers refuses a folder without these files. A GGUF file's warning reports
+     * means and deviations that look wrong, with the right ones. Adapters for the tower's tensors
+     * are not applied; if a checkpoint contains any, the warning names one. Both strings are
+     * printable UTF-8; "" if there is nothing to report. */
     const char *note, *warning;
     int device; /* of the model's context: qv_context_options.device */
     /* Identifies the tower: a hash (XXH3-128) of the digest and of all numbers in config.json and
      * the preprocessor files that tokens or grids depend on, with qv_model_options in place. Models
      * with the same identity and dtype compute the same tokens, up to the device's rounding.
-     * Caches, jobs and files of tokens identify a tower by it. If the weights are not loaded, it is
-     * a hash of the numbers alone. */
+     * Caches, jobs and token files identify a tower by it. If the weights are not loaded, it is a
+     * hash of the numbers alone. */
     const char *identity;
-    const char *config; /* those numbers of config.json, as a JSON object, under our names */
+    const char *config; /* the numbers from config.json, as a JSON object, under qwenvit's names */
 } qv_model_info;
 
 /*
  * Loads the vision tower of a checkpoint. `dir` is one of
  * - a Hugging Face checkpoint folder: config.json, preprocessor files, and model.safetensors or an
  *   index with shards. Other parts of the model are ignored. Tensors are f32, f16 or bf16, or
- *   quantised by MLX, and have names with any prefix. The patch embedding may be 5D
- *   [O,C,T,P,P], 2D [O,C*T*P*P] (also named linear_proj) or channels-last [O,T,P,P,C], with the
- *   same bits of tokens.
- * - a GGUF file as llama.cpp's converter writes it ("mmproj"), or a folder with one and no
+ *   quantised by MLX; their names may have any prefix. The patch embedding may be 5D [O,C,T,P,P],
+ *   2D [O,C*T*P*P] (also named linear_proj) or channels-last [O,T,P,P,C]; tokens have the same
+ *   bits.
+ * - a GGUF file as llama.cpp's converter writes it ("mmproj"), or a folder that contains one and no
  *   safetensors. Tensors are F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K or Q6_K.
- * Loading needs at most the packed weights and 64 MiB. Returns QV_EIO; QV_EFORMAT, naming file,
- * field and value; QV_EUNSUPPORTED for an unsupported family; QV_ENOMEM.
+ * Loading needs memory for the packed weights and at most 64 MiB more. Returns QV_EIO; QV_EFORMAT,
+ * naming file, field and value; QV_EUNSUPPORTED for an unsupported family; QV_ENOMEM.
  */
 QV_API qv_status qv_model_load(qv_context *ctx, const char *dir, const qv_model_options *options,
                                qv_model **out, qv_error *err);
@@ -307,7 +309,7 @@ QV_API void qv_model_get_info(const qv_model *model, qv_model_info *out);
 /* ---- 1. qv_encode: clips and images in memory, in one call ----------------------------------- */
 
 typedef enum qv_input {
-    QV_INPUT_FRAMES = 0, /* bytes, RGB, resized already */
+    QV_INPUT_FRAMES = 0, /* RGB bytes, already resized */
     QV_INPUT_PATCHES,    /* float32 rows: transformers' pixel_values */
     /* the same rows in bf16, as transformers' models pass them to their towers */
     QV_INPUT_PATCHES_BF16,
@@ -322,10 +324,10 @@ typedef struct qv_item {
     const void *data;
     /* frame pairs t; patch rows and columns, multiples of merge_size */
     int64_t grid_thw[3];
-    /* the number of frames in data. 0 means 2*t for a clip and 1 for an image. If there are
-     * 2*t - 1, the last one is paired with itself. */
+    /* the number of frames in data. 0 means 2*t for a clip and 1 for an image. With 2*t - 1 frames,
+     * the last one is paired with itself. */
     int64_t n_frames;
-    /* there is one frame, which is both frames of every pair, normalised as an image */
+    /* data is one frame, which serves as both frames of every pair and is normalised as an image */
     bool is_image;
 } qv_item;
 
@@ -334,28 +336,27 @@ typedef struct qv_capacity {
     int64_t patches;
     int64_t segments;     /* frame pairs and images */
     int64_t segment_rows; /* the exact number of patches of each segment; 0: any number */
-    /* attention windows, including smaller ones at the edges of a frame pair; 0 unless the model
-     * has windows (Qwen2.5's towers) */
+    /* attention windows, including smaller ones at a frame's edges; 0 unless the model has windows
+     * (Qwen2.5's towers) */
     int64_t windows;
 } qv_capacity;
 
-/* A function that is called with every layer's output while encoding, for verification; this is
- * slow. `name` is as in checkpoints ("patch_embed", "blocks.0", "merger",
- * "deepstack_merger_list.0"). rows[n_rows, n_cols] are f32, the chunk's items only, and valid
- * during the call. */
+/* Called with every layer's output during encoding, for verification; it makes encoding slow.
+ * `name` is as in checkpoints ("patch_embed", "blocks.0", "merger", "deepstack_merger_list.0").
+ * rows[n_rows, n_cols] are f32, the chunk's items only, and valid during the call. */
 typedef void (*qv_layer_hook)(void *user, const char *name, const float *rows, int64_t n_rows,
                               int64_t n_cols);
 
-/* Options of qv_encode and of plans. qv_encode ignores `input`, which it has as an argument. */
+/* Options of qv_encode and of plans. qv_encode ignores `input`, which is one of its arguments. */
 typedef struct qv_plan_options {
-    /* the chunk's. patches is rounded up to a bucket; 0: the device's own size. If segments or
-     * windows is 0, it follows from patches. With segment_rows a chunk accepts only frame pairs of
-     * that size, which is faster on some devices. */
+    /* the capacity of a chunk. patches is rounded up to a bucket; 0: the device's default size. If
+     * segments or windows is 0, it is derived from patches. With segment_rows a chunk accepts only
+     * frame pairs of that size, which is faster on some devices. */
     qv_capacity capacity;
-    /* if set, and capacity is zeros: the capacity for an item of this grid by itself, which is the
-     * smallest bucket that holds it. A clip larger than a chunk gets chunks of whole frame pairs,
-     * for pairs of its size only (segment_rows) if tokens then have the bits of packed chunks. An
-     * image larger than a chunk gets a chunk of its size. */
+    /* if set, and capacity is all zeros: the capacity for a single item with this grid, which is
+     * the smallest bucket that holds it. A clip larger than a chunk is split into chunks of whole
+     * frame pairs, which accept only pairs of its size (segment_rows) if tokens then have the same
+     * bits as in packed chunks. An image larger than a chunk gets a chunk of its own size. */
     int64_t grid_thw[3];
     qv_input input;
     qv_dtype output; /* dtype of the tokens: QV_F32 (default) or QV_BF16 */
@@ -364,8 +365,8 @@ typedef struct qv_plan_options {
     bool hidden;
     qv_layer_hook hook;
     void *hook_user;
-    /* only for qv_encode, which calls it before every chunk but the first. If it returns true, the
-     * call ends with QV_ESTATE once the chunks under way are done. */
+    /* only for qv_encode, which calls it before every chunk except the first. If it returns true,
+     * qv_encode returns QV_ESTATE once the chunks in progress are done. */
     bool (*stop)(void *user);
     void *stop_user;
 } qv_plan_options;
@@ -374,24 +375,24 @@ typedef struct qv_plan_options {
 typedef struct qv_tokens {
     void *tokens;                      /* [n, out_hidden] in the plan's output dtype */
     void *deepstack[QV_MAX_DEEPSTACK]; /* each [n, out_hidden]; NULL: not wanted */
-    /* [n * merge_size^2, hidden] in the same dtype, with qv_plan_options.hidden: a row per patch,
-     * in the order of pixel_values, in which merge_size^2 rows become one token. They are
-     * transformers' last_hidden_state, where only Qwen2.5's towers have them in the order of
-     * windows. NULL: not wanted */
+    /* [n * merge_size^2, hidden] in the same dtype, with qv_plan_options.hidden: one row per patch,
+     * in the order of pixel_values, where merge_size^2 consecutive rows become one token. They are
+     * transformers' last_hidden_state, which only for Qwen2.5's towers is in window order instead.
+     * NULL: not wanted */
     void *hidden;
     int64_t capacity; /* tokens that each array has room for */
     int64_t n;        /* set to the number of tokens written */
 } qv_tokens;
 
 /*
- * Encodes clips and images of any sizes in one call. Tokens come in the items' order.
- * - A single item gets the capacity for it (qv_plan_options.grid_thw).
+ * Encodes clips and images of any sizes in one call. Tokens are in the order of the items.
+ * - A single item gets a chunk sized for it (qv_plan_options.grid_thw).
  * - The frame pairs of several items are packed into chunks of `options`' capacity, as in a job;
- *   pairs that are larger get a chunk of their size.
- * - If `options` is NULL or has no capacity, chunks have the device's own size; if everything fits
- *   into one chunk, they have the size of the smallest bucket that holds it, provided that tokens
- *   then have the same bits.
- * Returns what qv_plan_create, qv_plan_push and qv_plan_pull return.
+ *   a pair that is larger gets a chunk of its own size.
+ * - If `options` is NULL or sets no capacity, chunks have the device's default size. If everything
+ *   fits into one chunk, it is the smallest bucket that holds everything, provided that tokens then
+ *   have the same bits.
+ * Returns the errors of qv_plan_create, qv_plan_push and qv_plan_pull.
  */
 QV_API qv_status qv_encode(qv_model *model, qv_input input, const qv_item *items, size_t n_items,
                            const qv_plan_options *options, qv_tokens *out, qv_error *err);
@@ -402,49 +403,49 @@ QV_API qv_status qv_encode(qv_model *model, qv_input input, const qv_item *items
 
 typedef struct qv_plan_info {
     qv_capacity capacity; /* the capacity of a chunk */
-    int64_t tokens;       /* the most tokens of a chunk: its patches / merge_size^2 */
-    /* how many chunks may be pushed before the first of them is pulled, over all plans of a
-     * model: 1, or 2 if copies overlap with computation */
+    int64_t tokens;       /* the most tokens in a chunk: patches / merge_size^2 */
+    /* how many chunks may be pushed before the oldest is pulled, over all plans of a model: 1, or 2
+     * if copies overlap with computation */
     int64_t chunks_ahead;
     size_t arena_bytes;  /* all scratch and activations, which a model's plans share */
     size_t weight_bytes; /* bytes of the weights, which all plans share */
-    /* of a full chunk with as many segments as it may have. flops: a multiply-add counts as two;
+    /* for a full chunk with the maximum number of segments. flops: a multiply-add counts as two;
      * bytes: the operands of each operation */
     double flops, bytes;
 } qv_plan_info;
 
 /* Prepares a model for chunks of one capacity. A plan does not depend on grids: any mix of items
- * that fits can be one push. Returns QV_EINVAL, naming the field, for invalid options; QV_ENOMEM;
- * QV_EBACKEND. */
+ * that fits can be pushed at once. Returns QV_EINVAL, naming the field, for invalid options;
+ * QV_ENOMEM; QV_EBACKEND. */
 QV_API qv_status qv_plan_create(qv_model *model, const qv_plan_options *options, qv_plan **out,
                                 qv_error *err);
-/* Returns a plan to its model, which keeps it until qv_model_free: a plan of the same capacity is
- * then ready at once. */
+/* Returns a plan to its model, which keeps it until qv_model_free: the next plan of the same
+ * capacity is then ready at once. */
 QV_API void qv_plan_free(qv_plan **plan);
 QV_API void qv_plan_get_info(const qv_plan *plan, qv_plan_info *out);
 
 /*
  * Pushes the next chunk: n items that fit. An item's tokens have the same bits whatever else is in
- * the chunk, in any order. Data is read before the call returns (see qv_context_options.stream for
- * the device's memory). Returns QV_EINVAL, naming item and value, for an item that is invalid or
- * does not fit; QV_ESTATE if chunks_ahead chunks have been pushed and not pulled. After a failure
- * nothing has been pushed.
+ * the chunk, and in whatever order. Data is read before the call returns (see
+ * qv_context_options.stream for the device's memory). Returns QV_EINVAL, naming item and value, for
+ * an item that is invalid or does not fit; QV_ESTATE if chunks_ahead chunks have been pushed and
+ * not pulled. After a failure nothing has been pushed.
  */
 QV_API qv_status qv_plan_push(qv_plan *plan, const qv_item *items, size_t n, qv_error *err);
 
-/* Waits for the oldest pushed chunk and writes its tokens: all items' in their order, t * grid_h *
+/* Waits for the oldest pushed chunk and writes the tokens of its items in order, t * grid_h *
  * grid_w / merge_size^2 per item. Returns QV_ESTATE if there is none, and QV_EINVAL if `capacity`
  * is too small, or out->hidden is set for a plan without it; the chunk can then be pulled again. */
 QV_API qv_status qv_plan_pull(qv_plan *plan, qv_tokens *out, qv_error *err);
 
-/* Allocates host memory for frames, patches and tokens, of the kind that this device copies
- * fastest, with undefined contents. For CUDA it is page-locked, so that copies run at the link's
- * rate, and aligned for every type; for other devices it begins at a page. Locking takes 0.4 ms per
- * MB, so the context keeps the largest freed blocks for later calls: at most four, and 256 MiB in
- * all. Returns QV_EINVAL for 0 bytes, and QV_ENOMEM. */
+/* Allocates uninitialised host memory for frames, patches and tokens, of the kind that this device
+ * copies fastest. For CUDA it is page-locked, so that copies run at the full speed of the link, and
+ * aligned for every type; for other devices it is page-aligned. Locking takes 0.4 ms per MB, so the
+ * context keeps the largest freed blocks for later calls: at most four, and 256 MiB in all. Returns
+ * QV_EINVAL for 0 bytes, and QV_ENOMEM. */
 QV_API qv_status qv_host_alloc(qv_context *ctx, size_t bytes, void **out, qv_error *err);
-/* Frees memory of the same context's qv_host_alloc; must be called before the context is closed.
- * NULL is accepted; the caller's pointer stays as it is. */
+/* Frees memory from qv_host_alloc of the same context; must be called before the context is closed.
+ * NULL is accepted; the caller's pointer is not changed. */
 QV_API void qv_host_free(qv_context *ctx, void *p);
 
 #ifdef __cplusplus

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * qwenvit_clips: clips and images go in, resized RGB frames come out, as transformers' Qwen-VL
- * processors make them. The program qwenvit-decoder decodes; only it needs the FFmpeg libraries.
+ * processors make them. The program qwenvit-decoder does the decoding; only it needs the FFmpeg
+ * libraries.
  *
  *     a clip      qv_clip_open, qv_clip_get_info, qv_clip_read, qv_clip_close
  *     a decoder   qv_decoder_start, qv_decoder_stop: one program that decodes many clips
  *     a job       qv_job_open, qv_job_add, qv_job_end, qv_job_close: the tokens of many clips
  *     a fill      qv_cache_fill_open, .._add, .._end, .._close: a job that writes a cache
  *
- * docs/c.md has a program for a job. The conventions and thread rules of qwenvit.h hold:
- * different threads may use different clips. Here a struct of options may be NULL only if its
- * description allows it.
+ * docs/c.md shows a program with a job. The conventions and thread rules of qwenvit.h apply:
+ * different threads may use different clips. In this header, an options struct may be NULL only if
+ * its description allows it.
  */
 #ifndef QWENVIT_CLIPS_H
 #define QWENVIT_CLIPS_H
@@ -29,7 +30,7 @@ typedef struct qv_decoder qv_decoder;
 /* The package whose rules choose frames, sizes and pixels. */
 typedef enum qv_like {
     QV_LIKE_TRANSFORMERS = 0, /* the model's processor in transformers */
-    /* the Python package qwen-vl-utils, whose images and clips the processors use as they are.
+    /* the Python package qwen-vl-utils, whose images and clips the processors use unchanged.
      * Defaults are the package's, not the checkpoint's: 2 fps, 4 to 768 frames, an even number; 128
      * to 768 tokens per frame, fewer in long clips; 4 to 16384 per image */
     QV_LIKE_QWEN_VL_UTILS,
@@ -37,9 +38,9 @@ typedef enum qv_like {
 } qv_like;
 QV_API const char *qv_like_name(qv_like like); /* "qwen-vl-utils"; never NULL */
 
-/* Who decodes clips: the CPU or an NVIDIA GPU. Their frames are byte-identical, except for damage
- * that a GPU does not notice. AUTO means the CPU, except in jobs and fills of caches, which use
- * both (qv_job_options.clip). */
+/* Where clips are decoded: on the CPU or on an NVIDIA GPU. The frames are byte-identical, except
+ * where a GPU does not notice damage. AUTO: the CPU; in jobs and cache fills both
+ * (qv_job_options.clip). */
 typedef enum qv_decode {
     QV_DECODE_AUTO = 0,
     QV_DECODE_CPU,
@@ -50,55 +51,55 @@ QV_API const char *qv_decode_name(qv_decode decode); /* "gpu"; never NULL */
 
 #define QV_USUAL_CODECS "H.264, HEVC, VP8, VP9, AV1, MPEG-1, -2 and -4, Motion JPEG, ProRes"
 
-/* How to read a clip. A field's name in qwen-vl-utils, if it differs, is in brackets. */
+/* How to read a clip. If a field has a different name in qwen-vl-utils, that is in brackets. */
 typedef struct qv_clip_options {
     double fps;         /* frames sampled per second; 0: the preprocess's */
-    int64_t num_frames; /* [nframes] exactly this many frames instead; excludes fps */
+    int64_t num_frames; /* [nframes] sample exactly this many frames; excludes fps */
     int64_t min_frames, max_frames;
     /* as the processor counts pixels; for images H*W; per frame if `like` is
      * QV_LIKE_QWEN_VL_UTILS */
     int64_t min_pixels, max_pixels;
     /* only for QV_LIKE_QWEN_VL_UTILS: the most pixels of all frame pairs together; 0: 115200
-     * tokens, its MODEL_SEQ_LEN of 128000 times 0.9 */
+     * tokens, 90% of the package's MODEL_SEQ_LEN of 128000 */
     int64_t total_pixels;
     qv_like like;
     bool cap_pixels; /* only for QV_LIKE_TRANSFORMERS: its cap_pixels_per_frame */
-    /* for decoding, at most 1024; 0: one for HEVC, MPEG-1, 2 and 4, VP8 and PNG, and every core for
-     * codecs whose frames of damaged data do not depend on the number of threads (H.264, VP9, AV1
-     * and others). HEVC has the same frames with more threads if the clip is undamaged */
+    /* decoding threads, at most 1024; 0: one for HEVC, MPEG-1, 2 and 4, VP8 and PNG, and one per
+     * core for codecs whose frames do not depend on the number of threads even if data is damaged
+     * (H.264, VP9, AV1 and others). HEVC frames do not depend on it if the clip is undamaged */
     int threads;
-    /* A separate process decodes the clip, and on Linux can open no file, network connection or
-     * other process. It may use decode_memory bytes (0: 4 GiB), and is killed when it shows no sign
-     * of life for decode_seconds (0: 60). */
+    /* A separate process decodes the clip. On Linux it cannot open files, network connections or
+     * other processes. It may use decode_memory bytes (0: 4 GiB), and is killed after
+     * decode_seconds (0: 60) without a sign of life. */
     int64_t decode_memory;
     double decode_seconds;
-    qv_decoder *decoder; /* makes the process; NULL: a decoder is started for this clip alone */
-    /* Linux: the file's bytes, which are copied; the path is then a name for messages. NULL: the
-     * file is at the path. */
+    qv_decoder *decoder; /* starts the process; NULL: a decoder is started for this clip alone */
+    /* Linux: the contents of the file, which are copied; the path is then only a name for messages.
+     * NULL: the file at the path is read. */
     const void *bytes;
     size_t n_bytes;
     /* The clip's place in the file, as in a tar shard: `length` bytes (0: to the end) from byte
      * `offset` on. */
     int64_t offset, length;
-    /* [video_start, video_end] A stretch of the clip, in seconds as timestamps count them: frames
-     * are sampled from start_s on and before end_s. 0: the clip's beginning, its end. If `like` is
-     * QV_LIKE_QWEN_VL_UTILS, the last frame is the one at end_s or before. See
+    /* [video_start, video_end] A stretch of the clip, in seconds, as in timestamps: frames are
+     * sampled from start_s up to, but not including, end_s. 0: the clip's beginning or end. If
+     * `like` is QV_LIKE_QWEN_VL_UTILS, the last frame is the one at or before end_s. See
      * docs/preprocessing.md. */
     double start_s, end_s;
     double max_seconds; /* a longer clip, or a longer stretch, fails; 0: no limit */
     bool first_frame;   /* read only the first frame, of an animation or any clip, as an image */
-    /* a file with a video stream of another codec than QV_USUAL_CODECS and those of images fails */
+    /* a file fails if its video codec is neither in QV_USUAL_CODECS nor an image codec */
     bool usual_codecs;
-    /* Linux. QV_DECODE_GPU: the decoders of CUDA device `gpu` make the frames of a clip (H.264 of 8
-     * bits, HEVC of 8 or 10, 4:2:0, progressive), in a process of `decoder` (or of this clip alone)
-     * that has the device open, and converts and resizes the frames if it can; the clip's process
-     * still reads the file. The CPU decodes what the device cannot, and decodes a clip with
-     * anything unforeseen from its beginning; qv_outcome.not_gpu has the reason. */
+    /* Linux. QV_DECODE_GPU: CUDA device `gpu` decodes the clip (H.264 with 8 bits, HEVC with 8 or
+     * 10; 4:2:0, progressive), in a process of `decoder` (or of this clip alone) that has the
+     * device open; that process also converts and resizes the frames if it can. The clip's own
+     * process still reads the file. The CPU decodes what the device cannot, and starts over from
+     * the clip's beginning if anything unexpected occurs; qv_outcome.not_gpu is the reason. */
     qv_decode decode;
     int gpu;
     /* Called with `user`, in the thread that opens or reads the clip, at least every 50 ms while
-     * that thread waits for the clip's process: false ends the wait and the process, with
-     * QV_ESTATE. May be NULL. A job sets its own instead. */
+     * that thread waits for the clip's process. If it returns false, the wait ends with QV_ESTATE
+     * and the process is killed. May be NULL. A job replaces it with its own. */
     bool (*go_on)(void *user);
     void *user;
     int64_t max_source_pixels; /* an image or clip with larger frames fails; 0: no limit */
@@ -108,9 +109,9 @@ typedef struct qv_clip_options {
 typedef enum qv_remark {
     QV_REMARK_NONE = 0,
     QV_REMARK_GRAY16, /* 16-bit gray: values above 255 are white, as in Pillow */
-    /* a JPEG decoded by FFmpeg, whose bytes differ from Pillow's, which are libjpeg-turbo's */
+    /* a JPEG decoded by FFmpeg: its bytes differ from those of Pillow, which uses libjpeg-turbo */
     QV_REMARK_JPEG,
-    /* an AVIF: colours may be some levels away from Pillow's, which are libavif's */
+    /* an AVIF: colours may differ by some levels from those of Pillow, which uses libavif */
     QV_REMARK_AVIF,
     QV_REMARK_MORE_JPEGS, /* only the first of several JPEGs of the same size was read */
     QV_REMARK_MAX = 0x7fff
@@ -118,18 +119,18 @@ typedef enum qv_remark {
 /* Returns a sentence that begins with "its"; "" for none; never NULL. */
 QV_API const char *qv_remark_text(qv_remark remark);
 
-/* What became of a clip or an image: what its file is, which frames were chosen, and how decoding
- * went. Results, files and records have it (docs/c.md has a table of where each member is). For
- * frames and patches only is_image, n_frames, grid_thw and what the caller gave are set; the rest
- * is 0. */
+/* The outcome for a clip or an image: the properties of its file, the frames chosen, and how
+ * decoding went. Results, files and records contain it (a table in docs/c.md shows where each
+ * member is). For frames and patches only is_image, n_frames, grid_thw and the caller's values are
+ * set; the rest is 0. */
 typedef struct qv_outcome {
-    bool is_image; /* a still image, to which the rules of images apply */
+    bool is_image; /* a still image: the rules for images apply */
     qv_like like;  /* as in the options */
     char codec[32], format[64];
     int source_width, source_height; /* as shown, after the display rotation */
     int rotation;                    /* degrees clockwise that were applied: 0, 90, 180, 270 */
-    /* frames per second as measured, by the times of all packets; seconds from the beginning of the
-     * first packet to the end of the last; header_fps below is the container's average rate */
+    /* source_fps is measured from the times of all packets (header_fps below is the container's
+     * average rate); duration_s is from the beginning of the first packet to the end of the last */
     double source_fps, duration_s;
     int64_t source_frames; /* in the file; 0: no file was opened */
     int64_t first_frame;   /* the first frame from start_s on; 0 for a whole clip */
@@ -139,7 +140,7 @@ typedef struct qv_outcome {
     int64_t n_frames;
     int width, height;  /* the size of frames, after smart_resize */
     double sampled_fps; /* n_frames / cut_frames * source_fps; 0 for images */
-    /* seconds of a frame pair, temporal_patch_size / sampled_fps, as in transformers'
+    /* seconds per frame pair, temporal_patch_size / sampled_fps, as in transformers'
      * Qwen2_5_VLProcessor; 0 for images */
     double second_per_grid_ts;
     int64_t grid_thw[3];
@@ -148,45 +149,46 @@ typedef struct qv_outcome {
     /* The file's size, and its modification time in nanoseconds since 1970, taken from the open
      * file before its first byte is read; 0 for bytes in memory. */
     int64_t file_bytes, file_mtime_ns;
-    /* The members from here on may change while frames are read. needed_frames: how many
-     * frames of the file must be decoded for the sampled frames. decodes_all is "" if the file's
-     * packets show which frames these are. Otherwise every frame up to the last sampled one is
-     * decoded, and decodes_all has the reason, as a text that follows "since" ("a packet has no
-     * time"). It may be set while frames are read: anything unforeseen, such as damage, makes the
-     * clip be decoded again from its beginning. decoded_frames: how many frames were decoded so
-     * far, also to count frames, or again from the beginning. damaged_frames: how many of these the
-     * decoder concealed or lost so far; each was replaced by the frame before it. */
+    /* The members from here on may change while frames are read. needed_frames: how many frames of
+     * the file must be decoded to get the sampled frames. decodes_all is "" if the file's packets
+     * show which frames these are. Otherwise every frame up to the last sampled one is decoded, and
+     * decodes_all is the reason, worded to follow "since" ("a packet has no time"). It may be set
+     * while frames are read: after anything unexpected, such as damage, the clip is decoded again
+     * from its beginning. decoded_frames: how many frames were decoded so far, including those
+     * decoded only to be counted, or decoded again. damaged_frames: how many of these the decoder
+     * concealed or lost so far; each was replaced by the previous frame. */
     int64_t needed_frames, decoded_frames, damaged_frames;
-    /* seconds so far of decoding, converting and resizing, without the time in which finished
-     * frames waited for the caller */
+    /* seconds spent so far on decoding, converting and resizing, not counting the time in which
+     * finished frames waited for the caller */
     double decode_s;
     char decodes_all[64];
     /* decoded_by is QV_DECODE_CPU, or QV_DECODE_GPU, which may become QV_DECODE_CPU while frames
      * are read; QV_DECODE_AUTO: nothing was decoded. not_gpu is the reason why a GPU that was
-     * requested is not used, or with QV_DECODE_AUTO cannot be used, as a text that follows "since".
-     * If a GPU decodes, it is the reason why the CPU converts and resizes the frames, or "" if the
-     * GPU does. A frame of a GPU is returned once all pictures of its group, from a keyframe to the
-     * next, are known to be whole. */
+     * requested is not used, or with QV_DECODE_AUTO cannot be used, worded to follow "since". If a
+     * GPU decodes, it is the reason why the CPU converts and resizes the frames, or "" if the GPU
+     * does. A frame that a GPU decoded is returned once all pictures of its group, from one
+     * keyframe to the next, are known to be intact. */
     char not_gpu[64];
     qv_decode decoded_by;
 } qv_outcome;
 
 /*
- * Opens a clip or an image (PNG, JPEG, WebP, ...) and decides which frames are read, at what size.
+ * Opens a clip or an image (PNG, JPEG, WebP, ...) and selects the frames to read and their size.
  * `image` and `video` are a model's preprocessing (qv_model_info). Decoding and resizing start in
  * the background. Returns
  *  - QV_EIO, QV_EUNSUPPORTED or QV_EFORMAT for a fault of the clip: it cannot be decoded, has no
  *    video, is encrypted, has an aspect ratio above 200 or more than 4194304 frames; or its process
- *    crashed, ended, hung, accepted no requests, sent something impossible, or needed more than
- *    decode_memory. Whatever that process does after it may have read the file is one of these.
+ *    crashed, exited, hung, accepted no requests, sent an impossible message, or needed more than
+ *    decode_memory. Any misbehaviour of that process after it may have read the file is reported as
+ *    one of these.
  *  - QV_EINVAL for a fault of the caller: options that exclude each other or are out of range;
  *    start_s and end_s with no frame between them, or for an image.
- *  - QV_ENOMEM for lack of memory here, or too many open files.
+ *  - QV_ENOMEM if this process is out of memory or has too many open files.
  *  - QV_ESTATE if options.go_on returned false.
- *  - QV_EBACKEND if the file system or its server is gone; if qwenvit-decoder is missing, ended
- *    twice while it decoded this clip, makes no more processes, or these cannot lock themselves in;
- *    with QV_DECODE_GPU, if the GPU, its driver or its decoders are missing, or the process that
- *    has it cannot be locked in.
+ *  - QV_EBACKEND if the file system or its server is gone; if qwenvit-decoder is missing, exited
+ *    twice while it decoded this clip, cannot start more processes, or cannot lock them down; with
+ *    QV_DECODE_GPU, if the GPU, its driver or its decoders are missing, or the process that has it
+ *    open cannot be locked down.
  */
 QV_API qv_status qv_clip_open(const char *path, const qv_preprocess *image,
                               const qv_preprocess *video, const qv_clip_options *options,
@@ -196,10 +198,10 @@ QV_API void qv_clip_get_info(const qv_clip *clip, qv_outcome *out);
 
 /*
  * Reads the next frames: dst[n_max, height, width, 3] RGB bytes, and timestamps_s[n_max] in seconds
- * of the source (frame index / source fps, as in transformers), or NULL. *n is n_max, or
- * less at the clip's end, where the next call sets 0, and where the next call fails. Fails like
- * qv_clip_open: QV_EFORMAT if the clip's process crashes or, with the last frame, if the file was
- * written to since it was opened. Frames that were read stay valid.
+ * of the source (frame index / source fps, as in transformers), or NULL. *n is n_max; it is less at
+ * the clip's end, where the next call sets it to 0, and if the next call will fail. Returns the
+ * errors of qv_clip_open: QV_EFORMAT if the clip's process crashes or, with the last frame, if the
+ * file was written to since it was opened. Frames already read stay valid.
  */
 QV_API qv_status qv_clip_read(qv_clip *clip, uint8_t *dst, int64_t n_max, int64_t *n,
                               double *timestamps_s, qv_error *err);
@@ -208,21 +210,20 @@ QV_API void qv_clip_close(qv_clip **clip);
 /* ---- a decoder: one program for many clips --------------------------------------------------- */
 
 /*
- * Starts the program qwenvit-decoder, which makes a process per clip that is opened with it; it
- * does not wait until the program runs. This saves the 50 ms that loading FFmpeg takes, for each
- * clip, or for the first one if called early. `program` is its path, or the path of a script that
+ * Starts the program qwenvit-decoder, which starts one process per clip that is opened with it. The
+ * call does not wait until the program runs. This saves each clip the 50 ms that loading FFmpeg
+ * takes; the first clip too, if called early. `program` is its path, or the path of a script that
  * execs it; NULL: where it was built or installed. Any thread may use the decoder. The program ends
  * with this process (within a second or two if this process is killed), and on Linux the processes
- * that it made end with it. If the program ends (for example killed for lack of memory), or does
- * not answer for 60 s and is killed, it is started again for the next clip, in the environment of
- * this call; no other thread may add variables to the environment (setenv, putenv) during the call.
- * A clip under way is then decoded again from its beginning, once, and continues with the next
- * frame.
- * Returns QV_EBACKEND if the program does not exist, and QV_ENOMEM.
+ * that it started end with it. If the program ends (for example, if it is killed because memory ran
+ * out), or is killed because it did not answer for 60 s, it is started again for the next clip, in
+ * the environment of this call; no other thread may add variables to the environment (setenv,
+ * putenv) during the call. A clip in progress is then decoded again from its beginning, once, and
+ * continues with the next frame. Returns QV_EBACKEND if the program does not exist, and QV_ENOMEM.
  */
 QV_API qv_status qv_decoder_start(const char *program, qv_decoder **out, qv_error *err);
-/* Ends the program, whose clips must be closed first. This takes at most 60 s, usually no time. In
- * a forked process it only frees and closes that process's share of the decoder. */
+/* Ends the program, whose clips must be closed first. This usually takes no time, and at most 60 s.
+ * In a forked process it only frees and closes that process's share of the decoder. */
 QV_API void qv_decoder_stop(qv_decoder **decoder);
 
 /* ---- options by name ------------------------------------------------------------------------- */
@@ -243,13 +244,14 @@ typedef struct qv_value {
     double real;
 } qv_value;
 
-/* Sets an option by name, as Python's encode does: the field's name, but "start" and "end" for
- * start_s and end_s; `like` and `decode` are texts. With `row` the name is a field of a row of a
- * list, as `qwenvit encode` and `qwenvit cache` read it from JSON: only "fps", "start", "end",
- * "first_frame", "max_frames", "max_pixels", "offset", and "bytes", which is `length`; counts and
- * rates must be above 0. Returns NULL on success, "" for an unknown option, and otherwise what the
- * value must be ("an integer from 1 up, at most 1024"), valid until this thread's next call. Upper
- * bounds, and which options exclude each other, are checked when a clip is opened. */
+/* Sets an option by name, as Python's encode does: names are those of the fields, except "start"
+ * and "end" for start_s and end_s; values of `like` and `decode` are texts. With `row` the name is
+ * a field of a list's row, as `qwenvit encode` and `qwenvit cache` read it from JSON: only "fps",
+ * "start", "end", "first_frame", "max_frames", "max_pixels", "offset", and "bytes" for `length`;
+ * counts and rates must be above 0. Returns NULL on success, "" for an unknown option, and
+ * otherwise what the value must be ("an integer from 1 up, at most 1024"), valid until this
+ * thread's next call. Upper bounds, and options that exclude each other, are checked when a clip is
+ * opened. */
 QV_API const char *qv_clip_options_set(qv_clip_options *options, const char *name, bool row,
                                        const qv_value *value);
 
@@ -279,24 +281,24 @@ QV_API qv_status qv_resize_bicubic(const uint8_t *src, int64_t src_h, int64_t sr
 /* ==== a job: the tokens of many clips ========================================================= */
 
 /*
- * A job encodes many clips and images. They go through decoders, chunks and devices to a sink.
+ * A job encodes many clips and images. They pass through decoders, chunks and devices to a sink.
  *
  * Sources are added with a key while the job runs. Decoders read them in parallel. Their frame
  * pairs are packed into full chunks across sources, so a clip may span several chunks. The sink
- * gets the sources in any order. A fault of one source, or a lack of memory for it, costs only that
- * source; a lost device costs the sources that it was computing. The job ends when no device is
- * left.
+ * receives the sources in any order. If a source is faulty, or memory for it runs out, only that
+ * source fails; if a device is lost, the sources that it was computing fail. The job ends when no
+ * device is left.
  *
- * Tokens have the same bits in any order of the sources and with any number of decoders: the
+ * Tokens have the same bits whatever the order of the sources and the number of decoders: the
  * capacity in which a source's tokens are computed depends only on the size of its frames and the
  * job's options, and a chunk that is not full uses a smaller capacity only if tokens then have the
  * same bits.
  *
  * However much is added, host memory is at most the sum of
- *     options.memory                      waiting frames, or what is read at once if that is more
+ *     options.memory                      waiting frames, or one read if that is larger
  *     3 chunks of tokens per model        with DeepStack's outputs, hidden rows (qv_job_memory)
  *     64 MiB, or 2 frames, per decoder    shared with its process, which may use clip.decode_memory
- *     timestamps and names of the sources that wait or are under way.
+ *     timestamps and names of waiting and active sources.
  *
  * Threads. Any threads may call qv_job_add, qv_job_drop, qv_job_give_back, qv_job_cancel,
  * qv_job_get_progress and the functions of clients at once; one thread calls qv_job_end and
@@ -313,7 +315,7 @@ typedef struct qv_job_client qv_job_client;
 typedef struct qv_job_result {
     const char *key;
     void *user;        /* the source's `user` */
-    qv_status status;  /* in the end call: why the source has failed, or QV_OK */
+    qv_status status;  /* in the end call: why the source failed, or QV_OK */
     const char *error; /* the error's text, or "" */
     bool cancelled;    /* it was dropped, or the job ended before it was done; it did not fail */
     /* so far. source_frames is 0 for frames and patches, and if the clip could not be opened.
@@ -331,21 +333,20 @@ typedef struct qv_job_result {
 } qv_job_result;
 
 /* Rows [first, first + tokens.n) of a source's tokens; with options.hidden also merge_size^2 times
- * as many of its hidden rows, from first * merge_size^2 on. They belong to the job: read only. */
+ * as many of its hidden rows, from first * merge_size^2 on. They belong to the job: read-only. */
 typedef struct qv_job_rows {
     int64_t first;
-    qv_tokens tokens;      /* of result->dtype; deepstack as many as the model has */
+    qv_tokens tokens;      /* of result->dtype; with all of the model's DeepStack outputs */
     const uint8_t *frames; /* [n_frames, height, width, 3], with options.keep_frames */
     int64_t n_frames;
 } qv_job_rows;
 
 /*
- * Where the results of a job go. A NULL function does nothing, so a sink of zeros discards all
+ * Where the results of a job go. A NULL function is not called, so a sink of zeros discards all
  * tokens.
  *
- *     begin   once per source, before its first rows; *entry, which is NULL before, is passed to
- *             the source's later calls
- *     rows    the source's rows in order, in one or more calls per chunk, because a clip is read an
+ *     begin   once per source, before its first rows; *entry, initially NULL, is passed to the
+ *             source's later calls
  *             eighth of a chunk at a time
  *     end     exactly once for every source that was added, however the job ends, as its last
  *             call. It may be the only call of a source that failed or was cancelled; entry is then
@@ -353,13 +354,13 @@ typedef struct qv_job_rows {
  *
  * If begin or rows returns a failure, the source fails: its next call is its end, with that status
  * and text. If end returns a failure, the source counts as failed, and nothing of it is held: its
- * ahead_bytes must not be given back. A failure of end that concerns more than the source
- * (QV_ENOMEM, QV_ENODEVICE, QV_EBACKEND, QV_ESTATE) also ends the job: a sink that must stop after
- * such a failure of a source returns that source's status.
+ * ahead_bytes must not be given back. If end returns a failure that concerns more than the source
+ * (QV_ENOMEM, QV_ENODEVICE, QV_EBACKEND, QV_ESTATE), the job ends too: a sink that wants to stop
+ * after such a failure of a source returns the source's status.
  *
- * The job's sink threads make the calls; at the end perhaps also the thread that ends the job.
- * Calls for one source come one at a time, calls for different sources at once if options.sinks is
- * above 1. The job waits for a slow call. A call may use qv_job_add only if
+ * The calls come from the job's sink threads and, at the end, possibly from the thread that ends
+ * the job. Calls for one source come one at a time; calls for different sources are concurrent if
+ * options.sinks is above 1. A slow call delays the job. A call may use qv_job_add only if
  * options.refuse_when_full is set.
  */
 typedef struct qv_job_sink {
@@ -367,7 +368,7 @@ typedef struct qv_job_sink {
     qv_status (*rows)(void *user, void *entry, const qv_job_result *result, const qv_job_rows *rows,
                       qv_error *err);
     qv_status (*end)(void *user, void *entry, const qv_job_result *result, qv_error *err);
-    void *user; /* given to each, and to options.go_on and lost */
+    void *user; /* passed to all three, and to options.go_on and lost */
 } qv_job_sink;
 
 /* ---- opening it, adding sources, ending it --------------------------------------------------- */
@@ -375,48 +376,47 @@ typedef struct qv_job_sink {
 typedef struct qv_job_options {
     qv_dtype output; /* dtype of the tokens: QV_F32 (default) or QV_BF16 */
     qv_job_sink sink;
-    int decoders;  /* clips that are decoded at once; 0: one per core, or where GPUs decode 12 per
-                    * model's GPU and one per core beyond 24 per GPU */
+    int decoders;  /* clips that are decoded at once; 0: one per core, or, if GPUs decode, 12 per
+                    * model's GPU and one for each core beyond 24 per GPU */
     int sinks;     /* threads that call the sink; 0: 1 */
-    int64_t queue; /* sources that may wait; beyond that adding waits; 0: 512 */
+    int64_t queue; /* how many sources may wait before adding waits; 0: 512 */
     bool refuse_when_full; /* instead of waiting, adding fails with QV_EFULL */
     /* The most bytes of sources in memory, and of results that were not given back
      * (qv_job_give_back): beyond that adding waits. If the results alone exceed it, no further
-     * source is started, so they grow at most by the sources under way. Sources are started in the
-     * order in which they were added, and a started source always ends: taking results in that
-     * order never deadlocks. 0: results are not counted */
+     * source is started, so they can grow only by the sources already started. Sources are started
+     * in the order in which they were added, and a started source always ends: taking results in
+     * that order never deadlocks. 0: results are not counted */
     int64_t ahead;
     /* Called every 20 ms by the thread that waits in qv_job_add or qv_job_end; false cancels the
-     * job. NULL: the job goes on */
+     * job. NULL: the job is never cancelled */
     bool (*go_on)(void *user, qv_job *job);
     /* Called when a failure of a device or of the sink has ended the job, which must then be ended
      * or closed. Of the job's functions it may call only qv_job_cancel and qv_job_give_back. */
     void (*lost)(void *user, qv_status status, const char *words);
     int64_t memory;     /* bytes of frames that may wait between decoders and devices; 0: 512 MiB */
     int64_t chunk_rows; /* patches in a chunk; 0: the first device's own size */
-    /* sources are not packed: each is encoded in the capacity for it by itself, like a single item
-     * of qv_encode */
+    /* sources are not packed: each gets chunks sized for it, like a single item of qv_encode */
     bool alone;
-    /* plans of small chunks are made on opening too, so that no source waits for one */
+    /* plans of small chunks are also created on opening, so that no source waits for one */
     bool warm_up;
     bool keep_frames; /* frames are kept until the sink gets their tokens: qv_job_rows.frames */
     bool hidden;      /* as in qv_plan_options: rows have qv_tokens.hidden */
-    /* for sources of paths and bytes. threads 0: every core if few sources wait, otherwise 1. If
+    /* for sources of paths and bytes. threads 0: one per core if few sources wait, otherwise 1. If
      * decoder is NULL, the job starts one. With QV_DECODE_GPU the job ends with QV_EBACKEND if the
      * GPU decodes nothing; the GPU decodes all of `decoders` clips at once, or if that is 0 up to
      * 12 per model, and the CPU decodes the rest. With several models each one's GPU decodes
      * (qv_model_info.device), and `gpu` is ignored. With QV_DECODE_AUTO each CUDA model's GPU
-     * decodes too, if it can be locked in, once a clip that it can decode has come and as many more
-     * sources wait as it decodes at once. If anything is missing or lost, the CPU decodes
-     * (qv_outcome.not_gpu). A GPU does not notice all damage: only with QV_DECODE_CPU are the
-     * tokens of damaged clips the same each time. */
+     * decodes too, if its process can be locked down, once a clip that it can decode has been added
+     * and as many more sources wait as it decodes at once. If anything is missing or lost, the CPU
+     * decodes (qv_outcome.not_gpu). A GPU does not notice all damage: only with QV_DECODE_CPU are
+     * the tokens of damaged clips always the same. */
     qv_clip_options clip;
 } qv_job_options;
 
 /*
- * Opens a job on models of the same tower, each on its own device. It checks all options and makes
- * the plan that most frame pairs are packed in. Returns QV_EINVAL, QV_ENOMEM, and what
- * qv_plan_create and qv_decoder_start return.
+ * Opens a job on models of the same tower, each on its own device. It checks all options and
+ * creates the plan that most frame pairs are packed into. Returns QV_EINVAL, QV_ENOMEM, and the
+ * errors of qv_plan_create and qv_decoder_start.
  */
 QV_API qv_status qv_job_open(qv_model *const *models, size_t n_models,
                              const qv_job_options *options, qv_job **out, qv_error *err);
@@ -424,9 +424,9 @@ QV_API qv_status qv_job_open(qv_model *const *models, size_t n_models,
 typedef enum qv_source_kind {
     QV_SOURCE_PATH = 0,     /* the file of a clip or image */
     QV_SOURCE_BYTES,        /* the bytes of such a file */
-    QV_SOURCE_FRAMES,       /* RGB, resized already: item has input QV_INPUT_FRAMES */
-    QV_SOURCE_PATCHES,      /* transformers' pixel_values: item has input QV_INPUT_PATCHES */
-    QV_SOURCE_PATCHES_BF16, /* pixel_values in bf16: item has input QV_INPUT_PATCHES_BF16 */
+    QV_SOURCE_FRAMES,       /* RGB frames, already resized: the item is QV_INPUT_FRAMES */
+    QV_SOURCE_PATCHES,      /* transformers' pixel_values: the item is QV_INPUT_PATCHES */
+    QV_SOURCE_PATCHES_BF16, /* pixel_values in bf16: the item is QV_INPUT_PATCHES_BF16 */
     QV_SOURCE_MAX = 0x7fff
 } qv_source_kind;
 
@@ -441,19 +441,19 @@ typedef struct qv_job_source {
      * job's decoder is used. NULL: the job's options */
     const qv_clip_options *clip;
     void *user; /* returned with the results */
-    /* not QV_OK: the source failed already, with this text, and gets an end call in its turn. The
-     * other fields, except key and user, are not used. */
+    /* not QV_OK: the source has already failed, with this text, and gets an end call in its turn.
+     * Of the other fields only key and user are used. */
     qv_status status;
     const char *error;
     uint64_t ticket;       /* a number for qv_job_drop; sources may share it; 0: none */
-    qv_job_client *client; /* whose bounds the source counts in; NULL: the job's own bounds */
+    qv_job_client *client; /* whose bounds the source counts towards; NULL: the job's own bounds */
 } qv_job_source;
 
 /*
- * Adds a source. It waits while the queue is full, or too much is ahead. Returns QV_EINVAL for an
- * invalid source (its grid, or no key); QV_ESTATE after qv_job_end; QV_EFULL, with
- * refuse_when_full, if it would wait; or the failure that ended the job. Faults of a file go to the
- * sink.
+ * Adds a source. It waits while the queue is full or too many bytes are ahead. Returns QV_EINVAL
+ * for an invalid source (its grid, or no key); QV_ESTATE after qv_job_end; QV_EFULL, with
+ * refuse_when_full, if it would wait; or the failure that ended the job. Faults of a file are
+ * reported to the sink.
  */
 QV_API qv_status qv_job_add(qv_job *job, const qv_job_source *source, qv_error *err);
 
@@ -463,20 +463,21 @@ QV_API qv_status qv_job_add(qv_job *job, const qv_job_source *source, qv_error *
 QV_API qv_status qv_job_end(qv_job *job, qv_error *err);
 
 /* Cancels the sources that are not done, and returns at once. qv_job_add then fails, and
- * qv_job_end, which must still be called (or qv_job_close), waits only for work under way. Any
+ * qv_job_end, which must still be called (or qv_job_close), waits only for work in progress. Any
  * thread may call it. */
 QV_API void qv_job_cancel(qv_job *job);
 
 /* Cancels the sources that are not done, waits for the sink and the decoders to return from calls
- * under way, and frees the job. */
+ * in progress, and frees the job. */
 QV_API void qv_job_close(qv_job **job);
 
 /* ---- its counts, and its memory -------------------------------------------------------------- */
 
 /* Counts and seconds since the job was opened. A stage's seconds are summed over its threads:
- * divided by elapsed_s and the number of threads they are how busy the stage is, from 0 to 1. */
+ * divided by elapsed_s and the number of threads, they show how busy the stage is, from 0 to 1. */
 typedef struct qv_job_progress {
-    int64_t added, done, failed; /* sources; `done` includes `failed`, and `failed` dropped ones */
+    int64_t added, done, failed; /* sources; `done` includes `failed`, which includes dropped
+                                  * ones */
     int64_t tokens;              /* tokens that came from devices */
     int64_t source_frames;       /* frames in the files of all clips that are done */
     int64_t decoded_frames;      /* frames of these clips that were decoded */
@@ -486,15 +487,15 @@ typedef struct qv_job_progress {
     /* the chunks that they were packed into, and the patches in these */
     int64_t packed_chunks, packed_rows;
     int64_t pack_rows; /* the capacity of most of these chunks; 0 before there is one */
-    /* rows and capacity_rows of the chunks that held everything that waited, like a job's last
+    /* rows and capacity_rows of the chunks that took everything that waited, like a job's last
      * chunks */
     int64_t rest_rows, rest_capacity_rows;
     double elapsed_s;
     double decode_s, room_s;            /* of decoders: reading; waiting for space for frames */
     double device_s, starved_s, full_s; /* of devices: at work; without work; waiting for a sink */
-    double sink_s;                      /* all three stages' seconds include work under way */
+    double sink_s;                      /* all three stages' seconds include work in progress */
     int decoders, devices, sinks;
-    size_t frame_bytes, most_frame_bytes; /* bytes of frames that wait: now, and at most */
+    size_t frame_bytes, most_frame_bytes; /* bytes of waiting frames: now, and at most */
     /* the stage that limits: "decoding", "device", "sink"; or "input" if sources come too slowly */
     const char *limit;
     bool ended;           /* the job ended early; qv_job_end returns why */
@@ -520,99 +521,100 @@ QV_API qv_status qv_job_memory(qv_model *const *models, size_t n_models,
  * Returns how many were dropped. Any thread may call it. */
 QV_API size_t qv_job_drop(qv_job *job, const qv_job_client *client, uint64_t ticket);
 
-/* Reports that results of so many bytes (qv_job_result.ahead_bytes) were released; `client` is
- * their sources' client (NULL: they have none). Any thread may call it. */
+/* Reports that results of this many bytes (qv_job_result.ahead_bytes) were released; `client` is
+ * their sources' client (NULL: none). Any thread may call it. */
 QV_API void qv_job_give_back(qv_job *job, qv_job_client *client, int64_t bytes);
 
 /*
  * Opens a client: one of several users of a job, whose sources have separate bounds. queue,
  * refuse_when_full and ahead are as in qv_job_options. A client that has reached its bounds, or
- * takes no results, keeps nobody else waiting; the chunks are shared. Returns QV_EINVAL and
+ * releases no results, does not delay the others; chunks are shared. Returns QV_EINVAL and
  * QV_ENOMEM.
  */
 QV_API qv_status qv_job_client_open(qv_job *job, int64_t queue, bool refuse_when_full,
                                     int64_t ahead, qv_job_client **out, qv_error *err);
-/* Drops all of the client's sources, as qv_job_drop does, and makes qv_job_add fail for it, in
- * calls under way too. */
+/* Drops all of the client's sources, as qv_job_drop does, and makes qv_job_add fail for it,
+ * including calls in progress. */
 QV_API void qv_job_client_cancel(qv_job_client *client);
-/* Cancels the client and frees it, once no call uses it, and before its job is closed. */
+/* Cancels the client and frees it. No call may be using it, and its job must still be open. */
 QV_API void qv_job_client_close(qv_job_client **client);
 
 /* ==== a fill: a job that writes a cache ======================================================= */
 
 /*
- * A fill adds to a folder of vision tokens (qwenvit_cache.h) with a job. It computes and writes
- * those clips of a list that the folder lacks. So running it again continues a run that ended early
- * for any reason.
+ * A fill adds to a folder of vision tokens (qwenvit_cache.h) with a job. It computes and writes the
+ * clips of a list that the folder lacks. So running it again continues a run that ended early for
+ * any reason.
  *
  *     qv_cache_fill_open   reads the folder
- *     qv_cache_fill_add    returns whether a clip is wanted, and remembers it if it is
- *     qv_cache_fill_run    computes and seals the clips that were added so far; more may follow
+ *     qv_cache_fill_add    returns whether a clip is wanted, and if so remembers it
+ *     qv_cache_fill_run    computes and seals the clips added so far; more may follow
  *     qv_cache_fill_end    does the same as the last run
  *
- * A failed clip becomes a record of the folder, and is not tried again unless retry_failed is set.
- * A failure of the device, of memory or of the disk ends the run; the clips finished before are
+ * A failed clip gets a record in the folder, and is not tried again unless retry_failed is set. A
+ * failure of the device, of memory or of the disk ends the run; the clips finished by then are
  * sealed, as when the run is stopped. Programs that only read caches need only libqwenvit_cache.
  *
- * Threads. A fill is used by one thread at a time; threads of the job call `told`.
+ * Threads. A fill may be used by one thread at a time; threads of the job call `told`.
  */
 typedef struct qv_cache_fill qv_cache_fill;
 
 typedef struct qv_cache_fill_options {
     qv_dtype tokens;         /* dtype of tokens in the cache: QV_BF16 (default) or QV_F32 */
-    bool no_deepstack;       /* DeepStack's outputs are not stored */
-    bool retry_failed;       /* clips that failed before are computed again */
+    bool no_deepstack;       /* do not store DeepStack's outputs */
+    bool retry_failed;       /* compute clips that failed before again */
     qv_cache_trust trust;    /* which facts about a clip's file are not compared with its record */
-    int64_t shard, n_shards; /* parts are named after them; the caller chooses the shard's keys
+    int64_t shard, n_shards; /* part names contain both; the caller selects the shard's keys
                               * (qv_cache_key_hash). n_shards 0: 1 */
     int64_t part_bytes;      /* a part is sealed once it has this many bytes; 0: 1 GiB */
     double part_seconds;     /* a part is sealed once it is this old; 0: 300 */
     int decoders;            /* decoders, chunk_rows and clip are as in qv_job_options */
     int64_t chunk_rows;
-    /* options of all clips; a clip's own options override them. QV_DECODE_AUTO is the CPU here:
-     * a GPU does not notice all damage, and a cache stays. */
+    /* options of all clips; a clip's own options override them. QV_DECODE_AUTO is the CPU here: a
+     * GPU does not notice all damage, and a cache is permanent. */
     qv_clip_options clip;
     /* Called with a message for each clip that fails; several threads may call it at once. With key
      * NULL and QV_OK the message is a warning: this file system has no locks, so qv_cache_prune
      * would not notice the fill. NULL: no calls. */
     void (*told)(void *user, const char *key, qv_status status, const char *words);
-    /* Called several times per second by the thread that computes: false ends the run. It may call
-     * qv_job_get_progress on `job`. NULL: the run goes on. */
+    /* Called several times per second by the thread that runs the fill: false ends the run. It may
+     * call qv_job_get_progress on `job`. NULL: the run is never ended. */
     bool (*go_on)(void *user, qv_job *job);
     void *user; /* passed to both functions */
 } qv_cache_fill_options;
 
 /* Counts since the fill was opened. */
 typedef struct qv_cache_fill_counts {
-    /* clips that are in the cache by now, their tokens, and clips that failed */
+    /* clips now in the cache, their tokens, and clips that failed */
     int64_t done, tokens, failed;
-    /* clips that were not wanted, because the cache has their tokens, or their failure */
+    /* clips that were not wanted, because the cache has their tokens or their failure */
     int64_t there, failed_before;
-    int64_t gone;    /* clips of `there` whose files no longer exist: their tokens count */
+    int64_t gone;    /* clips of `there` whose files no longer exist; their tokens still count */
     double seconds;  /* of all runs, from the first clip until everything was sealed */
     int64_t frames;  /* sampled frames of the clips in `done` */
     int64_t damaged; /* clips in `done` with damaged frames */
 } qv_cache_fill_counts;
 
-/* Opens a fill and reads the folder, without changing it; a folder that is not a cache yet counts
+/* Opens a fill and reads the folder, without changing it; a folder that is not yet a cache counts
  * as empty. Returns the errors of qv_cache_open; QV_EINVAL for NULL or invalid options. */
 QV_API qv_status qv_cache_fill_open(const char *dir, const qv_cache_fill_options *options,
                                     qv_cache_fill **out, qv_error *err);
-/* Adds a clip, and looks at its file. It is wanted if the cache lacks it, has it with another path,
- * size, time, stretch or options (as far as these are compared), or if it failed before and
- * retry_failed is set. A clip whose file is gone is not wanted if the cache has it. `own` has this
- * clip's own options (NULL: none): those that qv_clip_options_set accepts for a row; others are
- * ignored. `key`, `path` and `own` are the caller's and must live until qv_cache_fill_run or
+/* Adds a clip, and checks its file. It is wanted if the cache lacks it, has it with a different
+ * path, size, time, stretch or options (as far as these are compared), or if it failed before and
+ * retry_failed is set. A clip whose file is gone is not wanted if the cache has it. `own` holds
+ * this clip's own options (NULL: none); only options that qv_clip_options_set accepts for a row are
+ * used. `key`, `path` and `own` belong to the caller and must stay valid until qv_cache_fill_run or
  * qv_cache_fill_end has returned; *wanted may be NULL. Returns QV_ENOMEM. */
 QV_API qv_status qv_cache_fill_add(qv_cache_fill *fill, const char *key, const char *path,
                                    const qv_clip_options *own, bool *wanted, qv_error *err);
 
-/* Computes the added clips that are wanted, and seals them. models are of the same tower, each on
- * its own device. More clips may be added afterwards; they are compared with the cache as it was
- * when the fill was opened. Returns QV_OK even if clips failed or the run was stopped; otherwise
- * what ended the run: QV_EFORMAT if the folder was made with another model or other options, which
- * the text names; QV_EIO if the folder cannot be written to; QV_ESTATE while another process prunes
- * it; the errors of qv_job_open and qv_job_add; or the first failure of the device or the disk. */
+/* Computes the added clips that are wanted, and seals them. The models must be of the same tower,
+ * each on its own device. More clips may be added afterwards; they are compared with the cache as
+ * it was when the fill was opened. Returns QV_OK even if clips failed or the run was stopped;
+ * otherwise the failure that ended the run: QV_EFORMAT if the folder was made with a different
+ * model or different options, which the text names; QV_EIO if the folder cannot be written to;
+ * QV_ESTATE while another process prunes it; the errors of qv_job_open and qv_job_add; or the first
+ * failure of the device or the disk. */
 QV_API qv_status qv_cache_fill_run(qv_cache_fill *fill, qv_model *const *models, size_t n_models,
                                    qv_error *err);
 /* Does the fill's last run, like qv_cache_fill_run, but frees the index of the cache before it

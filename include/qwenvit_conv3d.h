@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A Conv3d by itself, without a model or a checkpoint: a description and a 5D weight become an
- * object that knows the best way to run it on a device, and why. A vision tower's patch embedding,
- * whose kernel equals its stride, is one GEMM.
+ * A standalone Conv3d, without a model or a checkpoint: an object made from a description and a 5D
+ * weight, which knows the best way to run it on a device, and why. A vision tower's patch
+ * embedding, whose kernel equals its stride, becomes one GEMM.
  *
  *     qv_conv3d_create     chooses how to run it, and packs the weights
  *     qv_conv3d_run        computes y from x: whole volumes, or the next frames of a stream
- *     qv_conv3d_get_info   the choice, and why; qv_conv3d_get_ways describes all ways
+ *     qv_conv3d_get_info   the chosen way, and why; qv_conv3d_get_ways describes all ways
  *     qv_conv3d_free
  *
- * docs/c.md has a program. The conventions of qwenvit.h hold. An object and its context may be
- * used by one thread at a time, and the object must be freed before its context.
+ * docs/c.md shows a program. The conventions of qwenvit.h apply. An object and its context may be
+ * used by only one thread at a time, and the object must be freed before its context.
  */
 #ifndef QWENVIT_CONV3D_H
 #define QWENVIT_CONV3D_H
@@ -23,7 +23,7 @@ extern "C" {
 
 typedef struct qv_conv3d qv_conv3d;
 
-/* The ways to run a Conv3d, in the order in which they are tried. The list makes the enum and the
+/* The ways to run a Conv3d, in the order of preference. This list generates the enum and the
  * names. */
 #define QV_LOWERING_LIST(X)                                                                        \
     X(PATCHIFY, "patchify")   /* kernel = stride: one GEMM */                                      \
@@ -41,7 +41,7 @@ typedef enum qv_lowering {
 } qv_lowering;
 QV_API const char *qv_lowering_name(qv_lowering lowering); /* "by depth"; never NULL */
 
-/* How the input x lies in memory. PATCH_ROWS and FRAMES_U8 hold whole patches: kernel = stride, no
+/* The layout of the input x in memory. PATCH_ROWS and FRAMES_U8 need kernel = stride, no
  * padding. */
 typedef enum qv_conv3d_layout {
     QV_LAYOUT_CHANNELS_FIRST, /* x[n, c, d, h, w] */
@@ -52,7 +52,7 @@ typedef enum qv_conv3d_layout {
     QV_LAYOUT_COUNT
 } qv_conv3d_layout;
 
-/* What the pad_front[0] frames before x hold. Height and width are padded with zeros. */
+/* The contents of the pad_front[0] frames before x. Height and width are padded with zeros. */
 typedef enum qv_causal {
     QV_CAUSAL_NONE,  /* zeros before x, and pad_back[0] frames of zeros after it */
     QV_CAUSAL_ZEROS, /* zeros before x; pad_back[0] must be 0 */
@@ -73,7 +73,7 @@ typedef enum qv_act {
  * y[n, d', h', w', o] = act(alpha * sum over c, kd, kh, kw of x[..] weight[o, c, kd, kh, kw]
  *                           + bias[o]) + residual[row % residual_rows, o]
  * with d' = (d + pad_front + pad_back - dilation * (kernel - 1) - 1) / stride + 1; h' and w'
- * likewise. Every [3] is depth (frames), height, width. The output is always channels last: rows
+ * likewise. Every [3] is depth (frames), height, width. The output is always channels-last: rows
  * [n*d'*h'*w', o].
  */
 typedef struct qv_conv3d_desc {
@@ -93,13 +93,13 @@ typedef struct qv_conv3d_desc {
     qv_dtype dtype; /* QV_F32 or QV_BF16: dtype of x (unless bytes), weight, residual and y; sums
                      * are f32. QV_DTYPE_AUTO: the device's */
     bool bias;
-    bool frames_equal; /* the caller promises that the kernel[0] frames under a kernel are the same
-                        * image */
+    bool frames_equal; /* the caller guarantees that the kernel[0] frames under a kernel are the
+                        * same image */
 } qv_conv3d_desc;
 
 typedef struct qv_conv3d_weights {
     const void *weight; /* [o, c/groups, kd, kh, kw], or [o, kd, kh, kw, c/groups] with
-                         * channels_last; NULL: the object reports ways and costs, but cannot run */
+                         * channels_last; NULL: the object reports ways and costs but cannot run */
     qv_dtype dtype;     /* dtype of weight: QV_F32 (QV_DTYPE_AUTO), QV_F16 or QV_BF16 */
     bool channels_last;
     const float *bias;    /* [o]; rounded to the description's dtype, like the weight */
@@ -107,7 +107,7 @@ typedef struct qv_conv3d_weights {
 } qv_conv3d_weights;      /* all of these are copied */
 
 typedef struct qv_conv3d_options {
-    /* a lowering's name such as "by depth", QV_EINVAL if it is not legal; NULL: the best one */
+    /* a lowering's name such as "by depth" (QV_EINVAL if it is not legal); NULL: the best one */
     const char *lowering;
     int64_t chunk; /* output frames computed at a time; 0: all d'. A smaller chunk needs less
                     * memory. All chunks have the same shape, so y has the same bits for any d */
@@ -127,19 +127,19 @@ typedef struct qv_conv3d_info {
 } qv_conv3d_info;
 
 /*
- * Chooses the lowering, packs the weights and prepares the kernels: running then allocates nothing.
- * The choice is options->lowering, or else follows from the device's thresholds. Returns QV_EINVAL,
- * naming field and value, for an invalid description; QV_EINVAL, with the reason, for a forced
- * lowering that is not legal; QV_ENOMEM.
+ * Chooses the lowering, packs the weights and prepares the kernels, so that running allocates
+ * nothing. The lowering is options->lowering or, if that is NULL, follows from the device's
+ * thresholds. Returns QV_EINVAL, naming field and value, for an invalid description; QV_EINVAL,
+ * with the reason, for a forced lowering that is not legal; QV_ENOMEM.
  */
 QV_API qv_status qv_conv3d_create(qv_context *ctx, const qv_conv3d_desc *desc,
                                   const qv_conv3d_weights *weights,
                                   const qv_conv3d_options *options, qv_conv3d **out, qv_error *err);
 /*
  * Computes y[n, d', h', w', o] (y_bytes) from x (x_bytes, in the description's layout). They must
- * not overlap. They are in host or device memory; device memory is used in place if nothing is
- * padded or cut. In a stream each call continues the previous one: d frames in, d / stride[0] out.
- * A failed call leaves the stream where it was.
+ * not overlap, and may be in host or device memory; device memory is used in place if nothing is
+ * padded or split. In a stream each call continues the previous one: d frames in, d / stride[0]
+ * out. A failed call does not advance the stream.
  */
 QV_API qv_status qv_conv3d_run(qv_conv3d *conv, const void *x, void *y, qv_error *err);
 /* Makes the next call start a new stream. */
@@ -151,7 +151,7 @@ QV_API void qv_conv3d_get_info(const qv_conv3d *conv, qv_conv3d_info *out);
 typedef struct qv_conv3d_way {
     qv_lowering lowering;
     bool legal, chosen;
-    char reason[QV_REASON_BYTES]; /* what a legal way runs as, or the first thing that forbids it */
+    char reason[QV_REASON_BYTES]; /* how a legal way runs, or the first rule that forbids it */
     double flops;                 /* of one call; a multiply-add counts as two */
     double bytes;                 /* traffic of each operation's operands */
     size_t scratch_bytes;         /* buffers between the operations, and the kernels' scratch */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Adds a source to a job: checks it, makes an item of it, and waits until there is room. */
+/* Adds a source to a job: checks it, turns it into an item, and waits until there is room. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@ static qv_status
 check_source(const qv_job_source *s, qv_error *err)
 {
     if (!s->key && (s->kind != QV_SOURCE_PATH || !s->path))
-        return qv_fail(err, QV_EINVAL, "add source: it has no key");
+        return qv_fail(err, QV_EINVAL, "add source: the source has no key");
     const char *name = s->key ? s->key : s->path;
     if (s->status)
         return qv_ends_all(s->status)
@@ -33,7 +33,7 @@ check_source(const qv_job_source *s, qv_error *err)
                          (int)s->kind);
 }
 
-/* Returns whether an item's reader goes on. */
+/* Returns whether an item's reader should continue. */
 static bool
 goes_on(void *user)
 {
@@ -45,8 +45,8 @@ goes_on(void *user)
     return goes_on;
 }
 
-/* Makes the clip's task of its options; if they are wrong, the clip fails in its turn. The job's
- * own decoder starts for the first clip that needs it. */
+/* Makes the clip's task from its options; if they are invalid, the clip fails in its turn. The
+ * first clip that needs the job's own decoder starts it. */
 static qv_status
 set_task(qv_job *job, struct qv_job_item *item, qv_error *err)
 {
@@ -79,7 +79,7 @@ set_task(qv_job *job, struct qv_job_item *item, qv_error *err)
     return status;
 }
 
-/* Returns how many frames a source of frames or patches has, which its caller need not say. */
+/* Returns how many frames a source of frames or patches has, which its caller may leave out. */
 static int64_t
 frames_of(const qv_job *job, const qv_job_source *s)
 {
@@ -89,7 +89,7 @@ frames_of(const qv_job *job, const qv_job_source *s)
                             : item->grid_thw[0] * job->model.temporal_patch_size;
 }
 
-/* Returns how many bytes of the caller's memory a source is. */
+/* Returns how many bytes of the caller's memory a source uses. */
 static int64_t
 bytes_of(const qv_job *job, const qv_job_source *s)
 {
@@ -156,16 +156,17 @@ find_place(const struct qv_job_item *item, qv_error *why)
     const char *name = item->source.key;
     const int64_t bytes = item->lent + item->held;
     if (c->waiting == c->queue)
-        return qv_fail(why, QV_EFULL, "%s: %zu sources wait; no more are accepted now", name,
+        return qv_fail(why, QV_EFULL, "%s: the queue is full: %zu sources are waiting", name,
                        c->waiting);
     if (c->most_ahead && c->ahead && c->ahead + bytes > c->most_ahead)
-        return qv_fail(why, QV_EFULL,
-                       "%s: it takes %lld bytes, and %lld bytes are ahead; %lld together at most",
-                       name, (long long)bytes, (long long)c->ahead, (long long)c->most_ahead);
+        return qv_fail(
+            why, QV_EFULL,
+            "%s: it needs %lld bytes, and %lld bytes are ahead; the limit is %lld in all", name,
+            (long long)bytes, (long long)c->ahead, (long long)c->most_ahead);
     return QV_OK;
 }
 
-/* Waits under the lock for room for a source, or returns why there will be none. */
+/* Waits under the lock for room for a source. Returns the failure if there never will be any. */
 static qv_status
 wait_for_place(qv_job *job, const struct qv_job_item *item, qv_error *err)
 {
@@ -180,7 +181,7 @@ wait_for_place(qv_job *job, const struct qv_job_item *item, qv_error *err)
     if (job->status)
         return qv_fail(err, job->status, "%s", job->error.text);
     return job->ended || job->stopping || client->is_closed
-               ? qv_fail(err, QV_ESTATE, "%s: the job was ended; no more sources may be added",
+               ? qv_fail(err, QV_ESTATE, "%s: the job has ended; no more sources can be added",
                          name)
                : QV_OK;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A device's thread: has the feeder choose the next chunk and pushes it, pulls the oldest when no
- * more may be under way or nothing is ready, and hands its pieces to the sink. */
+/* A device's thread: gets the next chunk from the feeder and pushes it; pulls the oldest chunk when
+ * no more may be in progress or nothing is ready; and hands its pieces to the sink. */
 #include <math.h>
 #include <string.h>
 
@@ -50,13 +50,12 @@ free_buffer(struct qv_job_device *d)
 
 /* ---- chunks ---------------------------------------------------------------------------------- */
 
-/* Has the feeder choose the next chunk, whose pieces become the buffer's; false: none may go
- * yet. */
+/* Gets the feeder's next chunk, whose pieces become the buffer's; false if none may go yet. */
 static bool
 choose(struct qv_job_device *d, struct qv_job_buffer *buffer, double *wait_s)
 {
     qv_job *job = d->job;
-    /* a reader that waits for memory gets it once chunks have gone */
+    /* readers that wait for memory get it once chunks have been pushed */
     const bool more = (qv_job_next_waiting(job) || job->n_putting) && !job->wants_memory;
     buffer->chunk = qv_feeder_ready(job->feeder, d->index, qv_seconds(), more, wait_s);
     if (!buffer->chunk)
@@ -76,7 +75,7 @@ choose(struct qv_job_device *d, struct qv_job_buffer *buffer, double *wait_s)
                                     .n = from->item.grid_thw[0] * pair,
                                     .last = from->last };
         row += (size_t)p->n;
-        item->holders += !from->ends; /* the pieces that one put added hold their item once */
+        item->holders += !from->ends; /* all pieces from one put share one hold of their item */
         if (p->frames)
             p->frames->users += !from->ends;
     }
@@ -106,7 +105,8 @@ fail_chunk(qv_job *job, const struct qv_job_buffer *buffer, qv_status status, co
         qv_job_fail_item(job, buffer->pieces[i].item, status, err);
 }
 
-/* Fails the items that the device has begun and not computed. Without another one the job ends. */
+/* Fails the items that the device has begun but not finished. After the last device the job
+ * ends. */
 static void
 lose_device(struct qv_job_device *d, qv_status status, const qv_error *err)
 {
@@ -135,7 +135,7 @@ push_chunk(struct qv_job_device *d, struct qv_job_buffer *buffer)
     qv_job_span_begin(job, &d->busy);
     const qv_status status = qv_feeder_push(job->feeder, d->index, &err);
     buffer->device_s = qv_job_span_end(job, &d->busy);
-    for (size_t i = 0; i < buffer->n && !job->o.keep_frames; i++) /* the device has them now */
+    for (size_t i = 0; i < buffer->n && !job->o.keep_frames; i++) /* they are on the device now */
         qv_job_free_frames(job, &buffer->pieces[i].frames);
     if (status && buffer->chunk->refused) {
         fail_chunk(job, buffer, status, &err);
@@ -166,8 +166,8 @@ count_chunk(qv_job *job, const struct qv_job_buffer *buffer)
     p->rest_capacity_rows += chunk->is_rest ? chunk->capacity_rows : 0;
 }
 
-/* Pulls the oldest chunk. Its tokens' memory is made here, since page-locking takes as long as a
- * chunk, which the device computes meanwhile. */
+/* Pulls the oldest chunk. Memory for its tokens is allocated here, because page-locking takes as
+ * long as the device needs for a chunk, and it is computing one meanwhile. */
 static void
 pull_chunk(struct qv_job_device *d)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Runs the clips that a cache lacks through a job, and writes their tokens into parts. A clip's
- * failure becomes its record; a failure of the device or the disk, or the caller, ends the run, and
- * what is finished by then is sealed. */
+/* Runs the clips that a cache lacks through a job, and writes their tokens into parts. A failed
+ * clip gets a record of its failure. A failure of the device or the disk, or the caller, ends the
+ * run; everything finished by then is sealed. */
 #include "qwenvit_clips.h"
 
 #define XXH_INLINE_ALL
@@ -28,11 +28,11 @@ struct clip {
     const char *key, *path;             /* path is NULL for a clip in memory */
     const qv_cache_fill_memory *memory; /* NULL for a file */
     const qv_clip_options *own;
-    int64_t bytes, mtime_ns; /* of its file, before the job opened it; or of its memory */
+    int64_t bytes, mtime_ns; /* of its file before the job opened it, or of its memory */
     uint64_t xxh3;           /* hash of a clip in memory */
 };
 
-/* A clip's source, with the memory of its texts. */
+/* A clip's source, with memory for its texts. */
 struct identity {
     qv_cache_source source;
     char path[24], options[QV_CACHE_OPTIONS_BYTES];
@@ -41,7 +41,7 @@ struct identity {
 struct qv_cache_fill {
     char *dir;
     qv_cache_fill_options o;
-    qv_cache *there; /* the cache as it was when this was opened; NULL: there was none yet */
+    qv_cache *there; /* the cache as it was when the fill was opened; NULL: there was none yet */
     qv_cache_writer *writer;
     qv_cache_layout layout;
     struct clip *clips; /* [n] */
@@ -90,8 +90,8 @@ look_at(const struct clip *clip, struct identity *id)
     id->source = qv_cache_source_of(clip->memory ? id->path : clip->path, clip->own, id->options);
 }
 
-/* Begins a record of the file that was read; if it could not be opened, of the file as it was
- * before the job, so that a file that has appeared since is computed again. */
+/* Begins a record with the facts of the file that was read or, if it could not be opened, with its
+ * facts before the job, so that a file that has appeared since is computed again. */
 static qv_status
 begin(void *user, const qv_job_result *r, void **entry, qv_error *err)
 {
@@ -109,7 +109,7 @@ begin(void *user, const qv_job_result *r, void **entry, qv_error *err)
     return s ? end_run(f, s, err) : QV_OK;
 }
 
-/* A failure of the cache ends the run, but not one of the clip alone. */
+/* A failure of the cache ends the run; a failure of the clip does not. */
 static qv_status
 put(void *user, void *entry, const qv_job_result *r, const qv_job_rows *rows, qv_error *err)
 {
@@ -119,7 +119,7 @@ put(void *user, void *entry, const qv_job_result *r, const qv_job_rows *rows, qv
     return s && s != QV_EUNSUPPORTED ? end_run(f, s, err) : s;
 }
 
-/* Finishes the record of a clip that is done or has failed by its own fault. */
+/* Finishes the record of a clip that is done, or that failed through its own fault. */
 static qv_status
 finish(void *user, void *entry, const qv_job_result *r, qv_error *err)
 {
@@ -261,8 +261,8 @@ qv_cache_fill_add(qv_cache_fill *fill, const char *key, const char *path,
     return take_clip(fill, &clip, &id, wanted, err);
 }
 
-/* Hashes all that a clip in memory is made of. Bytes alone do not tell frames of 64x32 pixels from
- * 32x64 ones, from fewer and larger frames, or from an image. */
+/* Hashes everything that defines a clip in memory. The bytes alone do not distinguish frames of
+ * 64x32 pixels from 32x64, from fewer but larger frames, or from an image. */
 static uint64_t
 hash_memory(const qv_cache_fill_memory *m)
 {
@@ -326,7 +326,7 @@ qv_status
 qv_cache_fill_begin(qv_cache_fill *f, const qv_model *model, qv_error *err)
 {
     if (!f || !model || f->is_over)
-        return qv_fail(err, QV_EINVAL, "a fill can begin only on a model, and before it has ended");
+        return qv_fail(err, QV_EINVAL, "begin fill: needs a model, and a fill that has not ended");
     if (f->writer)
         return QV_OK;
     qv_cache_info before = { .sealed = 0 };
@@ -364,7 +364,7 @@ go_on(void *user, qv_job *job)
     return !f->stopped;
 }
 
-/* Opens the job first, so that nothing is made in the folder if that fails. */
+/* Opens the job first, so that nothing is created in the folder if that fails. */
 static qv_status
 open_job(qv_cache_fill *f, qv_model *const *models, size_t n_models, qv_error *err)
 {
@@ -383,7 +383,7 @@ open_job(qv_cache_fill *f, qv_model *const *models, size_t n_models, qv_error *e
     return s ? s : qv_cache_fill_begin(f, models[0], err);
 }
 
-/* Checks that frames have the bytes that the job will read. The job refuses shapes that
+/* Checks that frames have as many bytes as the job will read. The job rejects shapes that
  * overflow. */
 static qv_status
 check_frames(const qv_cache_fill *f, const struct clip *clip, qv_error *err)
@@ -397,14 +397,14 @@ check_frames(const qv_cache_fill *f, const struct clip *clip, qv_error *err)
         __builtin_mul_overflow(bytes, 3 * (uint64_t)item->n_frames, &bytes) ||
         bytes == clip->memory->n_bytes)
         return QV_OK;
-    return qv_fail(err, QV_EINVAL, "%s: %zu bytes were given; %lld frames of %llux%llu take %llu",
+    return qv_fail(err, QV_EINVAL, "%s: %zu bytes were given; %lld frames of %llux%llu need %llu",
                    clip->key, clip->memory->n_bytes, (long long)item->n_frames,
                    (unsigned long long)width, (unsigned long long)height,
                    (unsigned long long)bytes);
 }
 
-/* Wrong frames fail alone. A file is read later, so a failure to add it has another cause, such as
- * a decoder that does not start. */
+/* Invalid frames fail only their clip. Files are read later, so a failure to add one has a
+ * different cause, such as a decoder that does not start. */
 static qv_status
 add_to_job(qv_cache_fill *f, struct clip *clip, qv_error *err)
 {
@@ -433,7 +433,7 @@ add_to_job(qv_cache_fill *f, struct clip *clip, qv_error *err)
     return s;
 }
 
-/* Adds all clips to the job, which asks go_on wherever it waits. */
+/* Adds all clips to the job, which calls go_on wherever it waits. */
 static qv_status
 compute(qv_cache_fill *f, qv_error *err)
 {
@@ -445,14 +445,14 @@ compute(qv_cache_fill *f, qv_error *err)
     return f->stopped && s == QV_ESTATE ? QV_OK : s;
 }
 
-/* Reports the failure that ended the run rather than the job's, and either rather than
- * sealing's. */
+/* Reports the failure that ended the run in preference to the job's, and either in preference to a
+ * failure of sealing. */
 static qv_status
 run(qv_cache_fill *f, qv_model *const *models, size_t n_models, bool is_last, qv_error *err)
 {
     if (!n_models || !models[0] || f->is_over)
         return qv_fail(err, QV_EINVAL,
-                       "a fill runs on at least one model, and only before it has ended");
+                       "run fill: needs at least one model, and a fill that has not ended");
     f->stopped = false;
     f->status = QV_OK;
     qv_status s = f->n ? open_job(f, models, n_models, err) : qv_cache_fill_begin(f, *models, err);
@@ -462,7 +462,7 @@ run(qv_cache_fill *f, qv_model *const *models, size_t n_models, bool is_last, qv
     const double began_s = qv_seconds();
     if (!s && f->job)
         s = compute(f, err);
-    qv_job_close(&f->job); /* clips under way come to the sink as cancelled */
+    qv_job_close(&f->job); /* clips in progress are reported to the sink as cancelled */
     f->n = 0;
     if (f->status) {
         s = f->status;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Follows an item: it is taken up, goes to the feeder, may fail or be dropped, and is freed after
+/* An item's life: it is taken up, goes to the feeder, may fail or be dropped, and is freed after
  * its end call. */
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +39,7 @@ qv_job_free_frames(qv_job *job, struct qv_job_frames **holder)
     qv_job_wake(job, QV_JOB_READERS);
 }
 
-/* Takes an item's waiting pairs out of the feeder: they must not be read any more. */
+/* Removes an item's waiting pairs from the feeder: they must not be read any more. */
 static void
 drop(qv_job *job, struct qv_job_item *item)
 {
@@ -135,7 +135,7 @@ qv_job_tell_failure(qv_job *job, struct qv_job_item *item)
 void
 qv_job_lose_item(qv_job *job, struct qv_job_item *item, qv_status status, const qv_error *err)
 {
-    item->holders++; /* its waiting pairs may be all that holds it */
+    item->holders++; /* its waiting pairs may be its only holders */
     qv_job_fail_item(job, item, status, err);
     if (item->state == QV_JOB_WAITING) {
         qv_job_take_up(job, item);

@@ -22,7 +22,7 @@ check_options(const qv_job_options *o, qv_error *err)
     } numbers[] = { { "decoders", o->decoders, MOST_THREADS },
                     { "sinks", o->sinks, MOST_THREADS },
                     { "queue", o->queue, MOST_QUEUE },
-                    { "chunk_rows", o->chunk_rows, INT32_MAX }, /* a plan may take fewer */
+                    { "chunk_rows", o->chunk_rows, INT32_MAX }, /* a plan may have a lower limit */
                     { "memory", o->memory, INT64_MAX / 2 },
                     { "ahead", o->ahead, INT64_MAX / 2 } };
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
@@ -36,7 +36,7 @@ check_options(const qv_job_options *o, qv_error *err)
     return QV_OK;
 }
 
-/* Unasked, only a GPU that computes the job's tokens decodes, in a process that is locked in. */
+/* By default only GPUs that compute the job's tokens decode, and only in a locked process. */
 static void
 choose_decoders(qv_job *job, const qv_model *model)
 {
@@ -73,16 +73,16 @@ set_options(qv_job *job, const qv_job_options *o, size_t n_models)
     job->n_sinks = o->sinks ? o->sinks : 1;
 }
 
-/* Returns where towers of equal weights differ, for an error that names their weights. */
+/* Returns how towers with equal weights differ, for an error that names their weights. */
 static const char *
 say_difference(const qv_model_info *a, const qv_model_info *b)
 {
     return strcmp(a->digest, b->digest) || a->dtype != b->dtype ? ""
-           : strcmp(a->config, b->config) ? ", but other numbers in config.json"
-                                          : ", but other numbers in its preprocessor files";
+           : strcmp(a->config, b->config) ? ", but different numbers in config.json"
+                                          : ", but different numbers in its preprocessor files";
 }
 
-/* Checks that all models are of one tower, so that their tokens mean the same. */
+/* Checks that all models are copies of one tower, so that their tokens are interchangeable. */
 static qv_status
 check_models(qv_job *job, qv_model *const *models, size_t n, qv_error *err)
 {
@@ -114,8 +114,8 @@ check_models(qv_job *job, qv_model *const *models, size_t n, qv_error *err)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Notes how many patches packs have, the tokens that usual chunks do not exceed (packs, and chunks
- * that one clip fills), and what a token takes. */
+/* Records how many patches a pack has, the most tokens of usual chunks (packs, and chunks that one
+ * clip fills), and the bytes per token. */
 static void
 set_sizes(qv_job *job, const qv_model *model)
 {
@@ -182,7 +182,7 @@ start_workers(qv_job *job, struct qv_job_worker *workers, int n, void *(*run)(vo
     for (int i = 0; i < n; i++) {
         workers[i] = (struct qv_job_worker){ .job = job, .lane = i };
         if (!start_thread(job, run, &workers[i]))
-            return qv_fail(err, QV_ENOMEM, "no thread %d can be started for a job", i);
+            return qv_fail(err, QV_ENOMEM, "cannot start thread %d of a job", i);
     }
     return QV_OK;
 }
@@ -195,7 +195,7 @@ start_threads(qv_job *job, qv_error *err)
         status = start_workers(job, job->sinks, job->n_sinks, qv_job_sink_thread, err);
     for (int i = 0; i < job->n_devices && !status; i++)
         if (!start_thread(job, qv_job_compute, &job->devices[i]))
-            status = qv_fail(err, QV_ENOMEM, "no thread can be started for device %d of a job", i);
+            status = qv_fail(err, QV_ENOMEM, "cannot start the thread of device %d of a job", i);
     return status;
 }
 
@@ -254,8 +254,8 @@ qv_job_client_open(qv_job *job, int64_t queue, bool refuse_when_full, int64_t ah
 
 /* ---- ending ---------------------------------------------------------------------------------- */
 
-/* Frees the frames of chunks that the sink has not had. Pairs that wait in the feeder go with their
- * item. */
+/* Frees the frames of chunks that the sink has not received. Pairs that wait in the feeder are
+ * freed with their item. */
 static void
 free_pieces(qv_job *job)
 {
@@ -266,9 +266,8 @@ free_pieces(qv_job *job)
     }
 }
 
-/* Ends all threads, and reports each item that is not done to the sink, from this thread, as
- * cancelled. Progress may be asked for meanwhile, so an item leaves the list before it is reported
- * and freed. */
+/* Ends all threads, and reports each unfinished item to the sink, from this thread, as cancelled.
+ * Progress may be read meanwhile, so an item leaves the list before it is reported and freed. */
 static void
 finish(qv_job *job)
 {
@@ -280,7 +279,7 @@ finish(qv_job *job)
     while (job->items) {
         struct qv_job_item *item = job->items;
         qv_job_unlink_item(job, item);
-        pthread_mutex_unlock(&job->lock); /* the sink may take it, to ask for progress */
+        pthread_mutex_unlock(&job->lock); /* the sink may take it to read the progress */
         qv_job_cancel_item(job, item);
         pthread_mutex_lock(&job->lock);
         qv_job_free_item(job, item);

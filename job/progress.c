@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Reports how far a job is, and which of its stages limits it. */
+/* Reports a job's progress, and which stage limits it. */
 #include "state.h"
 #include "more.h"
 
-/* Names the busiest stage, or "input" if none is busy, because sources then come too slowly.
- * Decoders that share a CPU with the device are always busy: they limit only a device that
- * waits. */
+/* Names the busiest stage, or "input" if none is busy because sources come too slowly. Decoders
+ * that share a CPU with the device are always busy: they are the limit only if the device waits. */
 static const char *
 find_limit(const qv_job_progress *p)
 {
@@ -50,7 +49,7 @@ qv_job_progress_since(qv_job_progress *p, const qv_job_progress *before)
     p->limit = find_limit(p);
 }
 
-/* Sums up every stage's seconds, including what it is doing now. The lock must be held. */
+/* Sums up every stage's seconds, including work in progress. The lock must be held. */
 static void
 read_clocks(const qv_job *job, double now_s, qv_job_progress *out)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The readers' threads. Each takes up a source, and reads its frames a piece at a time. The memory
- * for the frames of all together is limited. */
+/* The readers' threads. Each takes up a source and reads its frames piece by piece. The memory for
+ * all readers' frames together is limited. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@
 
 /* ---- room ------------------------------------------------------------------------------------ */
 
-/* Waits while there is no room for an item's next frames. */
+/* Waits for a change while there is no room for an item's next frames. */
 static void
 wait_for_room(qv_job *job, struct qv_job_item *item)
 {
@@ -19,8 +19,8 @@ wait_for_room(qv_job *job, struct qv_job_item *item)
     qv_job_clock_stop(&item->room, qv_seconds());
 }
 
-/* Waits for memory, which readers get in the order in which they ask, so that small pieces do not
- * keep a large one waiting. A piece above the limit gets it once nothing else has any. */
+/* Waits for memory. Readers get it in the order of their requests, so that small pieces do not keep
+ * a large one waiting. A piece above the limit gets it once no other piece has any. */
 static void
 wait_for_memory(qv_job *job, struct qv_job_item *item, size_t bytes)
 {
@@ -29,7 +29,7 @@ wait_for_memory(qv_job *job, struct qv_job_item *item, size_t bytes)
     while (*link)
         link = &(*link)->next_wants_memory;
     *link = item;
-    /* no piece may come for a while, so devices fill chunks with what is there */
+    /* no piece may come for a while, so devices fill chunks with what they have */
     qv_job_wake(job, QV_JOB_DEVICES);
     while (!qv_job_is_over(job, item) &&
            (job->wants_memory != item || (job->used && job->used + bytes > most)))
@@ -41,8 +41,8 @@ wait_for_memory(qv_job *job, struct qv_job_item *item, size_t bytes)
     qv_job_wake(job, QV_JOB_READERS);
 }
 
-/* Waits until an item's next frame pairs may be put; false: the job or the item is over. For a
- * clip, `frames` then own the bytes that are counted for them. */
+/* Waits until an item's next frame pairs may be put. Returns false if the job or the item is over.
+ * For a clip, `frames` then own the bytes counted for them. */
 static bool
 take_room(qv_job *job, struct qv_job_item *item, struct qv_job_frames *frames, size_t bytes)
 {
@@ -71,8 +71,8 @@ is_all_put(const struct qv_job_item *item)
     return item->put && item->put >= item->whole.grid_thw[0];
 }
 
-/* Puts the item's next frame pairs into the feeder, once not too much waits for the same chunks.
- * `frames` has a clip's; else they are NULL. */
+/* Puts the item's next frame pairs into the feeder, as soon as few enough wait for the same chunks.
+ * `frames` holds a clip's frames; otherwise it is NULL. */
 static qv_status
 put(qv_job *job, struct qv_job_item *item, struct qv_job_frames *frames, qv_error *err)
 {
@@ -97,7 +97,7 @@ put(qv_job *job, struct qv_job_item *item, struct qv_job_frames *frames, qv_erro
 
 /* ---- clips and images ---------------------------------------------------------------------- */
 
-/* Asks whether a device's GPU decodes, and takes note of it. */
+/* Finds out whether a device's GPU decodes, and records it. */
 static void
 find_gpu(qv_job *job, struct qv_job_device *d, qv_decoder *decoder)
 {
@@ -128,7 +128,7 @@ find_gpus(qv_job *job, qv_decoder *decoder)
         find_gpu(job, &job->devices[i], decoder);
 }
 
-/* GPUs that are asked for start all at once, as each takes half a second. */
+/* Requested GPUs are all started at once, because each takes half a second. */
 void
 qv_job_find_gpus(qv_job *job, qv_decoder *decoder)
 {
@@ -142,7 +142,7 @@ qv_job_find_gpus(qv_job *job, qv_decoder *decoder)
         find_gpus(job, decoder);
 }
 
-/* With QV_DECODE_AUTO, has GPUs opened where that pays. */
+/* With QV_DECODE_AUTO, opens GPUs if that is worth it. */
 static void
 look_for_gpus(qv_job *job, const struct qv_job_item *item)
 {
@@ -189,8 +189,8 @@ choose_decoder(const struct qv_job_worker *w, struct qv_job_item *item, bool was
     pthread_mutex_unlock(&job->lock);
 }
 
-/* Notes what is known of the item's clip by now. If decoding gives no reason why no GPU decodes,
- * the job's stays. */
+/* Records what is known about the item's clip by now. If decoding reports no reason why no GPU is
+ * used, the job's reason stays. */
 static void
 take_outcome(qv_job *job, struct qv_job_item *item)
 {
@@ -253,7 +253,7 @@ fill_frames(qv_job *job, struct qv_job_item *item, struct qv_job_frames *frames,
 {
     const size_t bytes = (size_t)n * (size_t)item->outcome.width * (size_t)item->outcome.height * 3;
     if (!take_room(job, item, frames, bytes))
-        return qv_fail(err, QV_ESTATE, "%s: it is over", item->task.path);
+        return qv_fail(err, QV_ESTATE, "%s: cancelled", item->task.path);
     const double began_s = qv_seconds();
     frames->at = malloc(bytes);
     const qv_status status = frames->at ? read_frames(item, frames->at, first, n, err)
@@ -287,8 +287,8 @@ read_pairs(qv_job *job, struct qv_job_item *item, int64_t pair, qv_error *err)
     return status;
 }
 
-/* Reads a clip a few frame pairs at a time, so that little of it is in memory. One that is over
- * (QV_ESTATE) is reported by who ended it. */
+/* Reads a clip a few frame pairs at a time, so that little of it is in memory. If it is over
+ * (QV_ESTATE), whoever ended it reports it. */
 static qv_status
 read_clip(const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err)
 {
@@ -344,7 +344,7 @@ take_source(struct qv_job_worker *w)
     return item;
 }
 
-/* Has the sink report a failure; at most one per reader waits. */
+/* Queues a failure for the sink; at most one per reader waits. */
 static void
 report_failure(qv_job *job, struct qv_job_item *item)
 {
@@ -366,13 +366,13 @@ finish_reading(struct qv_job_worker *w, struct qv_job_item *item, qv_status stat
     job->n_reading--;
     job->n_putting -= !is_all_put(item);
     w->item = NULL;
-    if (item->state == QV_JOB_READING) /* the sink may have had the last piece */
+    if (item->state == QV_JOB_READING) /* the sink may have received the last piece */
         item->state = QV_JOB_READ;
     if (status)
         qv_job_fail_item(job, item, status, err);
     if (qv_job_let_go(job, item) == QV_JOB_FAILED)
         report_failure(job, item);
-    qv_job_wake(job, QV_JOB_DEVICES); /* perhaps nothing more is on its way */
+    qv_job_wake(job, QV_JOB_DEVICES); /* perhaps no more pieces are in progress */
     pthread_mutex_unlock(&job->lock);
 }
 

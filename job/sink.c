@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The sink's threads. Each takes one piece at a time; an item's pieces go in order. This file keeps
- * the rules of the sink's three functions: one entry and one end per item. */
+/* The sink's threads. Each handles one piece at a time; an item's pieces are handled in order. This
+ * file enforces the rules of the sink's three functions: one entry and one end per item. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,7 +42,7 @@ rows_of(const qv_job *job, const struct qv_job_piece *piece)
     return rows;
 }
 
-/* Gives the sink a piece's rows. For the first of an item the sink makes an entry. */
+/* Passes a piece's rows to the sink. Before an item's first piece the sink creates an entry. */
 static qv_status
 give(const qv_job *job, const struct qv_job_piece *piece, const qv_job_result *r, qv_error *err)
 {
@@ -67,8 +67,8 @@ end(const qv_job *job, const struct qv_job_item *item, qv_job_result *r, qv_erro
     return sink->end ? sink->end(sink->user, item->entry, r, err) : QV_OK;
 }
 
-/* Calls the sink with a piece, and after the last one with the item's end; with NULL, with the end
- * of an item that has failed. The lock is released meanwhile. */
+/* Calls the sink with a piece and, after the last piece, with the item's end; a NULL piece means
+ * only the end of a failed item. The lock is released meanwhile. */
 static void
 call(qv_job *job, struct qv_job_worker *w, struct qv_job_item *item,
      const struct qv_job_piece *piece)
@@ -143,7 +143,7 @@ tell(qv_job *job, struct qv_job_worker *w, struct qv_job_piece *piece)
         call(job, w, item, NULL);
         qv_job_let_go(job, item);
     }
-    qv_job_wake(job, QV_JOB_SINKS); /* another piece of the item may have waited */
+    qv_job_wake(job, QV_JOB_SINKS); /* another piece of the item may be waiting */
 }
 
 void *

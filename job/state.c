@@ -13,11 +13,11 @@ qv_status
 qv_job_lock_open(qv_job *job, qv_error *err)
 {
     if (pthread_mutex_init(&job->lock, NULL))
-        return qv_fail(err, QV_ENOMEM, "no lock can be made for a job");
+        return qv_fail(err, QV_ENOMEM, "cannot create a lock for a job");
     job->has_lock = true;
     for (; job->n_conds <= QV_JOB_ENDERS; job->n_conds++)
         if (pthread_cond_init(&job->changed[job->n_conds], NULL))
-            return qv_fail(err, QV_ENOMEM, "no condition variable can be made for a job");
+            return qv_fail(err, QV_ENOMEM, "cannot create a condition variable for a job");
     return QV_OK;
 }
 
@@ -44,7 +44,8 @@ qv_job_wait(qv_job *job, enum qv_job_who who)
     pthread_cond_wait(&job->changed[who], &job->lock);
 }
 
-/* Waits by CLOCK_REALTIME, which every system has for this, and never long, since it may be set. */
+/* Uses CLOCK_REALTIME, which every system supports here, and never waits long, since that clock may
+ * be changed. */
 void
 qv_job_wait_for(qv_job *job, enum qv_job_who who, double seconds)
 {
@@ -99,7 +100,7 @@ qv_job_span_begin(qv_job *job, struct qv_job_clock *c)
 double
 qv_job_span_end(qv_job *job, struct qv_job_clock *c)
 {
-    const double now_s = qv_seconds(); /* waiting for the lock is no work */
+    const double now_s = qv_seconds(); /* waiting for the lock does not count as work */
     pthread_mutex_lock(&job->lock);
     return qv_job_clock_stop(c, now_s);
 }

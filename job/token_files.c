@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Writes a source's tokens to a safetensors file of its own. */
+/* Writes each source's tokens to a separate safetensors file. */
 #include <stdlib.h>
 
 #include "error.h"
@@ -56,7 +56,7 @@ put(void *user, void *entry, const qv_job_result *r, const qv_job_rows *rows, qv
     return qv_token_file_rows(entry, &data, rows->first, t->n, err);
 }
 
-/* Fills in what is known only now, such as how many frames were damaged. */
+/* Fills in facts that are known only now, such as how many frames were damaged. */
 static qv_status
 end(void *user, void *entry, const qv_job_result *r, qv_error *err)
 {

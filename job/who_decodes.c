@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Decides who decodes a job's clips, by a table and by numbers alone: no lock, no thread. */
+/* Decides who decodes a job's clips, from a table and numbers alone: no locks, no threads. */
 #include "who_decodes.h"
 
 #include "more.h"
@@ -7,13 +7,13 @@
 #include <string.h>
 
 enum {
-    GPU_READERS = 12, /* keep an H200's decoders busy */
-    GPU_CORES = 2,    /* cores for each of these clips, so that they do not wait */
-    UNKNOWN = 4       /* times as many clips are worth opening it while their codec is unknown */
+    GPU_READERS = 12, /* clips that keep an H200's decoders busy */
+    GPU_CORES = 2,    /* cores per such clip, so that it does not wait */
+    UNKNOWN = 4       /* how many times as many clips must wait if their codec is unknown */
 };
 
-/* Cores beyond GPU_CORES for each of a GPU's clips decode further clips. With fewer, these would
- * cost more than they gain (docs/devices.md). */
+/* Cores beyond GPU_CORES per GPU clip decode further clips. With fewer cores, decoding these would
+ * cost more than it gains (docs/devices.md). */
 struct qv_job_lanes
 qv_job_lanes_of(int asked, int cores, int n_devices, qv_decode decode, bool may_use_gpu)
 {
@@ -48,8 +48,8 @@ qv_job_wants_gpus(int readers, const char *codec, size_t waiting)
     return codec ? is_decoded_there && waiting >= at_least : waiting >= UNKNOWN * at_least;
 }
 
-/* By the option. With QV_DECODE_AUTO the CPU decodes, and the clip may know a reason of its own. A
- * GPU that was asked for and is missing or lost fails the clip. */
+/* By option and case. With QV_DECODE_AUTO the CPU decodes, and the clip may have its own reason. If
+ * a requested GPU is missing or lost, the clip fails. */
 static const struct qv_job_choice choices[][QV_JOB_CASES] = {
     [QV_DECODE_AUTO] = {
         [QV_JOB_CLIP_ASKS] = { QV_DECODE_AUTO, "" },

@@ -50,7 +50,7 @@ grep -qF "$n_bad failed" out.txt err.txt || fail "not $n_bad have failed"
 expect 0 "21 ok, $n_bad failed, 0 missing" "$qwenvit" cache status tokens --list mixed.txt
 expect 0 ' 0 bad keys, 0 damaged' "$qwenvit" cache check tokens --quiet
 expect 1 "0 done, 0 tokens, 0 failed; 21 were there, $n_bad had failed before" $cache
-expect 3 'its decoder accepts no requests' "$qwenvit" cache get tokens 'bad 1.mp4' -o k.safetensors
+expect 3 'its decoder accepted no requests' "$qwenvit" cache get tokens 'bad 1.mp4' -o k.safetensors
 
 # the bad clips are replaced by good ones; then they are done, and the list has no others
 for i in $(seq $n_bad); do cp v.mp4 "bad $i.mp4"; done

@@ -294,7 +294,7 @@ TEST_ON_EACH(a_caller_ends_it_between_chunks)
     assert_int_equal(p.asked, PAIRS - 1); /* it is never asked before the first chunk */
     for (p.most = 0; p.most < 3; p.most++) {
         p.asked = 0;
-        expect_error(QV_ESTATE, "stopped it between two chunks",
+        expect_error(QV_ESTATE, "stopped by its caller between two chunks",
                      qv_encode(t.model, QV_INPUT_FRAMES, items, PAIRS, &options, &out, ERR));
         assert_int_equal(p.asked, p.most + 1);
     }
@@ -496,10 +496,10 @@ TEST(wrong_items_are_refused_with_words)
         { "of an image need 1", .grid_thw = { 1, 2, 2 }, .n_frames = 2, .is_image = true },
         { "n_frames is 2; it must be 0 for rows", .grid_thw = { 1, 2, 2 }, .n_frames = 2,
           .input = QV_INPUT_PATCHES },
-        { "item 1 (grid_thw 1,4,16) makes the chunk 68 patches; this plan's",
+        { "item 1 (grid_thw 1,4,16) brings the chunk to 68 patches; this plan's",
           .grid_thw = { 1, 4, 16 } },
         { "segments; this plan's chunks hold 3", .grid_thw = { 1 << 20, 64, 64 } },
-        { "makes the chunk 4 segments; this plan's chunks hold 3", .grid_thw = { 3, 2, 2 } },
+        { "brings the chunk to 4 segments; this plan's chunks hold 3", .grid_thw = { 3, 2, 2 } },
     };
     struct tiny t = tiny_open("ref", QV_F32, 1);
     uint8_t *frames = tiny_frames(&t, 4, 2, 2, 5);
@@ -520,7 +520,7 @@ TEST(wrong_items_are_refused_with_words)
             if ((int)c->input == input)
                 expect_error(QV_EINVAL, c->words, qv_plan_push(plan, two, 2, ERR));
         }
-        expect_error(QV_EINVAL, "there are no items",
+        expect_error(QV_EINVAL, "n is 0; there must be at least one item",
                      qv_plan_push(plan, &(qv_item){ .data = data }, 0, ERR));
         expect_error(QV_ESTATE, "nothing to pull", qv_plan_pull(plan, &out, ERR));
     }
@@ -560,11 +560,11 @@ TEST(push_and_pull_take_turns)
     expect_error(QV_ESTATE, "nothing to pull", qv_plan_pull(plan, &out, ERR));
     expect_error(QV_EINVAL, "n_frames is 3", qv_plan_push(plan, &wrong, 1, ERR));
     assert_ok(qv_plan_push(plan, &item, 1, ERR));
-    expect_error(QV_ESTATE, "not been pulled", qv_plan_push(plan, &item, 1, ERR));
+    expect_error(QV_ESTATE, "pull the oldest", qv_plan_push(plan, &item, 1, ERR));
     expect_error(QV_EINVAL, "capacity is 0", qv_plan_pull(plan, &out, ERR));
     out.capacity = 1;
     out.hidden = tokens;
-    expect_error(QV_EINVAL, "hidden is wanted", qv_plan_pull(plan, &out, ERR));
+    expect_error(QV_EINVAL, "out->hidden is set", qv_plan_pull(plan, &out, ERR));
     out.hidden = NULL;
     assert_int_equal(out.n, -7); /* untouched, and nothing is lost */
     assert_ok(qv_plan_pull(plan, &out, ERR));

@@ -52,7 +52,7 @@ TEST(wrong_libraries_are_refused)
     refused(QV_FAKES "/text", "text/libqwenvit_cuda.so cannot be opened", "invalid ELF header");
     refused(QV_FAKES "/needs", "libfake_cudnn.so: cannot open", "cuDNN 9.15 or newer is needed");
     refused(QV_FAKES "/empty", "not a qwenvit backend", "qv_backend_entry");
-    refused(QV_FAKES "/wrong", "is of build 0.0.0-other", "this is build " QV_BUILD_ID);
+    refused(QV_FAKES "/wrong", "is from build 0.0.0-other", "this is build " QV_BUILD_ID);
     assert_int_equal(qv_context_open(&(qv_context_options){ .backend = "ref" }, &ctx, NULL), QV_OK);
     qv_context_get_info(ctx, &info);
     assert_string_equal(info.passed_over, ""); /* This backend was asked for by name. */

@@ -101,13 +101,13 @@ def test_usage():
          ("verify", "--model DIR is required"),
          (f"{VERIFY} --against a --against-backend ref", "exclude each other"),
          (f"{VERIFY} --grid 1,3,4", "multiples of 2"), (f"{VERIFY} --grid 1,8194,4", "up to 8192"))
-    each(4, (f"{ENCODE} grey.ppm -o g.safetensors --backend tpu", 'no backend "tpu"'),
+    each(4, (f"{ENCODE} grey.ppm -o g.safetensors --backend tpu", 'unknown backend "tpu"'),
          (f"info {MODEL} --backend ref:7", "device 7"), (f"info {MODEL} --device ref:7", "device 7"),
          (f"info {MODEL} --device 1000", "no backend has a device 1000: ", "; ref: device 1000"),
          (f"info {MODEL} --device 1000 --backend ref", "device 1000"),
          (f"info {MODEL} --device cuda:1000", "cuda"),
          (f"{ENCODE} grey.ppm -o many --device 0,1000", "device 1000"),
-         ("info motion.mp4 --decode gpu --device 15", "GPU 15 decodes nothing"))
+         ("info motion.mp4 --decode gpu --device 15", "GPU 15 cannot decode"))
 
 
 def test_encode():
@@ -152,7 +152,7 @@ def test_tokens_have_the_dtype_in_which_the_model_computes_unless_another_is_ask
 
 def test_what_is_neither_a_file_nor_a_folder():
     for url in ("s3://bucket/clip.mp4", "https://host/clip.mp4"):
-        run(f"info {url}", f"{url}: this is a URL, and only local files are read", code=3)
+        run(f"info {url}", f"{url}: this is a URL, but only local files can be read", code=3)
     download = "hf download {} --local-dir"
     each(3, ("info Qwen/Qwen3-VL-2B-Instruct", download.format("Qwen/Qwen3-VL-2B-Instruct")),
          ("encode grey.ppm --model Qwen/Qwen2.5-VL -o no", download.format("Qwen/Qwen2.5-VL")),
@@ -509,11 +509,11 @@ def test_like():
     assert made("like.safetensors")["like"] == "qwen-vl-utils"
     assert made("like.safetensors")["second_per_grid_ts"] == 1.0
     assert made("long_16.safetensors")["like"] == "transformers"
-    each(2, (f"{ENCODE} motion.mp4 -o no.safetensors {like} --cap-pixels", "cap_pixels goes with transformers"),
+    each(2, (f"{ENCODE} motion.mp4 -o no.safetensors {like} --cap-pixels", "cap_pixels is only for transformers"),
          (f"{ENCODE} motion.mp4 -o no.safetensors --total-pixels 9",
           "total_pixels is only for the rules of qwen-vl-utils"),
-         (f"info motion.mp4 {like} --num-frames 102", "sample 102 frames; it must be 2 to 100"),
-         (f"info motion.mp4 {like} --max-pixels 5", "most pixels, 5, are below the least"))
+         (f"info motion.mp4 {like} --num-frames 102", "sample 102 frames; this clip allows 2 to 100"),
+         (f"info motion.mp4 {like} --max-pixels 5", "most pixels, 5, are below the fewest"))
     assert not os.path.exists("no.safetensors")
 
 
@@ -567,7 +567,7 @@ def test_a_stretch_of_a_clip_has_the_frames_of_the_whole_clip():
           {"path": "motion.mp4", "key": "late", "start": 3.6}, {"path": "motion.mp4", "key": "behind", "start": 4},
           {"path": "grey.ppm", "key": "picture", "end": 1})
     run(f"{ENCODE} --list cuts.txt -o listed {sampling}", "2 of 4 clips failed",
-        "motion.mp4: start 4: no frame lies in this stretch; of its 100 frames, at 25 per second, the last is at 3.96",
+        "motion.mp4: start 4: no frame lies in this stretch; the clip has 100 frames at 25 per second, the last one at 3.96",
         "grey.ppm: start 0, end 1; an image has no duration", code=1)
     shutil.copy("motion.mp4", "copy.mp4")  # several clips, so that they are packed as those of a list are
     run(f"{ENCODE} motion.mp4 copy.mp4 -o many {sampling} --start 1.6 --end 2.4", "tokens")
@@ -816,7 +816,7 @@ def test_the_decoder_may_lie_elsewhere():
     run(f"{ENCODE} of_clips -o from_folder", "tokens", **decoder)
     run(f"cache fill of_clips --model {MODEL} -o from_folder_cache", "1 done", **decoder)
     for line in (f"{ENCODE} of_clips -o without", f"cache fill of_clips --model {MODEL} -o without"):
-        run(line, "qwenvit-decoder, which decodes, is neither", code=4, program=apart)
+        run(line, "the decoding program qwenvit-decoder is neither", code=4, program=apart)
         assert not os.path.exists("without")
 
 

@@ -130,7 +130,7 @@ TEST(what_is_legal)
           "1x16x16" },
         /* A still needs a promise, depth, and rows to make: with two pairs, making rows from
          * channels-first input is a copy. */
-        { PATCH, "d=4", QV_LOWERING_STILL, false, "no promise" },
+        { PATCH, "d=4", QV_LOWERING_STILL, false, "frames_equal is not set" },
         { PATCH, STILL_OF, QV_LOWERING_STILL, true, "the 2 frames are one image" },
         { PATCH, STILL_OF "layout=patch_rows", QV_LOWERING_STILL, false,
           "rows already hold all 2 frames" },
@@ -275,11 +275,11 @@ TEST(sizes_are_checked)
         { AT(groups), 5, "groups 5 must divide c 96" },
         { AT(residual_rows), -1, "residual_rows is -1" },
         { AT(residual_rows), 7 * 131040, "residual_rows 917280 does not divide 131040" },
-        { AT(n), INT64_MAX, "the size of the input is beyond 63 bits" },
+        { AT(n), INT64_MAX, "the size of the input exceeds 63 bits" },
         { AT(h), INT64_MAX, "height 9223372036854775807 with padding 1 and 1" },
         { AT(pad_back[1]), INT64_MAX, "with padding 1 and 9223372036854775807" },
-        { AT(pad_front[2]), INT64_MAX - 1024, "the size of the output is beyond 63 bits" },
-        { AT(o), INT64_MAX / 96 * 96, "the size of the weight is beyond 63 bits" },
+        { AT(pad_front[2]), INT64_MAX - 1024, "the size of the output exceeds 63 bits" },
+        { AT(o), INT64_MAX / 96 * 96, "the size of the weight exceeds 63 bits" },
         { AT(kernel[0]), INT64_MAX, "larger than the padded input 23 on the depth axis" },
         { AT(dilation[2]), INT64_MAX, "larger than the padded input 106 on the width axis" },
         { AT(kernel[0]), 24, "kernel 24 with dilation 1" },
@@ -464,7 +464,7 @@ TEST(forced_lowerings)
     assert_int_equal(it.lowering, QV_LOWERING_DIRECT);
     expect_words(it.reason, "forced");
     assert_int_equal(qv_conv3d_decide(&d, &right_caps, QV_LOWERING_STILL, &it, &err), QV_EINVAL);
-    expect_words(err.text, "\"still\" is not legal here: no promise");
+    expect_words(err.text, "\"still\" is not legal here: frames_equal is not set");
     assert_int_equal(qv_conv3d_decide(&d, &right_caps, QV_LOWERING_COUNT, &it, &err), QV_EINVAL);
     assert_int_equal(qv_conv3d_decide(&d, &right_caps, -2, &it, &err), QV_EINVAL);
     expect_words(err.text, "-2");
@@ -556,7 +556,7 @@ TEST(wrong_words_are_named)
         { "d=2 d=3", "d is given twice" },
         { "d=two", "d=two is not a number" },
         { "d=99999999999999999999", "not a number" },
-        { "act=relu", "act=relu is not a name" },
+        { "act=relu", "act=relu is not a known name" },
         { "bias=2", "bias=2 is not 0 or 1" },
         { "alpha=nan", "alpha=nan is not a number" },
         { "d=", "d= is not a number" },

@@ -89,7 +89,7 @@ TEST(ways_say_what_is_legal_and_what_it_costs)
     qv_conv3d_desc d = causal();
     qv_conv3d_way ways[QV_LOWERING_COUNT];
     qv_conv3d *conv = create(ctx, &d, NULL);
-    expect_error(QV_ESTATE, "no weights", qv_conv3d_run(conv, x, y, ERR));
+    expect_error(QV_ESTATE, "without weights", qv_conv3d_run(conv, x, y, ERR));
     assert_ok(qv_conv3d_get_ways(conv, ways, ERR));
     int chosen = 0;
     for (int i = 0; i < QV_LOWERING_COUNT; i++) {
@@ -114,7 +114,7 @@ TEST(mistakes_are_named)
     qv_context *ctx = open_context();
     qv_conv3d_desc d = causal();
     qv_conv3d_options o = { .lowering = "winograd" };
-    refused(ctx, &d, &o, "no lowering is called \"winograd\"");
+    refused(ctx, &d, &o, "unknown lowering \"winograd\"");
     o.lowering = "patchify";
     refused(ctx, &d, &o, "\"patchify\" is not legal here: causal padding (first frame) of 2");
     o = (qv_conv3d_options){ .chunk = -1 };
@@ -151,7 +151,7 @@ TEST(sizes_beyond_memory_are_refused)
                          .layout = QV_LAYOUT_CHANNELS_LAST };
     d.pad_front[0] = (int64_t)1 << 40; /* That many output values are possible, but the input would
                                         * have 2^64. */
-    refused(ctx, &d, NULL, "the size of the padding in front is beyond 63 bits");
+    refused(ctx, &d, NULL, "the size of the padding in front exceeds 63 bits");
     d.pad_front[0] = 0;
     d.stride[0] = INT64_MAX; /* One frame gives one output. */
     qv_conv3d_info info;
@@ -194,5 +194,5 @@ TEST(streams_that_cannot_be_are_refused)
     d.kernel[1] = d.kernel[2] = 1;
     d.pad_front[1] = d.pad_front[2] = d.pad_back[1] = d.pad_back[2] = 0;
     o.chunk = 1 << 20;
-    refused(ctx, &d, &o, "beyond 63 bits");
+    refused(ctx, &d, &o, "exceeds 63 bits");
 }

@@ -364,8 +364,9 @@ TEST(words_say_what_is_wrong)
         { clip, 2, 2, "end (2) must be greater than start (2)", 0 },
         { clip, 2, 1, "end (1) must be greater than start (2)", 0 },
         { clip, 4, 0,
-          "start 4: no frame lies in this stretch; of its 40 frames, at 10 per second, the last is "
-          "at 3.9",
+          "start 4: no frame lies in this stretch; the clip has 40 frames at 10 per second, the "
+          "last "
+          "one at 3.9",
           0 },
         { clip, 1e300, 0, "no frame lies in this stretch", 0 },
         { clip, 1.01, 1.09, "no frame lies in", 0 },

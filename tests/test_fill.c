@@ -465,7 +465,7 @@ TEST(frames_of_a_wrong_size_cost_themselves)
     expect_in_memory();
     qv_cache *c = open_cache(temp_path("cache"));
     assert_int_equal(find_item(c, "0").status, QV_EINVAL);
-    expect_record(c, "0", "24576 bytes were given; 4 frames of 64x64 take 49152");
+    expect_record(c, "0", "24576 bytes were given; 4 frames of 64x64 need 49152");
 }
 
 TEST_EACH(make_images, tempdir_remove);

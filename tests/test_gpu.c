@@ -240,8 +240,8 @@ TEST(test_replaced)
         options.decoder = start_gpu(c->fault);
         for (int k = 0; k <= QVM_MOST_DOUBTS / QVM_GPU_DOUBT; k++)
             expect("x264.mp4", &options, false, c->why);
-        expect("x264.mp4", &options, false, "the GPU's processes failed again and again");
-        expect_error(QV_EBACKEND, "fail again and again",
+        expect("x264.mp4", &options, false, "the GPU's processes failed repeatedly");
+        expect_error(QV_EBACKEND, "fail repeatedly",
                      qv_decoder_gpu(options.decoder, 0, true, ERR));
     }
 

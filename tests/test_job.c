@@ -874,8 +874,8 @@ TEST(options_are_checked)
         { one, 2, { 0 }, "0 and 1 are the same object" },
         { odd, 2, { 0 }, "model 1 is qwen3_vl_moe" },
         { weights, 2, { 0 }, "with weights of others; the first" },
-        { means_of, 2, { 0 }, "model 1 is|but other numbers in its preprocessor files" },
-        { heads_of, 2, { 0 }, "model 1 is|but other numbers in config.json" },
+        { means_of, 2, { 0 }, "model 1 is|but different numbers in its preprocessor files" },
+        { heads_of, 2, { 0 }, "model 1 is|but different numbers in config.json" },
         { one, 1, { .decoders = -1 }, "decoders is -1" },
         { one, 1, { .sinks = 1 << 20 }, "sinks is 1048576" },
         { one, 1, { .memory = -5 }, "memory is -5" },
@@ -1013,7 +1013,7 @@ TEST(a_job_is_closed_early)
                 break;
         }
         if (turn % 2)
-            expect_failure("full", QV_EFULL, "2 sources wait", err.status, &err);
+            expect_failure("full", QV_EFULL, "2 sources are waiting", err.status, &err);
         usleep((useconds_t)turn * 3000);
         if (turn >= 4) {
             qv_job_cancel(job);
@@ -1533,7 +1533,7 @@ TEST(clients_have_bounds_of_their_own)
     qv_job_client_cancel(idle);
     pthread_join(adder, NULL);
     assert_int_equal(waits.status, QV_ESTATE);
-    expect_error(QV_ESTATE, "the job was ended", qv_job_add(h.job, &waits.source, ERR));
+    expect_error(QV_ESTATE, "the job has ended", qv_job_add(h.job, &waits.source, ERR));
     qv_job_client_close(&idle);
     qv_job_client_close(&busy);
     clip.client = NULL;
@@ -1599,7 +1599,7 @@ TEST(a_job_that_waits_asks_whether_it_goes_on)
         assert_ok(qv_job_open(&usual.model, 1, &o, &job, ERR));
         job_add(job, &s);
         if (adding)
-            expect_error(QV_ESTATE, "the job was ended", qv_job_add(job, &s, ERR));
+            expect_error(QV_ESTATE, "the job has ended", qv_job_add(job, &s, ERR));
         assert_ok(qv_job_end(job, ERR));
         assert_int_equal(asked, 3);
         qv_job_close(&job);

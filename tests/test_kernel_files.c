@@ -129,7 +129,7 @@ TEST(what_cannot_be_written_or_read_is_told)
     open_files(&files, temp_path("a_file/kernels"), "an H200");
     temp_text("a_file", "in the way of a folder");
     qv_kernel_files_keep(&files, key, plan, sizeof plan);
-    assert_non_null(strstr(files.warning, "not kept"));
+    assert_non_null(strstr(files.warning, "not cached"));
     assert_false(is_found(&files, key));
     qv_kernel_files_close(&files);
 

@@ -160,7 +160,7 @@ TEST(test_files)
     const int abi = locked_landlock();
     for (int i = 0; i < locked_n_rows; i++)
         n += locked_rows[i].abi && locked_rows[i].abi <= abi;
-    snprintf(expected, sizeof expected, "GPU 0 decodes nothing: %d rows tried, through: (", n);
+    snprintf(expected, sizeof expected, "GPU 0 cannot decode: %d rows tried, through: (", n);
     if (strncmp(err.text, expected, strlen(expected)) != 0)
         fail_msg("'%s' does not begin with '%s'", err.text, expected);
 }

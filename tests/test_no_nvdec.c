@@ -31,7 +31,7 @@ TEST(the_program_says_it_whole)
 {
     qv_decoder *decoder = start();
     expect_error(QV_EBACKEND,
-                 "GPU 0 decodes nothing: this build has no NVDEC support (no ffnvcodec headers)",
+                 "GPU 0 cannot decode: this build has no NVDEC support (no ffnvcodec headers)",
                  qv_decoder_gpu(decoder, 0, true, ERR));
 }
 

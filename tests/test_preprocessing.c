@@ -179,8 +179,12 @@ TEST(test_sampling_refuses)
           { .num_frames = 11 },
           768,
           2,
-          "num_frames 11 becomes 12, as this model takes frames in pairs; 2 to 10 of" },
-        { &qvm_qwen2_vl, { .fps = 0 }, 1, 2, "max_frames 1 leave less than a pair of 11 frames" },
+          "num_frames 11 becomes 12, as this model needs pairs of frames; it must be 2 to 10 of" },
+        { &qvm_qwen2_vl,
+          { .fps = 0 },
+          1,
+          2,
+          "max_frames 1 select less than a pair of the 11 frames" },
     };
     EACH (c, bad) {
         const qv_outcome info = { .cut_frames = 11, .source_fps = 25 };

@@ -198,6 +198,6 @@ TEST(more_windows_than_there_is_room_for_are_refused)
                                 .capacity.segments = 8,
                                 .capacity.windows = 3 };
     const qv_item item = { .data = frames, .grid_thw = { 1, 8, 8 } };
-    expect_error(QV_EINVAL, "makes the chunk 4 windows; this plan's chunks hold 3",
+    expect_error(QV_EINVAL, "brings the chunk to 4 windows; this plan's chunks hold 3",
                  qv_plan_push(tiny_plan(&t, &o), &item, 1, ERR));
 }

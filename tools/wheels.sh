@@ -31,7 +31,7 @@ try)
     if ! /sbin/ldconfig -p | grep -q libavformat; then
         status=0
         $command info env/bin/python 2> error || status=$?
-        [ "$status" = 4 ] && grep 'FFmpeg libraries are missing' error || { cat error; exit 1; }
+        [ "$status" = 4 ] && grep 'FFmpeg libraries may be missing' error || { cat error; exit 1; }
     fi
     for root; do
         major=${root##*/}

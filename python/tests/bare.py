@@ -59,10 +59,10 @@ for source in ("clip.mp4", b"bytes of a file"):
     except qwenvit.Error as e:
         assert e.status == "QV_EBACKEND" and "apt-get install ffmpeg" in str(e) and "libavmissing.o" in str(e), e
 for status, words, *arguments in [
-    (0, "FFmpeg libraries are missing", "--version"),
+    (0, "FFmpeg libraries may be missing", "--version"),
     (0, "qwen3_vl vision tower", "info", sys.argv[1]),
     (0, " 0 failed", "verify", "--model", sys.argv[1], "--grid", "1,4,4", "--backend", "cpu", "--dtype", "f32"),
-    (4, "FFmpeg libraries are missing", "info", sys.executable),
+    (4, "FFmpeg libraries may be missing", "info", sys.executable),
 ]:
     run = subprocess.run([sys.executable, "-I", "-m", "qwenvit", *arguments], capture_output=True, text=True)
     assert run.returncode == status and words in run.stdout + run.stderr, (arguments, run)

@@ -5,7 +5,7 @@
 
 #include "error.h"
 
-/* Appends words to a text, and cuts what does not fit. */
+/* Appends words to a text, truncating what does not fit. */
 static void
 append(char text[QV_REASON_BYTES], const char *words)
 {
@@ -15,22 +15,22 @@ append(char text[QV_REASON_BYTES], const char *words)
     text[used + n] = '\0';
 }
 
-/* Returns whether `by depth` is expected to beat `direct` where both are legal; if not, q's text
- * says why. */
+/* Returns whether `by depth` is expected to beat `direct` if both are legal; if not, sets q's
+ * text. */
 static bool
 by_depth_pays(const struct qv_conv3d_question *q, const struct qv_conv3d_thresholds *t)
 {
     const qv_conv3d_desc *d = q->desc;
     bool depthwise = d->groups == d->c && d->groups == d->o;
     if (d->kernel[0] > t->by_depth_max_kd)
-        return qv_conv3d_forbid(q,
-                                "kernel depth %lld is above %lld, where by depth stops paying here",
-                                (long long)d->kernel[0], (long long)t->by_depth_max_kd);
+        return qv_conv3d_forbid(
+            q, "kernel depth %lld is above %lld, where by depth stops paying off here",
+            (long long)d->kernel[0], (long long)t->by_depth_max_kd);
     if (!depthwise && (d->groups > 1 || d->c < t->by_depth_min_c))
         return qv_conv3d_forbid(
             q,
             "neither depthwise nor dense with enough of its %lld channels for by depth "
-            "to pay here",
+            "to pay off here",
             (long long)d->c);
     return true;
 }
@@ -46,11 +46,11 @@ rows_pay(const struct qv_conv3d_question *q, const struct qv_conv3d_thresholds *
     return qv_conv3d_forbid(
         q,
         "%lld outputs are fewer than %lld, where copying rows for a GEMM starts "
-        "paying here",
+        "paying off here",
         (long long)d->o, (long long)t->rows_min_o);
 }
 
-/* Returns the first legal lowering that pays. note[QV_REASON_BYTES] says what decided if it was
+/* Returns the first legal lowering that is worth using. note[QV_REASON_BYTES]: why, if it was
  * close. */
 static qv_lowering
 choose(const qv_conv3d_desc *d, unsigned legal, const struct qv_conv3d_thresholds *t,
@@ -89,7 +89,7 @@ qv_conv3d_decide(const qv_conv3d_desc *desc, const struct qv_caps *caps, int for
     if (st)
         return st;
     if (forced < -1 || forced >= QV_LOWERING_COUNT)
-        return qv_fail(err, QV_EINVAL, "conv3d: no lowering has the number %d", forced);
+        return qv_fail(err, QV_EINVAL, "conv3d: unknown lowering %d", forced);
     memset(&it, 0, sizeof it);
     for (int i = 0; i < QV_LOWERING_COUNT; i++)
         if (qv_conv3d_legal(desc, caps, (qv_lowering)i, reasons[i], sizeof reasons[i]))

@@ -7,7 +7,7 @@
 #include "engine/op.h"
 #include "error.h"
 
-/* Returns x at (n, z, y, x, c) of the unpadded volume; padding in depth is as desc->causal says. */
+/* Returns x at (n, z, y, x, c) of the unpadded volume; desc->causal defines depth padding. */
 static double
 voxel(const qv_conv3d_desc *d, const void *x, const int64_t at[4], int64_t c)
 {

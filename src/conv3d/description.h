@@ -41,7 +41,7 @@ qv_status qv_conv3d_parse(const char *text, qv_conv3d_desc *out, qv_error *err);
 
 /* The tensors that a Conv3d reads. */
 struct qv_conv3d_tensors {
-    const void *x;        /* as the description says (dtype or bytes) */
+    const void *x;        /* as in the description (dtype or bytes) */
     const void *weight;   /* [o, c/groups, kd, kh, kw] in the description's dtype */
     const float *bias;    /* [o], rounded to that dtype; NULL: there is none */
     const void *residual; /* [residual_rows, o] in that dtype; NULL: there is none */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The guards that say which lowerings may compute a Conv3d, and the table of lowerings with their
- * guards. */
+/* The guards that decide which lowerings may compute a Conv3d, and the table of lowerings with
+ * their guards. */
 #include "legal.h"
 
 #include <math.h>
@@ -13,7 +13,7 @@
 
 /* ---- guards ---------------------------------------------------------------------------------- */
 
-/* A guard returns true if it holds; if not, it writes into q's text why not. */
+/* A guard returns true if it holds; otherwise it writes the reason to q's text. */
 typedef bool guard(const struct qv_conv3d_question *q);
 
 bool
@@ -38,8 +38,8 @@ kernel_is_stride(const struct qv_conv3d_question *q)
     return true;
 }
 
-/* `patchify` and similar lowerings pad nothing, so causal frames have nowhere to come from. A
- * causal mode that pads no frames is no obstacle. */
+/* `patchify` and similar lowerings do not pad, so they cannot supply causal frames. A causal mode
+ * that pads no frames is allowed. */
 static bool
 not_causal(const struct qv_conv3d_question *q)
 {
@@ -99,7 +99,7 @@ divisible(const struct qv_conv3d_question *q)
 static bool
 frames_equal(const struct qv_conv3d_question *q)
 {
-    return q->desc->frames_equal || qv_conv3d_forbid(q, "no promise that the frames are equal");
+    return q->desc->frames_equal || qv_conv3d_forbid(q, "frames_equal is not set");
 }
 
 static bool
@@ -108,8 +108,8 @@ kernel_has_depth(const struct qv_conv3d_question *q)
     return q->desc->kernel[0] > 1 || qv_conv3d_forbid(q, "kernel depth 1 leaves no frames to sum");
 }
 
-/* Where the rows exist already, leaving frames out would take a copy, to save a cost that is
- * already paid. */
+/* If the rows exist already, leaving frames out would need a copy, to save a cost that has already
+ * been paid. */
 static bool
 rows_to_be_made(const struct qv_conv3d_question *q)
 {
@@ -142,7 +142,7 @@ few_taps(const struct qv_conv3d_question *q)
                             (long long)q->desc->kernel[0], QV_CONV3D_MOST_TAPS);
 }
 
-/* Checks the convolutions exactly as the device would get them. */
+/* Checks exactly the convolutions that the device would run. */
 static bool
 library_is_right(const struct qv_conv3d_question *q)
 {
@@ -150,7 +150,7 @@ library_is_right(const struct qv_conv3d_question *q)
     qv_conv3d_desc d = *q->desc;
     if (d.dtype != QV_BF16 || !q->caps->wrong_sparse_bf16)
         return true;
-    d.d += d.pad_front[0] + d.pad_back[0]; /* by then padding frames are frames like any other */
+    d.d += d.pad_front[0] + d.pad_back[0]; /* by then padding frames are ordinary frames */
     d.pad_front[0] = d.pad_back[0] = 0;
     d.causal = QV_CAUSAL_NONE;
     qv_conv3d_lower(&d, q->lowering, &list);
@@ -164,7 +164,7 @@ library_is_right(const struct qv_conv3d_question *q)
 
 /* ---- lowerings ------------------------------------------------------------------------------- */
 
-/* Writes what a legal lowering comes down to. */
+/* Describes how a legal lowering runs. */
 static void
 write_gist(const qv_conv3d_desc *d, qv_lowering lowering, char *text, size_t size)
 {
@@ -194,7 +194,7 @@ write_gist(const qv_conv3d_desc *d, qv_lowering lowering, char *text, size_t siz
         snprintf(text, size, "kernel depth %lld: as many 2D convolutions, summed in f32", depth);
         break;
     case QV_LOWERING_DIRECT:
-        snprintf(text, size, "the device's own 3D convolution takes every shape");
+        snprintf(text, size, "the device's own 3D convolution accepts every shape");
         break;
     case QV_LOWERING_COUNT: break;
     }
@@ -202,7 +202,7 @@ write_gist(const qv_conv3d_desc *d, qv_lowering lowering, char *text, size_t siz
 
 #define PATCHIFY_GUARDS not_causal, no_padding, kernel_is_stride, not_dilated, one_group, divisible
 
-/* The guards of each lowering, in the order in which they are asked; NULL ends a list. */
+/* The guards of each lowering, in the order in which they are checked; each list ends with NULL. */
 static guard *const guards[QV_LOWERING_COUNT][10] = {
     [QV_LOWERING_PATCHIFY] = { PATCHIFY_GUARDS },
     [QV_LOWERING_STILL] = { PATCHIFY_GUARDS, frames_equal, kernel_has_depth, rows_to_be_made },
@@ -276,7 +276,7 @@ check_choices(const qv_conv3d_desc *d, qv_error *err)
         return qv_fail(err, QV_EINVAL, "conv3d: dtype is %d; it must be f32 or bf16",
                        (int)d->dtype);
     if (!isfinite(d->alpha) || d->alpha == 0)
-        return qv_fail(err, QV_EINVAL, "conv3d: alpha is %g; 1 leaves the product as it is",
+        return qv_fail(err, QV_EINVAL, "conv3d: alpha is %g; it must be finite and not 0",
                        d->alpha);
     if (d->causal != QV_CAUSAL_NONE && d->pad_back[0])
         return qv_fail(err, QV_EINVAL,
@@ -330,7 +330,7 @@ check_products(const qv_conv3d_desc *d, const int64_t out[3], qv_error *err)
         int64_t product = 1;
         for (int i = 0; i < 6; i++)
             if (__builtin_mul_overflow(product, products[p].factors[i], &product))
-                return qv_fail(err, QV_EINVAL, "conv3d: the size of %s is beyond 63 bits",
+                return qv_fail(err, QV_EINVAL, "conv3d: the size of %s exceeds 63 bits",
                                products[p].name);
     }
     int64_t rows = d->n * out[0] * out[1] * out[2];
@@ -341,7 +341,7 @@ check_products(const qv_conv3d_desc *d, const int64_t out[3], qv_error *err)
     return QV_OK;
 }
 
-/* Checks that a layout which holds patches is given patches. */
+/* Checks that a layout of patches is used only with whole patches. */
 static qv_status
 check_patches(const qv_conv3d_desc *d, const int64_t out[3], qv_error *err)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Says which descriptions are valid, and which lowerings may compute them: pure functions. */
+/* Checks which descriptions are valid, and which lowerings may compute them: pure functions. */
 #pragma once
 
 #include "description.h"
 #include "engine/backend.h"
 
-/* What guards are asked about, with room for the text of a refusal. */
+/* What guards check, with room for the reason of a rejection. */
 struct qv_conv3d_question {
     const qv_conv3d_desc *desc;
     const struct qv_caps *caps;
@@ -14,7 +14,7 @@ struct qv_conv3d_question {
     size_t size;
 };
 
-/* Writes why something is forbidden, and returns false. */
+/* Writes the reason why something is forbidden, and returns false. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
 #endif
@@ -23,11 +23,11 @@ qv_conv3d_forbid(const struct qv_conv3d_question *q, const char *format, ...);
 
 /* Returns QV_EINVAL naming field and value for sizes that are not positive, products beyond int64,
  * a kernel larger than its padded input, groups that do not divide, or a layout that the geometry
- * does not allow. Like all functions here it expects a description whose defaults are filled in. */
+ * does not allow. Like all functions here, it expects a description with all defaults filled in. */
 qv_status qv_conv3d_check(const qv_conv3d_desc *desc, qv_error *err);
 
-/* Returns whether a lowering computes this convolution; text[size] says what it comes down to, or
- * the first thing that forbids it with its values. */
+/* Returns whether a lowering computes this convolution; text[size] describes how it runs, or names
+ * the first rule that forbids it, with the values. */
 bool qv_conv3d_legal(const qv_conv3d_desc *desc, const struct qv_caps *caps, qv_lowering lowering,
                      char *text, size_t size);
 
@@ -39,7 +39,7 @@ struct qv_conv3d_decision {
     unsigned legal; /* bit 1u << lowering is set for each legal one */
 };
 
-/* Chooses the lowering and says why. forced is a qv_lowering, or -1 to choose. Returns QV_EINVAL
- * for a bad description, or a forced lowering that is not legal. */
+/* Chooses the lowering and reports why. forced is a qv_lowering, or -1 to choose. Returns QV_EINVAL
+ * for an invalid description, or a forced lowering that is not legal. */
 qv_status qv_conv3d_decide(const qv_conv3d_desc *desc, const struct qv_caps *caps, int forced,
                            struct qv_conv3d_decision *out, qv_error *err);

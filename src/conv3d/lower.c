@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Lists a lowering's operations, and lays the weight out for them. */
+/* Lists a lowering's operations, and lays out the weight for them. */
 #include <string.h>
 
 #include "lower.h"
@@ -23,8 +23,7 @@ op_of(enum qv_op_kind kind)
     return op;
 }
 
-/* Appends a step. All operands have the description's dtype, except sums that an epilogue will
- * finish (f32). */
+/* Appends a step. All operands have the description's dtype, except unfinished sums (f32). */
 static struct qv_step *
 add(struct lowering *l, const struct qv_op *op)
 {
@@ -50,7 +49,7 @@ take_epilogue(const struct lowering *l, struct qv_step *step, int first)
 /* ---- rows and voxels ------------------------------------------------------------------------- */
 
 /* Adds the operation that turns byte frames into patch rows in block order; with `still` one frame
- * stands for kernel[0] equal ones. */
+ * represents kernel[0] equal frames. */
 static void
 bytes_to_rows(struct lowering *l, bool still)
 {
@@ -139,8 +138,8 @@ thin_out(const qv_conv3d_desc *d, struct qv_op_im2col *v)
     return thinner;
 }
 
-/* Makes the channels-last volume that a convolution sees, which is x, or one kernel's volume for
- * each patch row. Returns its sizes, and the strides that im2col has applied already. */
+/* Makes the channels-last volume that a convolution reads, which is x, or one kernel's volume per
+ * patch row. Returns its sizes, and the strides that im2col has already applied. */
 static struct qv_op_im2col
 make_voxels(struct lowering *l)
 {
@@ -333,7 +332,7 @@ qv_conv3d_reshape(const qv_conv3d_desc *desc, const struct qv_conv3d_form *form,
 {
     int64_t c = desc->c / desc->groups, kd = desc->kernel[0];
     int64_t area = desc->kernel[1] * desc->kernel[2];
-    /* depth taps [first, first + taps) go into this piece; each value sums `sum` of them */
+    /* depth taps [first, first + taps) go into this piece; each value is the sum of `sum` taps */
     int64_t first = form->pieces > 1 ? piece : 0, sum = form->summed ? kd : 1;
     int64_t taps = form->pieces > 1 || form->summed ? 1 : kd;
     int64_t step_c = src_channels_last ? 1 : kd * area, step_tap = src_channels_last ? c : 1;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A lowering as a list of operations, and the layout of the weight that they take. */
+/* A lowering as a list of operations, and the weight layout that they need. */
 #pragma once
 
 #include "description.h"
@@ -11,8 +11,7 @@ enum { QV_CONV3D_MOST_TAPS = 16, QV_CONV3D_MOST_STEPS = QV_CONV3D_MOST_TAPS + 3 
 /* The places that operations read and write. */
 enum qv_conv3d_place {
     QV_CONV3D_NONE = QV_NO_OPERAND,
-    QV_CONV3D_INPUT, /* x; where `still` takes byte frames, only the first of each kernel[0]
-                      * frames */
+    QV_CONV3D_INPUT, /* x; for `still` with byte frames, only the first of every kernel[0] frames */
     QV_CONV3D_BIAS,
     QV_CONV3D_RESIDUAL,
     QV_CONV3D_PLACES, /* PLACES, NORMS and COORDS are the tables of patchify (qv_conv3d_tables) */
@@ -26,9 +25,9 @@ enum qv_conv3d_place {
     QV_CONV3D_N_PLACES = QV_CONV3D_WEIGHT + QV_CONV3D_MOST_TAPS
 };
 
-/* The weight as operations take it: `pieces` matrices [o, k]. */
+/* The weight as operations need it: `pieces` matrices [o, k]. */
 struct qv_conv3d_form {
-    int pieces;         /* one for each depth tap in `by depth`; else 1 */
+    int pieces;         /* one per depth tap in `by depth`; otherwise 1 */
     int64_t o, k;       /* sizes of a piece */
     bool summed;        /* summed over depth in double, and rounded once */
     bool channels_last; /* columns are (kd, kh, kw, c), not (c, kd, kh, kw) */
@@ -40,8 +39,8 @@ struct qv_conv3d_list {
     struct qv_step steps[QV_CONV3D_MOST_STEPS];
 };
 
-/* Lists the operations of a legal lowering. The description must be checked and its depth not
- * padded: the caller that runs the list adds the padding frames in front and behind. */
+/* Lists the operations of a legal lowering. The description must have been checked, and must not
+ * pad depth: the caller that runs the list adds the padding frames at the front and the back. */
 void qv_conv3d_lower(const qv_conv3d_desc *desc, qv_lowering lowering, struct qv_conv3d_list *out);
 
 /* Fills the tables that the list's patchify operation looks up: one item, coords[rows]. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Creates a Conv3d object, and answers questions about it. */
+/* Creates a Conv3d object, and returns information about it. */
 #include "object.h"
 
 #include <stdlib.h>
@@ -25,7 +25,7 @@ check_weights(const qv_conv3d_desc *d, const qv_conv3d_weights *w, qv_error *err
         return qv_fail(err, QV_EINVAL, "conv3d: the weight's dtype is %s; must be f32, f16 or bf16",
                        qv_dtype_name(w->dtype));
     if (w->weight && d->bias && !w->bias)
-        return qv_fail(err, QV_EINVAL, "conv3d: bias is asked for, but weights.bias is NULL");
+        return qv_fail(err, QV_EINVAL, "conv3d: bias is set, but weights.bias is NULL");
     if (w->weight && d->residual_rows && !w->residual)
         return qv_fail(err, QV_EINVAL,
                        "conv3d: residual_rows is %lld, but weights.residual is NULL",
@@ -55,7 +55,7 @@ check_stream(const qv_conv3d_desc *d, qv_error *err)
     return QV_OK;
 }
 
-/* Describes a chunk as a convolution of its own: a window of frames without padding in depth. */
+/* Describes a chunk as a separate convolution: a window of frames without padding in depth. */
 static void
 describe_chunk(struct qv_conv3d *conv)
 {
@@ -67,7 +67,7 @@ describe_chunk(struct qv_conv3d *conv)
     *chunk = *d;
     if (__builtin_mul_overflow(conv->chunk - 1, d->stride[0], &chunk->d) ||
         __builtin_add_overflow(chunk->d, whole ? d->stride[0] : extent, &chunk->d))
-        chunk->d = INT64_MAX; /* a size that the check refuses */
+        chunk->d = INT64_MAX; /* a size that the check rejects */
     chunk->pad_front[0] = chunk->pad_back[0] = 0;
     chunk->causal = QV_CAUSAL_NONE;
     conv->residual_varies = d->residual_rows && frame_rows % d->residual_rows;
@@ -75,7 +75,7 @@ describe_chunk(struct qv_conv3d *conv)
         chunk->residual_rows = d->n * conv->chunk * frame_rows;
 }
 
-/* Sets how the chosen lowering's input is cut out of x. */
+/* Decides how the chosen lowering's input is cut from x. */
 static void
 cut_input(struct qv_conv3d *conv)
 {
@@ -113,7 +113,7 @@ keep_host_parts(struct qv_conv3d *conv, const qv_conv3d_weights *weights, qv_err
     const qv_conv3d_desc *d = &conv->desc;
     size_t front = (size_t)(conv->cut.planes * conv->cut.pad) * conv->cut.frame_bytes;
     size_t residual = (size_t)(d->residual_rows * d->o) * qv_dtype_bytes(d->dtype);
-    if (!conv->weighted) /* an object without weights only answers questions: its frames may be
+    if (!conv->weighted) /* an object without weights only returns information: its frames may be
                           * larger than memory */
         return QV_OK;
     conv->zeros = calloc(1, conv->cut.frame_bytes);
@@ -206,8 +206,8 @@ upload_tables(struct qv_conv3d *conv, qv_error *err)
     return status;
 }
 
-/* Loads the program and uploads all but the input; the residual too, if every chunk adds the same
- * rows. */
+/* Loads the program and uploads everything except the input; the residual too, if every chunk adds
+ * the same rows. */
 static qv_status
 load(struct qv_conv3d *conv, const qv_conv3d_weights *weights, qv_error *err)
 {
@@ -228,14 +228,14 @@ load(struct qv_conv3d *conv, const qv_conv3d_weights *weights, qv_error *err)
 /* ---- making ---------------------------------------------------------------------------------- */
 
 /* Prepares the program of a lowering of a chunk, whose depth is not padded: all that can be known
- * without weights. qv_program_free must be called whatever is returned. */
+ * without weights. qv_program_free must be called even after a failure. */
 static qv_status
 prepare(qv_context *ctx, const qv_conv3d_desc *desc, qv_lowering lowering,
         struct qv_conv3d_form *weight, struct qv_program *out, qv_error *err)
 {
     struct qv_conv3d_list list;
     struct qv_place places[QV_CONV3D_N_PLACES] = { 0 };
-    /* frames that strides skip are in the input's place as well */
+    /* the input's place also holds the frames that strides skip */
     places[QV_CONV3D_INPUT].bytes =
         (size_t)(desc->n * desc->d * desc->h * desc->w * desc->c) *
         (desc->layout == QV_LAYOUT_FRAMES_U8 ? 1 : qv_dtype_bytes(desc->dtype));
@@ -288,7 +288,7 @@ qv_conv3d_create(qv_context *ctx, const qv_conv3d_desc *desc, const qv_conv3d_we
     static const qv_conv3d_weights none;
     const qv_conv3d_options *o = options ? options : &defaults;
     if (o->lowering && qv_lowering_find(o->lowering) < 0)
-        return qv_fail(err, QV_EINVAL, "conv3d: no lowering is called \"%.40s\"", o->lowering);
+        return qv_fail(err, QV_EINVAL, "conv3d: unknown lowering \"%.40s\"", o->lowering);
     struct qv_conv3d *conv = calloc(1, sizeof *conv);
     if (!conv)
         return qv_fail(err, QV_ENOMEM, "no memory for a conv3d");

@@ -6,8 +6,7 @@
 #include "error.h"
 #include "object.h"
 
-/* Returns frame `z` of a plane of x; for a z in front of x or behind it, the frame that stands in
- * for it. */
+/* Returns frame `z` of a plane of x; its substitute, if z is in front of x or past its end. */
 static const char *
 frame_at(const struct qv_conv3d *conv, const char *x, int64_t plane, int64_t z)
 {
@@ -47,7 +46,7 @@ upload_window(struct qv_conv3d *conv, const char *x, int64_t from, qv_error *err
     return status ? status : conv->ctx->backend->upload(conv->ctx->dev, dst, run, bytes, err);
 }
 
-/* Output frames [from, from + frames) of each sample; in a chunk's output samples lie conv->chunk
+/* Output frames [from, from + frames) of each sample; in a chunk's output, samples are conv->chunk
  * frames apart. */
 struct piece {
     size_t frame_bytes; /* bytes of an output frame */
@@ -68,7 +67,7 @@ download(struct qv_conv3d *conv, const struct piece *p, char *y, qv_error *err)
     return status;
 }
 
-/* Uploads the residual's rows of this chunk, if they differ from chunk to chunk. */
+/* Uploads this chunk's rows of the residual, if they differ between chunks. */
 static qv_status
 upload_residual_part(struct qv_conv3d *conv, const struct piece *p, qv_error *err)
 {
@@ -92,7 +91,7 @@ upload_residual_part(struct qv_conv3d *conv, const struct piece *p, qv_error *er
     return status;
 }
 
-/* Keeps the last `pad` frames for the next call. x may lie in the device's memory. */
+/* Keeps the last `pad` frames for the next call. x may be in the device's memory. */
 static qv_status
 keep_front(struct qv_conv3d *conv, const char *x, qv_error *err)
 {
@@ -152,8 +151,8 @@ redirect(struct qv_conv3d *conv, const void *x, void *y, struct qv_memory memory
         }
 }
 
-/* Runs chunk after chunk. x and y that lie in the device's memory (there) are not copied; if both
- * do, on a stream of the caller's, nothing waits. */
+/* Runs all chunks in order. If x or y is in the device's memory (there), it is not copied; if both
+ * are, on the caller's stream, nothing waits. */
 static qv_status
 run_chunks(struct qv_conv3d *conv, const void *x, void *y, const bool there[2],
            const struct qv_call *calls, qv_error *err)
@@ -183,8 +182,7 @@ qv_conv3d_run(qv_conv3d *conv, const void *x, void *y, qv_error *err)
 {
     QV_NEED(err, conv, x, y);
     if (!conv->weighted)
-        return qv_fail(err, QV_ESTATE,
-                       "this conv3d has no weights: none were given when it was made");
+        return qv_fail(err, QV_ESTATE, "this conv3d was created without weights");
     struct qv_memory memory[2];
     struct qv_call calls[QV_CONV3D_MOST_STEPS];
     bool there[2];

@@ -161,9 +161,9 @@ parse_field(qv_conv3d_desc *d, char *word, unsigned *seen, qv_error *err)
     }
     if (!text || *text)
         return qv_fail(err, QV_EINVAL, "conv3d: %s=%s is not %s", word, equals + 1,
-                       f->kind == NAME   ? "a name that is known here"
+                       f->kind == NAME   ? "a known name"
                        : f->kind == FLAG ? "0 or 1"
-                       : f->count == 3   ? "three numbers with commas between them"
+                       : f->count == 3   ? "three numbers separated by commas"
                                          : "a number");
     return QV_OK;
 }
@@ -178,7 +178,7 @@ qv_conv3d_parse(const char *text, qv_conv3d_desc *out, qv_error *err)
         char word[160];
         size_t length = strcspn(text, blanks);
         if (length >= sizeof word)
-            return qv_fail(err, QV_EINVAL, "conv3d: \"%.40s...\" is too long a word", text);
+            return qv_fail(err, QV_EINVAL, "conv3d: the word \"%.40s...\" is too long", text);
         memcpy(word, text, length);
         word[length] = 0;
         text += length;

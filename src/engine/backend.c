@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* `auto` uses the first backend that opens. The emulated Metal device is for tests and stands last,
+/* `auto` uses the first backend that opens. The emulated Metal device is for tests and comes last,
  * so that only callers who name it get it. */
 const struct qv_backend *const qv_backends[] = {
 #ifdef QV_CUDA_STATIC

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The seam between the engine and devices. A backend is one const table of functions. Nothing above
- * it knows a device, and nothing below it knows a tower. Functions that can fail return a status
- * and leave a text in err.
+ * The interface between the engine and devices. A backend is one const table of functions. No code
+ * above it knows about devices, and no code below it knows about towers. Functions that can fail
+ * return a status and write a message to err.
  */
 #pragma once
 
@@ -10,7 +10,7 @@
 #include "dtype.h"
 #include "op.h"
 
-/* Memory of a device. The backend makes it, and only the backend reads `base`. */
+/* Memory of a device. The backend allocates it, and only the backend reads `base`. */
 struct qv_memory {
     void *base;
     size_t bytes;
@@ -22,7 +22,7 @@ struct qv_buffer {
     size_t offset;
 };
 
-/* Where bytes of an operand are copied to */
+/* Destination of a copy of an operand's bytes */
 struct qv_download {
     void *dst;
     struct qv_buffer src;
@@ -33,8 +33,8 @@ struct qv_device; /* a backend's own struct, which begins with a struct qv_devic
 struct qv_kernel; /* one operation, ready to run */
 
 /* When plans of different capacities give the same bits: for a row of a GEMM, and for a segment of
- * an attention, whatever rows lie beside it. Libraries do not promise this; these numbers were
- * observed, and test_buckets.c holds the devices to them. QV_NOT_SEEN: never. */
+ * an attention, whatever the other rows are. Libraries do not guarantee this; these numbers were
+ * observed, and test_buckets.c tests them. QV_NOT_SEEN: never. */
 enum { QV_NOT_SEEN = -1 };
 struct qv_same_bits {
     int64_t gemm_rows; /* GEMMs of at least this many rows agree; 0: all do */
@@ -59,30 +59,30 @@ struct qv_caps {
     char device[128]; /* the device's name and its libraries' versions */
     size_t alignment; /* alignment of operands, in bytes */
     int threads;      /* 0 if the backend has no threads of its own */
-    qv_dtype dtype;   /* what QV_DTYPE_AUTO stands for */
+    qv_dtype dtype;   /* the meaning of QV_DTYPE_AUTO */
     char dtype_reason[128];
     int64_t chunk_rows;  /* rows at which GEMMs become efficient; chunks aim at it */
     int64_t pack_rows;   /* the same for a chunk that packs several items; 0: chunk_rows */
     int64_t bucket_rows; /* capacities are multiples of this many rows */
     int64_t least_rows;  /* no capacity has fewer rows */
     bool free_segments;  /* a capacity with more segments and windows costs no time */
-    bool quick_plans;    /* making a smaller plan takes less time than it saves */
+    bool quick_plans;    /* a smaller plan saves more time than making it takes */
     /* when plans of different capacities give the same bits */
     struct qv_same_bits same_f32, same_bf16;
     bool wrong_sparse_bf16; /* bf16 convolutions are wrong if qv_op_conv_is_sparse() */
     struct qv_conv3d_thresholds conv3d;
-    int chunks; /* chunks of a plan that run at once: 2 if copies overlap with work */
+    int chunks; /* chunks of a plan that run at once: 2 if copies overlap with computation */
     /* padding inside the tower to this multiple suits GEMMs; 0: none needed */
     int64_t width_multiple;
     int64_t
         /* rows of a gated MLP to compute at a time, so that a cache holds fc1's output; 0: all */
         gated_rows;
     bool side; /* work on a side stream saves time */
-    /* a gemm's residual must not be its y, as the sum would be rounded twice */
+    /* a gemm's residual must not be its y, since the sum would be rounded twice */
     bool residual_apart;
     double tanh_error; /* relative error of tanh in the GELU of a bf16 gemm; 0: as small as f32's */
-    bool attention_of_gemms; /* attention is made of two GEMMs, as no library has one */
-    bool has_naive;          /* there are simple kernels besides (qv_device_options.naive) */
+    bool attention_of_gemms; /* attention is done with two GEMMs, since no library offers it */
+    bool has_naive;          /* simple kernels exist too (qv_device_options.naive) */
     /* known faults of the device or its libraries, and their effects; "" */
     char warning[240];
 };
@@ -102,7 +102,7 @@ qv_matrix_of(const struct qv_op *op, const struct qv_view *v)
     return (struct qv_matrix){ v->rows, v->cols, v->dtype, op->kind == QV_OP_conv ? op : NULL,
                                v->groups };
 }
-/* Bytes of a row as it is stored. */
+/* Bytes of a row as stored. */
 static inline size_t
 qv_matrix_row_bytes(const struct qv_matrix *m)
 {
@@ -115,9 +115,9 @@ struct qv_layout {
 };
 
 /* One operation of a chunk's work, with its operands. scratch.memory may be NULL if the kernel
- * needs none. A call with `side` may run on a side stream: it starts when all calls before it
- * are done. Only three things wait for it: later side calls, a call with `waits`, and the end of
- * the list. A device may also run all calls in order. */
+ * needs none. A call with `side` may run on a side stream, once all earlier calls are done. Only
+ * three things wait for it: later side calls, a call with `waits`, and the end of the list. A
+ * device may also run all calls in order. */
 struct qv_call {
     struct qv_kernel *kernel;
     struct qv_buffer operands[QV_MAX_OPERANDS], scratch;
@@ -125,9 +125,8 @@ struct qv_call {
 };
 
 /* Keeps compiled kernels for the next process, by device and library versions and under a key that
- * names everything else. find() returns bytes that the caller frees, or NULL if nothing is kept or
- * it is damaged. These are pointers to functions because a backend may be in a library of its
- * own. */
+ * names everything else. find() returns bytes that the caller must free, or NULL if nothing is kept
+ * or it is damaged. These are function pointers because a backend may be in a separate library. */
 struct qv_plan_cache {
     void *files;
     void *(*find)(void *files, const char *key, size_t *bytes);
@@ -152,13 +151,13 @@ struct qv_device_options {
     bool tf32;    /* f32 GEMMs may be computed in TF32 */
     void *stream; /* the caller's stream, if the backend has streams; NULL: the backend makes one */
     uint32_t naive; /* operations, as bits 1 << enum qv_op_kind, that run on simple kernels */
-    /* the folder of backends that are libraries of their own; NULL: the usual places */
+    /* the folder of backends in separate libraries; NULL: the usual places */
     const char *backends;
     const struct qv_plan_cache *plan_cache; /* must live as long as the device; NULL: none */
 };
 
-/* Marks are points in the enqueued work that can be waited for and timed. One is for the end of
- * each chunk; tools use the other two. */
+/* Marks are points in the enqueued work that can be waited for and timed. Each chunk ends with one;
+ * tools use the others. */
 enum { QV_MARK_CHUNK, QV_MARK_BEGIN = QV_MARK_CHUNK + 2, QV_MARK_END, QV_MARKS };
 
 struct qv_recording; /* a list of calls that the device can repeat as one */
@@ -166,21 +165,21 @@ struct qv_recording; /* a list of calls that the device can repeat as one */
 struct qv_backend {
     const char *name;
 
-    /* The device. open() may return a device of another table, which is its `backend` and is
-     * used from then on: this is how a backend in a library takes over. */
+    /* The device. open() may return a device of another table, which is its `backend` and is used
+     * from then on: this is how a backend in a separate library takes over. */
     qv_status (*open)(const struct qv_device_options *options, struct qv_device **out,
                       qv_error *err);
     void (*close)(struct qv_device *dev);
     void (*caps)(const struct qv_device *dev, struct qv_caps *out);
 
     /* Memory, which is zero after alloc.
-     * - wrap: makes an operand of the caller's memory if the device can use it in place; else it
-     *   returns false. unwrap: ends that; it may be NULL.
+     * - wrap: turns the caller's memory into an operand if the device can use it in place;
+     *   otherwise returns false. unwrap: undoes this; it may be NULL.
      * - upload: src has been read when it returns. No enqueued work may use dst. Later work and
      *   downloads see the data.
      * - download: copies n parts. The work that writes them must be complete (by sync or a mark).
-     * If src or dst is memory that wrap takes, and the stream is the caller's, upload and
-     * download copy in that stream's order and wait for nothing. */
+     * If src or dst is memory that wrap accepts, and the stream is the caller's, upload and
+     * download copy in stream order and do not wait. */
     qv_status (*alloc)(struct qv_device *dev, size_t bytes, struct qv_memory **out, qv_error *err);
     void (*free)(struct qv_device *dev, struct qv_memory *memory);
     bool (*wrap)(struct qv_device *dev, const void *p, size_t bytes, struct qv_memory *out);
@@ -189,9 +188,8 @@ struct qv_backend {
                         qv_error *err);
     qv_status (*download)(struct qv_device *dev, const struct qv_download *parts, size_t n,
                           qv_error *err);
-    /* Page-locked host memory, which copies go to and come from directly. Any thread may call
-     * these, even while others use the device. If they are NULL, all host memory is equally
-     * good. */
+    /* Page-locked host memory, which can be copied from and to directly. Any thread may call these
+     * functions, even while others use the device. NULL: all host memory is equally fast. */
     qv_status (*lock_pages)(struct qv_device *dev, size_t bytes, void **out, qv_error *err);
     void (*unlock_pages)(struct qv_device *dev, void *p);
 
@@ -210,8 +208,8 @@ struct qv_backend {
                              qv_error *err);
     void (*free_frames)(struct qv_device *dev, void *frames);
 
-    /* Weights. The layout follows from the matrix (and its convolution, if it has one) alone, so
-     * that all plans share one copy.
+    /* Weights. The layout depends only on the matrix (and its convolution, if it has one), so that
+     * all plans share one copy.
      * - lay_out: takes rows row0 to row0 + rows: src[rows,k] on the host, in the matrix's dtype, or
      *   quantised in the canonical form of grouped.h. */
     qv_status (*layout)(struct qv_device *dev, const struct qv_matrix *matrix,
@@ -220,24 +218,24 @@ struct qv_backend {
                          int64_t rows, const void *src, struct qv_buffer dst, qv_error *err);
 
     /* Kernels. prepare() may be slow and may fail; QV_EUNSUPPORTED names the operation and the
-     * reason. Plans use choice 0. Metal takes kernels by an operation's size: for tests, choices
-     * above 0 are those of other sizes, and QV_EUNSUPPORTED follows the last. run() only enqueues
-     * and allocates nothing. */
+     * reason. Plans use choice 0. Metal selects kernels by an operation's size: for tests, choices
+     * above 0 are the kernels for other sizes, and the choice after the last is QV_EUNSUPPORTED.
+     * run() only enqueues and allocates nothing. */
     qv_status (*prepare)(struct qv_device *dev, const struct qv_op *op, int choice,
                          struct qv_kernel **out, size_t *scratch_bytes, qv_error *err);
     void (*release)(struct qv_device *dev, struct qv_kernel *kernel);
-    /* Names the kernel, such as "oneDNN brg_matmul:avx512_core". If a faster one could not be
-     * used, the text says why. */
+    /* Names the kernel, such as "oneDNN brg_matmul:avx512_core". If a faster kernel could not be
+     * used, the text gives the reason. */
     void (*describe)(const struct qv_kernel *kernel, char *text, size_t size);
     /* Announces that kernels like this will be prepared soon, so that the backend loads slow
-     * libraries while the caller does other things. It reports no failure, since prepare() will
-     * meet the same one. NULL: nothing is slow to load. */
+     * libraries while the caller does other things. Failures are not reported, since prepare() will
+     * fail in the same way. NULL: nothing is slow to load. */
     void (*warm)(struct qv_device *dev, const struct qv_op *op);
     qv_status (*run)(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error *err);
 
     /* Enqueued work.
-     * - record: makes one piece of work of the calls, which replay enqueues. Operands stay where
-     *   they are. If NULL, the calls are run one by one.
+     * - record: combines the calls into one piece of work, which replay enqueues. Operands must not
+     *   move. If NULL, the calls are run one by one.
      * - mark: sets a mark after all enqueued work. wait: returns when the mark is reached.
      * - elapsed: milliseconds between two marks that have both been waited for. */
     qv_status (*record)(struct qv_device *dev, const struct qv_call *calls, size_t n,
@@ -254,7 +252,7 @@ enum { QV_KERNEL_BYTES = 240 }; /* of the text that describe() writes */
 
 struct qv_device {
     const struct qv_backend *backend;
-    /* when each mark was set, on backends whose run() returns after the work */
+    /* when each mark was set, on backends whose run() returns when the work is done */
     double marks_s[QV_MARKS];
 };
 
@@ -268,14 +266,14 @@ extern const struct qv_backend qv_backend_cpu;
 extern const struct qv_backend qv_backend_cuda;
 extern const struct qv_backend qv_backend_metal;
 
-/* A backend in a library of its own has a name and an open(), which finds the library when it is
- * first called (engine/backend_library.c). */
+/* A backend in a separate library has only a name and an open(), which loads the library when first
+ * called (engine/backend_library.c). */
 extern const struct qv_backend qv_backend_library_cuda;
 /* Returns whether a backend is installed: false if its library is not in `folder` or, with NULL,
  * not in the usual places. */
 bool qv_backend_is_installed(const struct qv_backend *backend, const char *folder);
-/* Exported by such a library. Returns its table, or NULL if it was built with another version of
- * this header: build_id names the caller's version, *own becomes the library's. */
+/* Exported by such a library. Returns its table, or NULL if it was built with a different version
+ * of this header: build_id identifies the caller's version, *own becomes the library's. */
 QV_API const struct qv_backend *qv_backend_entry(const char *build_id, const char **own);
 
 void qv_unwrap(struct qv_device *dev, struct qv_memory *memory);
@@ -287,8 +285,8 @@ void qv_channels_last(const struct qv_matrix *matrix, const void *src, void *dst
 qv_status qv_host_alloc_memory(struct qv_device *dev, size_t bytes, struct qv_memory **out,
                                qv_error *err);
 void qv_host_free_memory(struct qv_device *dev, struct qv_memory *memory);
-/* Host memory in whole pages, for free(); qv_host_alloc returns this if the device cannot lock
- * pages. */
+/* Host memory in whole pages, to be released with free(); qv_host_alloc returns this if the device
+ * cannot lock pages. */
 qv_status qv_host_alloc_pages(size_t bytes, void **out, qv_error *err);
 qv_status qv_host_upload(struct qv_device *dev, struct qv_buffer dst, const void *src, size_t bytes,
                          qv_error *err);
@@ -300,7 +298,7 @@ qv_status qv_host_mark(struct qv_device *dev, int mark, qv_error *err);
 qv_status qv_host_wait(struct qv_device *dev, int mark, qv_error *err);
 qv_status qv_host_elapsed(struct qv_device *dev, int begin, int end, double *ms, qv_error *err);
 
-/* Rounds a size up, so that what follows it is aligned for any backend. */
+/* Rounds a size up, so that whatever follows is aligned for any backend. */
 static inline size_t
 qv_aligned(size_t bytes)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Backends in libraries of their own, so that the libraries they need are loaded only when used,
- * and may be missing otherwise. */
+/* Backends in separate libraries, so that the libraries they need are loaded only when used, and
+ * may otherwise be missing. */
 #include "backend.h"
 
 #include <dlfcn.h>
@@ -33,7 +33,7 @@ find_library(const char *folder, char *path, size_t size, qv_error *err)
         return QV_OK;
     return qv_fail(err, QV_ENODEVICE,
                    "%s is not installed: it is neither next to this program or library nor at "
-                   "%s (the Debian package qwenvit-cuda has it, and a build with QV_CUDA=ON)",
+                   "%s (install the Debian package qwenvit-cuda, or build with QV_CUDA=ON)",
                    CUDA_LIBRARY, path);
 }
 
@@ -46,7 +46,7 @@ qv_backend_is_installed(const struct qv_backend *backend, const char *folder)
 
 /* ---- opening the library --------------------------------------------------------------------- */
 
-/* The linker's message names a missing library and not where to get it: this adds the advice. */
+/* The linker's message names a missing library but not where to get it: this adds the advice. */
 static const char *
 advice(const char *words)
 {
@@ -81,7 +81,7 @@ load(const char *folder, const struct qv_backend **out, qv_error *err)
                        words, advice(words));
     }
     const struct qv_backend *(*entry)(const char *, const char **) = NULL;
-    *(void **)&entry = dlsym(library, "qv_backend_entry"); /* POSIX asks for this cast */
+    *(void **)&entry = dlsym(library, "qv_backend_entry"); /* POSIX requires this cast */
     if (!entry)
         return qv_fail(err, QV_ENODEVICE, "%s is not a qwenvit backend: it has no qv_backend_entry",
                        qv_path_tail(path));
@@ -89,8 +89,8 @@ load(const char *folder, const struct qv_backend **out, qv_error *err)
     if (*out)
         return QV_OK;
     return qv_fail(err, QV_ENODEVICE,
-                   "%s is of build %s, and this is build " QV_BUILD_ID
-                   ": both must be of one build",
+                   "%s is from build %s, but this is build " QV_BUILD_ID
+                   ": both must be from the same build",
                    qv_path_tail(path), own);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The order of patch rows, as transformers' processors have it: (grid_h/merge, grid_w/merge, merge,
+ * The order of patch rows, as in transformers' processors: (grid_h/merge, grid_w/merge, merge,
  * merge), so that the merge*merge patches of one token are adjacent. The grid is in patches, both
  * sides multiples of merge.
  */
@@ -16,10 +16,10 @@ qv_block_row(int64_t grid_w, int64_t merge, int64_t row, int64_t col)
     return block * merge * merge + row % merge * merge + col % merge;
 }
 
-/* The tables that row operations look up (ops.inc). qv_coords: for each row, its item and where its
- * patch lies. qv_item_place: for each item, in patches, where its frames begin, the step from one
- * frame pair to the next and from one frame to the next, and the columns of its grid. qv_item_norm:
- * the scales and shifts of an item's bytes. */
+/* The tables that row operations look up (ops.inc). qv_coords: for each row, its item and the
+ * position of its patch. qv_item_place: for each item, in patches, where its frames begin, the step
+ * from one frame pair to the next and from one frame to the next, and the columns of its grid.
+ * qv_item_norm: the scales and shifts of an item's bytes. */
 struct qv_coords {
     int32_t item, pair, row, col;
 };

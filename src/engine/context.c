@@ -22,7 +22,7 @@ no_backend(const char *name, const char *folder, qv_error *err)
         if (!strcmp(name, known[i]))
             return qv_fail(err, QV_ENODEVICE, "backend %s is not in this build (available: %s)",
                            name, here);
-    return qv_fail(err, QV_ENODEVICE, "no backend \"%s\" (available: %s)", name, here);
+    return qv_fail(err, QV_ENODEVICE, "unknown backend \"%s\" (available: %s)", name, here);
 }
 
 /* Splits a name such as "cuda:1". */
@@ -37,7 +37,7 @@ take_index(const char *given, char name[16], int *index, qv_error *err)
     const long number = strtol(given + n + 1, &end, 10);
     if (given[n + 1] < '0' || given[n + 1] > '9' || *end || number > INT_MAX)
         return qv_fail(err, QV_EINVAL,
-                       "backend is \"%s\"; it must be a name, or one with an index: cuda:1",
+                       "backend is \"%s\"; it must be a name, or a name with an index: cuda:1",
                        qv_path_tail(given));
     if (*index && *index != number)
         return qv_fail(err, QV_EINVAL,
@@ -146,7 +146,7 @@ qv_context_get_info(const qv_context *ctx, qv_context_info *out)
     memcpy(out->device, ctx->caps.device, sizeof out->device);
     memcpy(out->dtype_reason, ctx->caps.dtype_reason, sizeof out->dtype_reason);
     memcpy(out->passed_over, ctx->passed_over, sizeof out->passed_over);
-    struct qv_caps now; /* something may have gone wrong since the context was opened */
+    struct qv_caps now; /* problems may have occurred since the context was opened */
     char kernel_files[sizeof ctx->kernel_files.warning];
     ctx->backend->caps(ctx->dev, &now);
     qv_kernel_files_warning(&ctx->kernel_files, kernel_files, sizeof kernel_files);
@@ -197,7 +197,7 @@ qv_host_alloc(qv_context *ctx, size_t bytes, void **out, qv_error *err)
 {
     QV_NEED(err, ctx, out);
     if (!bytes)
-        return qv_fail(err, QV_EINVAL, "0 bytes were asked for; at least 1 is needed");
+        return qv_fail(err, QV_EINVAL, "0 bytes requested; at least 1 is needed");
     return ctx->backend->lock_pages
                ? qv_locked_pages_take(&ctx->locked_pages, ctx->dev, bytes, out, err)
                : qv_host_alloc_pages(bytes, out, err);

@@ -24,8 +24,8 @@ struct qv_kernel_cache {
     uint64_t clock;
 };
 
-/* Finds the kernel of an operation in the cache or prepares it; give it back with qv_kernel_put.
- * *index names the entry and stays valid while it is held. */
+/* Finds the kernel of an operation in the cache or prepares it; release it with qv_kernel_put.
+ * *index identifies the entry and is valid while the kernel is held. */
 qv_status qv_kernel_get(qv_context *ctx, const struct qv_op *op, size_t *index, qv_error *err);
 void qv_kernel_put(qv_context *ctx, size_t index);
 void qv_kernels_free(qv_context *ctx);
@@ -34,8 +34,8 @@ void qv_kernels_free(qv_context *ctx);
 
 /*
  * Keeps in files what a device compiled for an operation, so that the next process need not compile
- * it. A file belongs to a backend, a device with its library versions, and a key that the backend
- * makes. Its name is a hash of these, and it holds
+ * it. A file is specific to a backend, a device with its library versions, and a key that the
+ * backend makes. Its name is a hash of these, and it contains
  *     qwenvit kernel 1
  *     DEVICE
  *     KEY
@@ -51,7 +51,7 @@ struct qv_kernel_files {
     char warning[256]; /* guarded by the lock */
 };
 
-/* Does not touch the folder yet, so it fails with QV_ENOMEM only. */
+/* Does not access the folder yet, so it can fail only with QV_ENOMEM. */
 qv_status qv_kernel_files_open(struct qv_kernel_files *files, const char *folder,
                                const char *backend, const struct qv_caps *caps, qv_error *err);
 void qv_kernel_files_close(struct qv_kernel_files *files);
@@ -60,8 +60,8 @@ void qv_kernel_files_close(struct qv_kernel_files *files);
  * none. */
 void qv_kernel_files_warning(const struct qv_kernel_files *files, char *out, size_t size);
 
-/* The callbacks of a qv_plan_cache over these files. A file that is damaged or foreign leaves a
- * warning and counts as not found; keeping the same key again replaces it. Any thread may call
+/* The callbacks of a qv_plan_cache over these files. A file that is damaged or not qwenvit's causes
+ * a warning and counts as not found; keeping the same key again replaces it. Any thread may call
  * them. */
 void *qv_kernel_files_find(void *files, const char *key, size_t *bytes);
 void qv_kernel_files_keep(void *files, const char *key, const void *data, size_t bytes);
@@ -69,7 +69,7 @@ void qv_kernel_files_keep(void *files, const char *key, const void *data, size_t
 /* ---- locked_pages.c -------------------------------------------------------------------------- */
 
 /* Page-locked memory for callers. A driver needs 0.4 ms per MB to lock pages, longer than a device
- * needs to compute what fills them. So blocks that are given back are kept for the next caller. */
+ * needs to compute their contents. So returned blocks are kept for the next caller. */
 
 /* Enough for the 3 buffers that a job has per device, and one for another caller. */
 enum { QV_IDLE_BLOCKS = 4 };
@@ -91,7 +91,7 @@ void qv_locked_pages_close(struct qv_locked_pages *pages, struct qv_device *dev)
  * every type. Any thread may call this function and the next. */
 qv_status qv_locked_pages_take(struct qv_locked_pages *pages, struct qv_device *dev, size_t bytes,
                                void **out, qv_error *err);
-/* Gives a block back. The largest blocks are kept, up to QV_IDLE_BLOCKS and QV_IDLE_BYTES. */
+/* Returns a block. The largest blocks are kept, up to QV_IDLE_BLOCKS and QV_IDLE_BYTES. */
 void qv_locked_pages_give(struct qv_locked_pages *pages, struct qv_device *dev, void *p);
 
 /* ---- context.c ------------------------------------------------------------------------------- */
@@ -105,12 +105,11 @@ struct qv_context {
     struct qv_locked_pages locked_pages;
     struct qv_plan_cache plan_cache; /* callbacks over kernel_files */
     struct qv_turns turns;
-    /* Host threads for work next to the device's. It is 1, the caller's own, if the device computes
-     * on threads of its own: those wait by spinning, so more threads would slow them down by more
-     * than they help. */
+    /* Host threads for work besides the device's. It is 1, the caller's thread, if the device
+     * computes on its own threads: these wait by spinning, so more threads would slow them down
+     * more than they help. */
     int threads;
     int device;    /* its index among the backend's devices */
-    bool in_order; /* runs on a stream of the caller's: work on its device memory is not waited
-                    * for */
+    bool in_order; /* runs on the caller's stream: work on its device memory is not waited for */
     char passed_over[512]; /* as in qv_context_info */
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Frames that lie in a device's memory and are resized there. Any thread may call these functions,
- * even during another thread's turn. */
+/* Frames in a device's memory, which are resized there. Any thread may call these functions, even
+ * during another thread's turn. */
 #pragma once
 
 #include "backend.h"

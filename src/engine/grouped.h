@@ -5,16 +5,15 @@
  *
  * The canonical form of a matrix [n,k], which lay_out() accepts, is row by row: k codes of 4 or 8
  * bits, with the lower half of a byte first, as in MLX; then k/group scales; then as many offsets.
- * Scales and offsets have the matrix's dtype (f32, f16 or bf16). What a device makes of it is up to
- * the device.
+ * Scales and offsets have the matrix's dtype (f32, f16 or bf16). Devices may convert it to any
+ * layout.
  */
 #pragma once
 
 #include "dtype.h"
 
-/* gemm_few takes up to QV_FEW_ROWS rows, since with more a widened w is faster, and a w in groups
- * of QV_FEW_GROUP. QV_FEW_AT_ONCE of the rows share one reading and preparing of the codes on a
- * GPU. */
+/* gemm_few accepts up to QV_FEW_ROWS rows, since for more rows a widened w is faster, and a w in
+ * groups of QV_FEW_GROUP. On a GPU, QV_FEW_AT_ONCE rows share reading and unpacking the codes. */
 enum { QV_FEW_AT_ONCE = 16, QV_FEW_ROWS = 64, QV_FEW_GROUP = 64 };
 
 struct qv_groups {
@@ -35,7 +34,7 @@ qv_grouped_row_bytes(const struct qv_groups *g, int64_t k)
 static inline uint8_t
 qv_grouped_code(const struct qv_groups *g, const void *row, int64_t i)
 {
-    const uint8_t *codes = (const uint8_t *)row; /* written so that C++ may include this */
+    const uint8_t *codes = (const uint8_t *)row; /* written so that C++ can include this */
     return g->bits == 8 ? codes[i] : (uint8_t)(codes[i / 2] >> (i % 2 * 4) & 15);
 }
 

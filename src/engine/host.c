@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Host memory for the backends that compute on the host, and a reordering of weights that laying
- * out needs. */
+/* Host memory for the backends that compute on the host, and a reordering of weights that is needed
+ * for their layout. */
 #include "backend.h"
 
 #include <stdlib.h>
@@ -27,12 +27,12 @@ qv_channels_last(const struct qv_matrix *matrix, const void *src, void *dst)
                 memcpy(to, from + (size_t)(i * taps + t) * element, element);
 }
 
-/* A large buffer gets huge pages: weights are read from end to end for every chunk, and each small
- * page costs a walk through the page table. PAGE_ALIGNMENT is the page size of Apple's systems; few
- * systems have larger pages. */
+/* Large buffers get huge pages: weights are read from end to end for every chunk, and each small
+ * page costs a page-table walk. PAGE_ALIGNMENT is the page size of Apple's systems; few systems
+ * have larger pages. */
 enum { HOST_ALIGNMENT = 64, PAGE_ALIGNMENT = 16 << 10, HUGE_PAGE = 2 << 20 };
 
-/* Allocates at least a byte more than asked for. */
+/* Allocates at least one byte more than requested. */
 static void *
 host_memory(size_t bytes, size_t least_alignment, size_t *rounded)
 {

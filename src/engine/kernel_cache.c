@@ -7,7 +7,7 @@
 #include "context.h"
 #include "grow.h"
 
-/* The most entries kept that no plan holds; one shape of a tower has about a dozen. */
+/* The most entries kept that no plan holds; one shape of a tower needs about a dozen. */
 enum { MOST_IDLE = 512 };
 
 static void
@@ -17,7 +17,7 @@ drop(qv_context *ctx, struct qv_kernel_entry *e)
     e->kernel = NULL;
 }
 
-/* Returns a place for one more entry: a dropped entry's, the place of the least recently used idle
+/* Returns a slot for one more entry: that of a dropped entry, that of the least recently used idle
  * entry if many are idle, or a new one. NULL if out of memory. */
 static struct qv_kernel_entry *
 place(qv_context *ctx)

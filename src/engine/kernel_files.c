@@ -58,8 +58,7 @@ warn(struct qv_kernel_files *files, const char *format, ...)
     va_end(args);
 }
 
-/* Writes the four lines that precede a file's bytes. Returns their length, or -1 if they do not
- * fit. */
+/* Writes the four header lines of a file. Returns their length, or -1 if they do not fit. */
 static int
 write_head(const struct qv_kernel_files *files, const char *key, const void *data, size_t bytes,
            char head[HEAD_BYTES])
@@ -69,7 +68,7 @@ write_head(const struct qv_kernel_files *files, const char *key, const void *dat
     return n < HEAD_BYTES ? n : -1;
 }
 
-/* Returns FOLDER/HASH.kernel, for free(); NULL if out of memory. */
+/* Returns FOLDER/HASH.kernel, which the caller must free(); NULL if out of memory. */
 static char *
 path_of(const struct qv_kernel_files *files, const char *key)
 {
@@ -80,7 +79,7 @@ path_of(const struct qv_kernel_files *files, const char *key)
     return qv_path_join(files->folder, name);
 }
 
-/* Reads the whole file, and puts a NUL after it. */
+/* Reads the whole file, and appends a NUL. */
 static qv_status
 read_all(const char *path, char **out, size_t *n, qv_error *err)
 {
@@ -105,8 +104,8 @@ read_all(const char *path, char **out, size_t *n, qv_error *err)
     return QV_OK;
 }
 
-/* Returns where a file's bytes begin, after its four lines, which must all be what write_head would
- * write for these bytes. NULL: the file is damaged, or of another key. */
+/* Returns where a file's bytes begin, after its four header lines, which must be exactly what
+ * write_head would write for these bytes. NULL: the file is damaged, or has another key. */
 static const char *
 bytes_of(const struct qv_kernel_files *files, const char *key, const char *text, size_t n)
 {
@@ -166,7 +165,7 @@ qv_kernel_files_keep(void *user, const char *key, const void *data, size_t bytes
         memcpy(all + n, data, bytes);
         qv_make_folders(path);
         if (qv_atomic_file_put(path, all, (size_t)n + bytes, &err))
-            warn(files, "compiled kernels are not kept: %.200s", err.text);
+            warn(files, "compiled kernels are not cached: %.200s", err.text);
     }
     free(all);
     free(path);

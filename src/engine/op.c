@@ -39,7 +39,7 @@ sum(const int64_t *terms, size_t n)
 #define MUL(...) OF_LIST(product, __VA_ARGS__)
 #define ADD(...) OF_LIST(sum, __VA_ARGS__)
 
-/* Returns how many positions a kernel takes along an axis. */
+/* Returns the number of kernel positions along an axis. */
 static int64_t
 positions(int64_t size, int64_t kernel, int64_t dilation, int64_t stride)
 {
@@ -258,7 +258,7 @@ qv_views_beside(const struct qv_view *views, int i, int *first)
     return fits ? cols : 0;
 }
 
-/* What a GEMM and a convolution both do to their sums. */
+/* What both GEMMs and convolutions do to their sums. */
 #define EPILOGUE_OF(op, n_rows, n_cols)                                                            \
     (struct qv_op_epilogue)                                                                        \
     {                                                                                              \
@@ -307,8 +307,7 @@ qv_op_conv_is_sparse(const struct qv_op_conv *op)
 
 /* ---- check ----------------------------------------------------------------------------------- */
 
-/* Returns whether sums can be rounded to a dtype, as they must be for operands with a dtype of
- * their own. */
+/* Returns whether sums can be rounded to a dtype, which operands with a dtype field require. */
 static bool
 is_real(int64_t dtype)
 {
@@ -523,7 +522,7 @@ check_epilogue(const struct qv_op_epilogue *op, qv_error *err)
 CHECK_NOTHING(convert)
 CHECK_NOTHING(gate)
 
-/* check_NAME checks what no single field shows. An operation without one does not compile. */
+/* check_NAME checks relations between fields. An operation without one does not compile. */
 #define QV_OP(name, fields, operands, flops)                                                       \
     static qv_status name##_check(const struct qv_op *op, qv_error *err)                           \
     {                                                                                              \

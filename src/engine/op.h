@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Operations as data. A plan lists them, a backend prepares them, checkop tries them, and a line
- * of text repeats one. */
+/* Operations as data. A plan lists them, a backend prepares them, checkop tests them, and a line of
+ * text can describe one. */
 #pragma once
 
 #include "grouped.h"
@@ -47,7 +47,7 @@ struct qv_op {
     } u;
 };
 
-/* Returns the gemm that does the same with w's values, in x's dtype. */
+/* Returns the equivalent gemm, with w's values in x's dtype. */
 static inline struct qv_op_gemm
 qv_op_few_as_gemm(const struct qv_op_gemm_few *op)
 {
@@ -77,14 +77,14 @@ enum qv_role {
 };
 
 /* The shape of an operand, for code that allocates, fills or reads it. Element (i, j) is number i *
- * row_stride + j; a quantised matrix instead lies row by row as in grouped.h. The call says where
- * in its buffer the operand begins. */
+ * row_stride + j; a quantised matrix is instead stored row by row as in grouped.h. The call
+ * specifies where in its buffer the operand begins. */
 struct qv_view {
     const char *name;
     enum qv_role role;
     qv_dtype dtype;
     bool own_dtype;          /* its dtype is a field of the operation; otherwise it is fixed */
-    bool free_dtype;         /* that dtype may differ from other operands' */
+    bool free_dtype;         /* its dtype may differ from the other operands' */
     struct qv_groups groups; /* how it is quantised; its dtype is then that of scales and offsets */
     int64_t rows, cols;      /* a matrix; frames count as one row each */
     int64_t row_stride;      /* in elements; equal to cols if rows follow one another */
@@ -100,7 +100,7 @@ enum qv_field_kind {
     QV_FIELD_FLAG,
     QV_FIELD_REAL,
     QV_FIELD_ACT,
-    QV_FIELD_DTYPE, /* its name is the operand's */
+    QV_FIELD_DTYPE, /* its name is the operand's name */
     QV_FIELD_STRIDE
 };
 struct qv_field {
@@ -124,20 +124,20 @@ bool qv_op_equal(const struct qv_op *a, const struct qv_op *b);
  * is the dtype of most operands; an operand with another dtype is named before it: "y=f32
  * dtype=bf16". */
 const char *qv_op_print(const struct qv_op *op, char *text, size_t size);
-extern const char *const qv_act_names[]; /* indexed by qv_act; NULL is the last */
+extern const char *const qv_act_names[]; /* indexed by qv_act; NULL-terminated */
 
-/* Parses "gemm,norm" or "all" into bits, 1 << kind; NULL gives none. */
+/* Parses "gemm,norm" or "all" into bits, 1 << kind; NULL: no bits. */
 qv_status qv_op_parse_kinds(const char *text, uint32_t *out, qv_error *err);
 
-/* Sets the dtype of every operand that has one of its own. */
+/* Sets the dtype of every operand whose dtype is a field. */
 void qv_op_set_dtype(struct qv_op *op, qv_dtype dtype);
 
 /* Checks that fields have valid values and sizes fit into an address. */
 qv_status qv_op_check(const struct qv_op *op, qv_error *err);
-/* For a backend's prepare(): returns QV_EUNSUPPORTED, naming the operand, if an operand's own dtype
- * is not in `takes` (bits, 1 << dtype). qv_op_takes_one() also requires the same dtype for all,
- * except for the operands of convert and gather, a conv's bare sums, and the scales of a quantised
- * matrix. */
+/* For a backend's prepare(): returns QV_EUNSUPPORTED, naming the operand, if the dtype field of an
+ * operand is not in `takes` (bits, 1 << dtype). qv_op_takes_one() also requires all of them to be
+ * equal, except for the operands of convert and gather, a conv's bare sums, and the scales of a
+ * quantised matrix. */
 qv_status qv_op_takes(const struct qv_op *op, uint32_t takes, qv_error *err);
 qv_status qv_op_takes_one(const struct qv_op *op, uint32_t takes, qv_error *err);
 
@@ -146,7 +146,7 @@ int qv_op_views(const struct qv_op *op, struct qv_view out[QV_MAX_OPERANDS]);
 struct qv_view qv_op_view(const struct qv_op *op, int i);
 int qv_op_output(const struct qv_op *op); /* index of the operand that is written */
 
-/* The stride in elements that a field NAME_stride stands for. */
+/* The stride in elements that a field NAME_stride means. */
 static inline int64_t
 qv_row_stride(int64_t field, int64_t cols)
 {
@@ -162,7 +162,7 @@ void qv_op_conv_output(const struct qv_op_conv *op, int64_t out[3]); /* the outp
 /* Returns whether a stride exceeds its kernel, or some position of the kernel sees nothing but
  * padding. */
 bool qv_op_conv_is_sparse(const struct qv_op_conv *op);
-/* Returns what a GEMM or a convolution does to its sums, as an operation of its own. */
+/* Returns what a GEMM or a convolution does to its sums, as a separate operation. */
 struct qv_op_epilogue qv_op_gemm_epilogue(const struct qv_op_gemm *op);
 struct qv_op_epilogue qv_op_conv_epilogue(const struct qv_op_conv *op);
 
@@ -170,4 +170,4 @@ struct qv_op_epilogue qv_op_conv_epilogue(const struct qv_op_conv *op);
 double qv_activate(int64_t act, double x);
 
 double qv_op_flops(const struct qv_op *op); /* a multiply-add counts two */
-double qv_op_bytes(const struct qv_op *op); /* as if each operand were read or written once */
+double qv_op_bytes(const struct qv_op *op); /* each operand counts as read or written once */

@@ -20,7 +20,7 @@ integer_of(const struct qv_op *op, size_t i)
     return value;
 }
 
-/* Prints the shortest number that reads back the same. */
+/* Prints the shortest number that reads back as the same value. */
 static void
 print_real(double d, char *text, size_t size)
 {
@@ -47,7 +47,7 @@ print_value(const struct qv_op *op, const struct qv_field *field, size_t i, char
         snprintf(text, size, "%lld", (long long)value);
 }
 
-/* Returns the dtype that most operands have; in a tie, the last one's. */
+/* Returns the dtype of most operands; on a tie, the one that comes last. */
 static int64_t
 common_dtype(const struct qv_op *op, const struct qv_field *fields, size_t n)
 {

@@ -15,7 +15,7 @@ larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* Where the part that all chunks use in turn begins; chunks' own parts lie before it. */
+/* Where the part used by all chunks in turn begins; the chunks' own parts precede it. */
 static size_t
 work_begins(const struct qv_arena *arena)
 {

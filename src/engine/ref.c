@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The reference backend has every operation in plain C, summed in double and rounded once. It is
- * the definition that checkop holds the other backends to, and it runs on any machine.
+ * the definition that checkop compares the other backends with, and it runs on any machine.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -74,7 +74,7 @@ widen(const void *x, int64_t dtype, int64_t first, int64_t n, double *out)
 }
 
 /* Writes the sums of x[rows,k] w[k], and up to three values after them. Four rows are summed
- * together, because a sum by itself would wait for its last addition. */
+ * together, because a single sum would have to wait for each addition to finish. */
 static void
 sum_rows(const double *x, int64_t rows, int64_t k, const double *w, double *sums)
 {
@@ -95,7 +95,7 @@ sum_rows(const double *x, int64_t rows, int64_t k, const double *w, double *sums
     }
 }
 
-/* A gemm widens this many rows of x, and then each row of w once for all of them. */
+/* A gemm widens this many rows of x at a time, and then each row of w once for all of them. */
 enum { WIDE_ROWS = 16 };
 
 /* Writes row j of a gemm's w, which is quantised if groups' bits are not 0. */
@@ -182,7 +182,7 @@ rope_ref(const struct qv_op_rope *op, void *const *p)
             }
 }
 
-/* Rows [first, first + n), which attend to one another. */
+/* Rows [first, first + n), which attend to each other. */
 struct segment {
     int64_t first, n;
 };

@@ -6,15 +6,15 @@
 
 #include "qwenvit.h"
 
-/* Turns come in the order in which they were asked for. */
+/* Turns are granted in the order in which they were requested. */
 struct qv_turns {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    uint64_t asked, ended; /* asked - ended: the turn that lasts and those that wait */
+    uint64_t asked, ended; /* asked - ended: the current turn and the waiting ones */
 };
 
-/* A turn lasts while chunks are under way. qv_turn_is_wanted returns, during a turn, whether
- * another waits. A thread that takes a second turn before it ends its first waits forever. */
+/* A turn lasts while chunks are in progress. qv_turn_is_wanted returns, during a turn, whether
+ * another turn is waiting. A thread that takes a second turn before it ends its first deadlocks. */
 void qv_turn_take(qv_context *ctx);
 void qv_turn_end(qv_context *ctx);
 bool qv_turn_is_wanted(qv_context *ctx);

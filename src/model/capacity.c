@@ -3,7 +3,7 @@
 
 #include "numbers.h"
 
-/* Returns the rows of a chunk that pairs are packed into, if no number was asked for. */
+/* Returns the rows of a chunk that pairs are packed into, if no number was requested. */
 static int64_t
 own_rows(const struct qv_caps *caps)
 {
@@ -14,7 +14,7 @@ int64_t
 qv_capacity_bucket(const struct qv_caps *caps, int64_t merge, int64_t rows)
 {
     const int64_t least = qv_round_up(caps->bucket_rows, merge * merge);
-    int64_t steps[2] = { least, least }; /* the second is for buckets above half a chunk */
+    int64_t steps[2] = { least, least }; /* the second value is for buckets above half a chunk */
     rows = qv_at_least(rows, caps->least_rows);
     for (int i = 0; i < 2; i++)
         while (steps[i] * (i ? 2 * QV_LARGE_STEPS : 2 * QV_SMALL_STEPS) <= rows)
@@ -98,7 +98,7 @@ pack_for(const struct qv_caps *caps, const struct qv_config *c, int64_t rows,
     return bucket;
 }
 
-/* Returns the bucket, above half of `most` and up to it, that pairs of `rows` rows fill best. */
+/* Returns the bucket in (most / 2, most] that pairs of `rows` rows fill best. */
 static int64_t
 best_bucket(const struct qv_caps *caps, int64_t merge, int64_t most, int64_t rows)
 {
@@ -123,12 +123,12 @@ qv_capacity_for_pairs(const struct qv_caps *caps, const struct qv_config *c,
                       const struct qv_capacity *pair)
 {
     const struct qv_capacity pack = qv_capacity_pack(caps, c, rows);
-    /* where pairs go must not depend on what segments cost on this device */
+    /* which chunks pairs go to must not depend on the cost of segments on this device */
     struct qv_caps costly = *caps;
     costly.free_segments = false;
     const struct qv_capacity room = qv_capacity_pack(&costly, c, rows);
     const bool fits = qv_capacity_fits(&room, pair) > 0;
-    /* a smaller bucket may then take them with the same bits */
+    /* then a smaller bucket may hold them with the same bits */
     const bool others = bits->rows != QV_NOT_SEEN;
     if (fits && (others || is_nearly_full(&pack, pack.patches / pair->patches * pair->patches)))
         return pack;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* qv_encode(): a feeder over items that are all there at once. */
+/* qv_encode(): runs a feeder over items that are all available at once. */
 #include <stdlib.h>
 
 #include "error.h"
 #include "feeder_inside.h"
 #include "items.h"
 
-/* Hands all items to the feeder. rows[i] becomes the row of the output at which item i's tokens
- * begin, *n their number. A bad item is QV_EINVAL here, before any work. */
+/* Hands all items to the feeder. rows[i] becomes the output row at which item i's tokens begin, *n
+ * the total number of tokens. An invalid item is QV_EINVAL here, before any work begins. */
 static qv_status
 put_all(qv_feeder *f, const qv_item *items, size_t n_items, int64_t *rows, int64_t *n,
         qv_error *err)
@@ -31,7 +31,7 @@ put_all(qv_feeder *f, const qv_item *items, size_t n_items, int64_t *rows, int64
     return status;
 }
 
-/* Pulls the oldest chunk. An item's tokens come in order, and its row moves on with them. */
+/* Pulls the oldest chunk. An item's tokens come in order, and its row advances past them. */
 static qv_status
 pull(qv_feeder *f, const qv_feeder_chunk *chunk, qv_tokens *out, qv_error *err)
 {
@@ -46,7 +46,7 @@ pull(qv_feeder *f, const qv_feeder_chunk *chunk, qv_tokens *out, qv_error *err)
     return qv_feeder_pull_pieces(f, 0, out, first_rows, err);
 }
 
-/* Encodes everything that was put. The caller's `stop` is asked before every chunk but the
+/* Encodes everything that was put. Calls the caller's `stop` before every chunk except the
  * first. */
 static qv_status
 run(qv_feeder *f, const qv_plan_options *o, qv_tokens *out, qv_error *err)
@@ -58,7 +58,7 @@ run(qv_feeder *f, const qv_plan_options *o, qv_tokens *out, qv_error *err)
     while (!status) {
         if (qv_feeder_ready(f, 0, 0, false, &never)) {
             if (began && o->stop && o->stop(o->stop_user))
-                return qv_fail(err, QV_ESTATE, "encode: its caller stopped it between two chunks");
+                return qv_fail(err, QV_ESTATE, "encode: stopped by its caller between two chunks");
             began = true;
             status = qv_feeder_push(f, 0, err);
         } else if ((chunk = qv_feeder_oldest(f, 0)) != NULL) {
@@ -81,7 +81,7 @@ qv_encode(qv_model *model, qv_input input, const qv_item *items, size_t n_items,
     qv_feeder *feeder = NULL;
     int64_t n, *rows = calloc(n_items, sizeof *rows);
     if (!rows)
-        return qv_fail(err, QV_ENOMEM, "no memory for the places of %zu items", n_items);
+        return qv_fail(err, QV_ENOMEM, "no memory for the offsets of %zu items", n_items);
     if (options)
         o = *options;
     o.input = input;

@@ -47,9 +47,9 @@ qv_model_packing(const qv_model *model, int64_t chunk_rows)
                                          (c->merge * c->merge) };
 }
 
-/* Decides what an item's pairs are packed in, by the item and the feeder's options alone, so that
- * its tokens have the same bits in any order. A capacity that the caller of qv_encode gives is used
- * if a pair fits it. */
+/* Decides what an item's pairs are packed in, from the item and the feeder's options alone, so that
+ * its tokens have the same bits in any order. A capacity passed to qv_encode is used if a pair fits
+ * it. */
 static qv_capacity
 capacity_for(const qv_feeder *f, const int64_t grid_thw[3], const qv_capacity *pair)
 {
@@ -119,8 +119,8 @@ qv_feeder_open_call(qv_model *model, const qv_plan_options *options, bool alone,
     return QV_OK;
 }
 
-/* If plans are slow to make, makes those for chunks that are not full (half of the pack, a quarter
- * and so on). They stay among the model's idle plans. */
+/* If plans are slow to make, makes the plans for chunks that are not full (half of the pack, a
+ * quarter and so on). They become idle plans of the model. */
 static qv_status
 warm_up(const qv_feeder *f, qv_model *model, qv_error *err)
 {
@@ -188,7 +188,7 @@ qv_feeder_close(qv_feeder **feeder)
         return;
     for (struct qv_feeder_device *d = f->devices; d < f->devices + f->n_devices; d++) {
         qv_feeder_take_turn(d);
-        for (int i = 0; i < QV_MOST_CHUNKS; i++) { /* chunks under way may share a plan */
+        for (int i = 0; i < QV_MOST_CHUNKS; i++) { /* chunks in progress may share a plan */
             qv_plan *plan = d->chunks[i].plan;
             for (int j = i; j < QV_MOST_CHUNKS; j++)
                 if (d->chunks[j].plan == plan)
@@ -218,8 +218,8 @@ count(struct qv_fed *fed, int64_t pairs)
 
 /* ---- packs ----------------------------------------------------------------------------------- */
 
-/* Returns the link to the item's pack. If nothing waits in such a pack, it is the last link, which
- * is NULL, so that packs stay in the order in which they were made. */
+/* Returns the link to the item's pack. If no such pack exists, it is the last link, which is NULL,
+ * so that packs stay in the order of their creation. */
 static struct qv_feeder_pack **
 find_pack(qv_feeder *f, const struct qv_fed *fed)
 {
@@ -312,7 +312,7 @@ qv_feeder_put(qv_feeder *f, qv_feed *feed, const void *data, void *user, qv_erro
                        "put: feeder, feed or data is NULL, or the item is complete");
     struct qv_feeder_pack **link = find_pack(f, fed), *pack = *link;
     if (pack && pack->n == QV_FEEDER_PIECES && !f->is_call)
-        return qv_fail(err, QV_EFULL, "put: %d puts already wait for such chunks",
+        return qv_fail(err, QV_EFULL, "put: %d puts already wait for chunks of this kind",
                        QV_FEEDER_PIECES);
     struct qv_waiting *waits = malloc(sizeof *waits);
     if (!pack && waits)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A feeder's chunks: which frame pairs go into the next one, which plan it takes, and how the
- * device computes it. */
+/* A feeder's chunks: chooses the frame pairs of the next one and its plan, and has the device
+ * compute it. */
 #include <math.h>
 #include <string.h>
 
@@ -10,8 +10,8 @@
 
 /* ---- choosing -------------------------------------------------------------------------------- */
 
-/* The pieces of a pack that a device may take. An item stays on the device that its first pair went
- * to, so that its tokens come in order. */
+/* The pieces of a pack that a device may take. An item stays on the device that computed its first
+ * pair, so that its tokens come in order. */
 struct offer {
     struct qv_pack_run runs[QV_FEEDER_PIECES];
     size_t n;
@@ -19,8 +19,8 @@ struct offer {
     int64_t oldest; /* the number of its put */
 };
 
-/* Returns whether a device may take a piece, if `first` is the first item that it may take. With
- * the option `alone` a chunk has pairs of one item only. */
+/* Returns whether a device may take a piece, where `first` is the first item that it may take. With
+ * the option `alone` a chunk has pairs of only one item. */
 static bool
 may_take(const qv_feeder *f, int device, const struct qv_fed *first, const struct qv_fed *fed)
 {
@@ -28,7 +28,7 @@ may_take(const qv_feeder *f, int device, const struct qv_fed *first, const struc
            (!first || !f->alone || fed == first);
 }
 
-/* Lists what the device may take. */
+/* Lists the pieces that the device may take. */
 static void
 gather(const qv_feeder *f, int device, const struct qv_feeder_pack *pack, struct offer *offer)
 {
@@ -50,8 +50,8 @@ gather(const qv_feeder *f, int device, const struct qv_feeder_pack *pack, struct
     }
 }
 
-/* Returns whether a chunk's worth of pairs waits. Pairs with a capacity of their own are all alike,
- * so as many as fit are enough. */
+/* Returns whether a chunk's worth of pairs waits. Pairs with their own capacity all have the same
+ * size, so as many as fit are enough. */
 static bool
 is_enough(const qv_feeder *f, const qv_capacity *c, const struct offer *offer)
 {
@@ -62,8 +62,8 @@ is_enough(const qv_feeder *f, const qv_capacity *c, const struct offer *offer)
            (c->windows && all->windows >= c->windows);
 }
 
-/* Returns whether a chunk is filled now: enough pairs wait, or no more are waited for, or none can
- * be put until some go. */
+/* Returns whether a chunk is filled now: enough pairs wait, or no more are expected, or no more can
+ * be put until some leave. */
 static bool
 may_go(const qv_feeder *f, const struct qv_feeder_pack *pack, const struct offer *offer, bool waits)
 {
@@ -96,7 +96,7 @@ take(const qv_feeder *f, int device, struct qv_feeder_pack *pack, const struct o
 
 /* ---- capacities ------------------------------------------------------------------------------ */
 
-/* Returns what the chunk's pairs take. segment_rows is their size if all have the same, else 0. */
+/* Returns what the chunk's pairs need. segment_rows is their size if all have the same, else 0. */
 static qv_capacity
 size_of(const qv_feeder *f, const struct qv_filled *chunk)
 {
@@ -111,9 +111,9 @@ size_of(const qv_feeder *f, const struct qv_filled *chunk)
     return used;
 }
 
-/* Decides the capacity of a chunk's plan. A chunk that is not full takes a smaller one with the
- * same bits, or any smaller one if the device promises no bits. A call of qv_encode makes no dense
- * plans. */
+/* Decides the capacity of a chunk's plan. A chunk that is not full gets a smaller one with the same
+ * bits, or any smaller one if the device never gives the same bits. A call of qv_encode makes no
+ * dense plans. */
 static void
 set_capacity(const qv_feeder *f, struct qv_feeder_device *d, struct qv_filled *chunk)
 {
@@ -129,8 +129,8 @@ set_capacity(const qv_feeder *f, struct qv_feeder_device *d, struct qv_filled *c
             qv_chunk_capacity(d->model, &chunk->room, &used, !chunk->shown.is_rest, d->repeats);
 }
 
-/* Lowers the room of a pack to the smallest bucket that holds all that waits in it and gives the
- * same bits, when its first chunk is chosen for qv_encode. */
+/* When the first chunk is chosen for qv_encode, lowers the room of the pack to the smallest bucket
+ * that holds everything waiting in it and gives the same bits. */
 static void
 lower_room(const qv_feeder *f, struct qv_feeder_pack *pack)
 {
@@ -146,7 +146,7 @@ lower_room(const qv_feeder *f, struct qv_feeder_pack *pack)
         qv_capacity_for_fill(&model->ctx->caps, &model->config, &bits, &pack->capacity, &all);
 }
 
-/* Of the packs that may go, fills the chunk from the one whose oldest pair has waited longest. */
+/* Fills the chunk from the pack that may go and whose oldest pair has waited longest. */
 static bool
 choose(qv_feeder *f, int device, struct qv_filled *chunk, bool waits)
 {
@@ -195,7 +195,7 @@ is_plan_of(const qv_plan *plan, const qv_plan_options *options)
            plan->options.input == options->input;
 }
 
-/* Takes the plan of a chunk under way if it suits, or one from the model. */
+/* Uses the plan of a chunk in progress if it fits, otherwise one from the model. */
 static qv_status
 take_plan(const qv_feeder *f, struct qv_feeder_device *d, struct qv_filled *chunk, qv_error *err)
 {
@@ -206,8 +206,7 @@ take_plan(const qv_feeder *f, struct qv_feeder_device *d, struct qv_filled *chun
     return chunk->plan ? QV_OK : qv_plan_create(d->model, &options, &chunk->plan, err);
 }
 
-/* Gives a chunk's plan back to the model, which keeps it, unless another chunk is under way in
- * it. */
+/* Returns a chunk's plan to the model, which keeps it, unless another chunk in progress uses it. */
 static void
 give_plan(struct qv_filled *chunk)
 {
@@ -216,7 +215,7 @@ give_plan(struct qv_filled *chunk)
     chunk->plan = NULL;
 }
 
-/* ---- chunks under way ------------------------------------------------------------------------ */
+/* ---- chunks in progress ---------------------------------------------------------------------- */
 
 static struct qv_filled *
 next_of(struct qv_feeder_device *d)
@@ -231,7 +230,7 @@ qv_feeder_oldest(const qv_feeder *f, int device)
     return d->n_pulled < d->n_pushed ? &d->chunks[d->n_pulled % QV_MOST_CHUNKS].shown : NULL;
 }
 
-/* Notes when the device went on to its next chunk or ran out of chunks. */
+/* Records when the device began its next chunk or ran out of chunks. */
 static void
 take_time(struct qv_feeder_device *d, double now_s)
 {
@@ -245,7 +244,7 @@ take_time(struct qv_feeder_device *d, double now_s)
         d->began_s = now_s;
 }
 
-/* Returns whether the device waits for its next chunk to fill: while it computes another one, and
+/* Returns whether the device waits for its next chunk to fill: while it computes another chunk, and
  * then for as long as that chunk would have taken if full. So it never waits longer than it
  * computes. *wait_s is lowered to the time after which to look again. */
 static bool
@@ -277,7 +276,7 @@ qv_feeder_ready(qv_feeder *f, int device, double now_s, bool more, double *wait_
         return NULL;
     d->until_s = INFINITY;
     const qv_plan_options options = options_of(f, chunk);
-    /* a call has one plan at a time, so that its plans do not add up */
+    /* a call has only one plan at a time, so that the memory of plans does not add up */
     const bool other = f->is_call && d->n_pulled < d->n_pushed &&
                        !is_plan_of(d->chunks[d->n_pulled % QV_MOST_CHUNKS].plan, &options);
     return other ? NULL : &chunk->shown;
@@ -333,7 +332,7 @@ qv_feeder_pull_pieces(qv_feeder *f, int device, qv_tokens *out, const int64_t *f
                       qv_error *err)
 {
     if (!qv_feeder_oldest(f, device))
-        return qv_fail(err, QV_ESTATE, "pull: device %d has no chunk under way", device);
+        return qv_fail(err, QV_ESTATE, "pull: device %d has no chunk in progress", device);
     struct qv_feeder_device *d = &f->devices[device];
     struct qv_filled *chunk = &d->chunks[d->n_pulled % QV_MOST_CHUNKS];
     const qv_status status = first_rows ? qv_plan_pull_items(chunk->plan, out, first_rows, err)

@@ -82,14 +82,15 @@ qv_item_check_nth(const qv_model *model, qv_input input, const qv_item *item, si
     return qv_item_check(model, input, item, name, err);
 }
 
-/* Fails because an item makes the chunk too large; the text says by how much. */
+/* Fails because an item makes the chunk too large; the text has the numbers. */
 static qv_status
 too_much(size_t i, const int64_t *g, int64_t n, const char *unit, int64_t most, qv_error *err)
 {
-    return qv_fail(
-        err, QV_EINVAL,
-        "item %zu (grid_thw %lld,%lld,%lld) makes the chunk %lld %s; this plan's chunks hold %lld",
-        i, (long long)g[0], (long long)g[1], (long long)g[2], (long long)n, unit, (long long)most);
+    return qv_fail(err, QV_EINVAL,
+                   "item %zu (grid_thw %lld,%lld,%lld) brings the chunk to %lld %s; this plan's "
+                   "chunks hold %lld",
+                   i, (long long)g[0], (long long)g[1], (long long)g[2], (long long)n, unit,
+                   (long long)most);
 }
 
 qv_status
@@ -98,7 +99,7 @@ qv_items_check(const qv_model *model, qv_input input, const qv_capacity *capacit
 {
     struct qv_capacity all = { 0 };
     if (!n)
-        return qv_fail(err, QV_EINVAL, "there are no items");
+        return qv_fail(err, QV_EINVAL, "n is 0; there must be at least one item");
     for (size_t i = 0; i < n; i++) {
         const int64_t *g = items[i].grid_thw;
         qv_status status = qv_item_check_nth(model, input, &items[i], i, err);

@@ -8,8 +8,8 @@
 /* The most patches of an image or a frame pair, and of a chunk. */
 enum { QV_MOST_ROWS = 1 << 22 };
 
-/* The frames that an item's data holds, and those that its pairs take up in the input, where an
- * odd last frame comes twice. */
+/* The frames in an item's data, and the frames that its pairs need in the input, where an odd last
+ * frame is repeated. */
 int64_t qv_item_frames(const struct qv_config *c, const qv_item *item);
 int64_t qv_item_pair_frames(const struct qv_config *c, const qv_item *item);
 
@@ -17,12 +17,12 @@ int64_t qv_item_pair_frames(const struct qv_config *c, const qv_item *item);
 qv_status qv_item_check_grid(const struct qv_config *c, const int64_t grid_thw[3], const char *name,
                              qv_error *err);
 
-/* Checks that an item is valid, whatever plan will take it. QV_EINVAL: the text begins with
- * `name`, and names field, value and what would be right. It does not read the data, and any
- * thread may call it. */
+/* Checks that an item is valid for any plan. The text of QV_EINVAL begins with `name`, and states
+ * the field, its value and the values allowed. The data is not read, and any thread may call this
+ * function. */
 qv_status qv_item_check(const qv_model *model, qv_input input, const qv_item *item,
                         const char *name, qv_error *err);
-/* Checks all but the data, which come later. */
+/* Checks everything except the data, which come later. */
 qv_status qv_item_check_shape(const qv_model *model, qv_input input, const qv_item *item,
                               const char *name, qv_error *err);
 
@@ -31,12 +31,12 @@ qv_status qv_item_check_nth(const qv_model *model, qv_input input, const qv_item
                             qv_error *err);
 
 /* Checks that n items can be pushed as one chunk. QV_EINVAL names item and value. *rows becomes
- * their patches together. */
+ * their total number of patches. */
 qv_status qv_items_check(const qv_model *model, qv_input input, const qv_capacity *capacity,
                          const qv_item *items, size_t n, int64_t *rows, qv_error *err);
 
 /* Returns n frame pairs of an item from pair `first` on, or as many as there are, as an item whose
- * data lies inside the whole item's. All pieces of an image share its one frame. Any thread may
- * call it. */
+ * data is part of the whole item's. All pieces of an image share its one frame. Any thread may call
+ * it. */
 qv_item qv_item_piece(const qv_model *model, qv_input input, const qv_item *item, int64_t first,
                       int64_t n);

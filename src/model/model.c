@@ -10,8 +10,8 @@
 #include "plan.h"
 #include "towers/read_config.h"
 
-/* Lets the backend load what every plan of this model needs, whatever its capacity: libraries'
- * GEMMs and attention of this dtype. */
+/* Lets the backend load what every plan of this model needs, whatever its capacity: the libraries'
+ * GEMMs and attention for this dtype. */
 static void
 warm(const qv_model *model)
 {
@@ -31,8 +31,8 @@ warm(const qv_model *model)
         model->ctx->backend->warm(model->ctx->dev, &ops[i]);
 }
 
-/* Decides how the patch embedding is run. A Conv3d whose kernel is its stride is lowered in the
- * same way at every size, so one decision, made at the device's chunk size, serves all plans. */
+/* Decides how to run the patch embedding. A Conv3d whose kernel equals its stride is lowered in the
+ * same way at every size, so one decision, made for the device's chunk size, serves all plans. */
 static qv_status
 decide_patch_embed(qv_model *model, qv_error *err)
 {
@@ -44,7 +44,7 @@ decide_patch_embed(qv_model *model, qv_error *err)
     return qv_conv3d_decide(&desc, &ctx->caps, -1, &model->patch_embed, err);
 }
 
-/* Puts the caller's means and deviations in place of the checkpoint's. */
+/* Replaces the checkpoint's means and deviations with the caller's. */
 static qv_status
 overrule(const qv_model_options *o, struct qv_config *c, qv_error *err)
 {

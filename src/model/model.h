@@ -6,7 +6,7 @@
 #include "engine/program.h"
 #include "towers/weights.h"
 
-/* Freed plans are kept, the most recently freed first, since they may be wanted again. This is
+/* Freed plans are kept, the most recently freed first, since they may be needed again. This is
  * enough for every bucket up to a full chunk and some more. An idle plan holds kernels and
  * recordings; its memory is the arena that all plans share. */
 enum { QV_IDLE_PLANS = 32 };

@@ -34,8 +34,8 @@ qv_plan_options_check(const qv_model *model, const qv_plan_options *o, qv_error 
                    { "windows", c->windows } };
     for (size_t i = 0; i < sizeof chosen / sizeof *chosen; i++)
         if (chosen[i].value < 0 || chosen[i].value > QV_MOST_ROWS)
-            return qv_fail(err, QV_EINVAL, "%s is %lld; must be 0 (chosen) to %d", chosen[i].name,
-                           (long long)chosen[i].value, QV_MOST_ROWS);
+            return qv_fail(err, QV_EINVAL, "%s is %lld; must be 0 (automatic) to %d",
+                           chosen[i].name, (long long)chosen[i].value, QV_MOST_ROWS);
     if (c->segment_rows < 0 || c->segment_rows > QV_MOST_ROWS || c->segment_rows % area)
         return qv_fail(err, QV_EINVAL,
                        "segment_rows is %lld; must be 0 (any) or a multiple of %lld "
@@ -64,7 +64,7 @@ qv_plan_capacity(const qv_model *model, const qv_capacity *asked)
     qv_capacity c = qv_capacity_pack(caps, &model->config, asked->patches);
     if (asked->segments)
         c.segments = asked->segments;
-    /* dense: as many segments of segment_rows rows as fit the rows that were asked for */
+    /* dense: as many segments of segment_rows rows as fit into the requested rows */
     if (asked->segment_rows) {
         int64_t rows = asked->patches ? asked->patches : caps->chunk_rows;
         c.segments = rows < asked->segment_rows ? 1 : rows / asked->segment_rows;
@@ -92,8 +92,8 @@ shape_of(const qv_model *model, const qv_plan_options *o, const qv_capacity *ask
 
 /* ---- making ---------------------------------------------------------------------------------- */
 
-/* Prepares the program of the tower's steps. Other chunks may be under way while a chunk's input is
- * uploaded and its outputs are pulled, so these are its own. */
+/* Prepares the program of the tower's steps. Other chunks may be in progress while a chunk's input
+ * is uploaded and its outputs are pulled, so each chunk has its own input and outputs. */
 static qv_status
 prepare(struct qv_plan *plan, qv_error *err)
 {
@@ -140,9 +140,9 @@ drop_idle(qv_model *model)
         destroy(remove_idle(model, model->n_idle - 1));
 }
 
-/* Takes the model's arena if it is large enough. Otherwise a larger one is opened, of the size
- * that a full chunk will want, so that buckets of growing size do not each open another. Idle
- * plans on the smaller arena are dropped. */
+/* Uses the model's arena if it is large enough. Otherwise opens a larger one, of the size that a
+ * full chunk will need, so that buckets of growing size do not each open another. Idle plans on the
+ * smaller arena are dropped. */
 static qv_status
 load(struct qv_plan *plan, qv_error *err)
 {
@@ -190,7 +190,7 @@ make(struct qv_plan *plan, qv_error *err)
 
 /* ---- keeping --------------------------------------------------------------------------------- */
 
-/* Takes an idle plan of this shape out of the idle ones; NULL if there is none. */
+/* Removes and returns an idle plan of this shape; NULL if there is none. */
 static qv_plan *
 take_idle(qv_model *model, const struct qv_tower_shape *shape)
 {
@@ -210,7 +210,7 @@ qv_plans_free_idle(qv_model *model)
     qv_arena_leave(model->ctx, &model->arena);
 }
 
-/* Returns the capacity that was asked for or, if a grid was given instead, that of an item with
+/* Returns the requested capacity or, if a grid was given instead, the capacity for an item with
  * that grid. */
 static qv_status
 choose_capacity(const qv_model *model, const qv_plan_options *o, qv_capacity *out, qv_error *err)
@@ -258,7 +258,7 @@ qv_plan_create(qv_model *model, const qv_plan_options *options, qv_plan **out, q
     return status;
 }
 
-/* The plan becomes idle. Work under way still uses the arena, so it is waited for first. */
+/* The plan becomes idle. Work in progress still uses the arena, so wait for it first. */
 void
 qv_plan_free(qv_plan **plan)
 {

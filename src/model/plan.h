@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The inside of a plan. plan.c makes it, stream.c runs chunks through it, inspect.c shows it to
+/* The internals of a plan. plan.c makes it, stream.c runs chunks through it, inspect.c shows it to
  * tools. */
 #pragma once
 
@@ -10,19 +10,19 @@
 
 /* ---- tables.c -------------------------------------------------------------------------------- */
 
-/* Tables are what a chunk's operations look up: which item each row belongs to, where its patch
- * lies, and which rows attend to one another. They are made on the host, from the chunk's items. */
+/* Tables are what a chunk's operations look up: which item each row belongs to, the position of its
+ * patch, and which rows attend to each other. They are made on the host, from the chunk's items. */
 struct qv_tables {
     struct qv_item_place *places; /* [segments], as every item has at least one segment */
     struct qv_item_norm *norms;   /* [segments] */
     struct qv_coords *coords;     /* [rows] */
     int32_t *index;               /* [rows, taps]: rows of the position table */
-    float *weight;                /* [rows, taps]: the weight of each of those rows */
+    float *weight;                /* [rows, taps]: the weight of each of these rows */
     int32_t *segments;            /* [QV_SEGMENT_LISTS][segments + 1], see ops.inc */
     int32_t *windows;             /* [QV_SEGMENT_LISTS][windows + 1], likewise */
     int32_t *order;               /* [rows]: the input row that becomes this row */
     int32_t *back;                /* [rows]: the merged row that becomes this token */
-    int64_t n_rows, n_segments, n_windows, n_items; /* how much of each is in use */
+    int64_t n_rows, n_segments, n_windows, n_items; /* how much of each table is in use */
 };
 
 qv_status qv_tables_open(const struct qv_capacity *capacity, const struct qv_config *c,
@@ -66,7 +66,7 @@ struct qv_plan {
 /* Returns QV_EINVAL if no plan can be made with these options, and names the field. */
 qv_status qv_plan_options_check(const qv_model *model, const qv_plan_options *options,
                                 qv_error *err);
-/* Returns the capacity of a plan, where `asked` may have fields that the caller left zero. */
+/* Returns the capacity of a plan; fields of `asked` may be zero. */
 qv_capacity qv_plan_capacity(const qv_model *model, const qv_capacity *asked);
 
 void qv_plans_free_idle(qv_model *model); /* also leaves the arena that they share */
@@ -81,7 +81,7 @@ struct qv_capacity_bits qv_model_bits(const qv_model *model);
 
 /* ---- inspect.c: what tools that measure and verify see of a plan ----------------------------- */
 
-/* FLOPs of one step, or of all steps if `step` is NULL, that the items of a chunk need: the
+/* Returns the FLOPs that a chunk's items need in one step, or in all steps if `step` is NULL; the
  * plan's unused rows do not count. */
 double qv_plan_flops(const qv_plan *plan, const struct qv_step *step, const qv_item *items,
                      size_t n);

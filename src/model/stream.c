@@ -10,8 +10,8 @@
 
 /* ---- input ----------------------------------------------------------------------------------- */
 
-/* Uploads an item's frames to *at and moves it past them. A clip with an odd number of frames
- * has its last frame uploaded twice. */
+/* Uploads an item's frames to *at and advances *at past them. If a clip has an odd number of
+ * frames, its last frame is uploaded twice. */
 static qv_status
 upload_frames(struct qv_plan *plan, const qv_item *item, struct qv_buffer *at, qv_error *err)
 {
@@ -67,7 +67,7 @@ upload_tables(struct qv_plan *plan, int chunk, qv_error *err)
     };
     qv_status status = QV_OK;
     for (size_t i = 0; i < sizeof uploads / sizeof *uploads && !status; i++)
-        /* a slot without bytes is one that no operation of this list reads */
+        /* a slot without bytes is not read by any operation of this list */
         if (slots[uploads[i].slot].bytes)
             status = ctx->backend->upload(ctx->dev,
                                           qv_program_place(&plan->program, chunk, uploads[i].slot),
@@ -88,7 +88,7 @@ upload_input(struct qv_plan *plan, int chunk, const qv_item *items, size_t n, qv
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-/* Gives the caller's hook the rows of a layer that belong to items, as f32. */
+/* Passes the rows of a layer that belong to items to the caller's hook, as f32. */
 static qv_status
 show_layer(struct qv_plan *plan, const struct qv_step *step, const struct qv_call *call,
            int64_t chunk_rows, qv_error *err)
@@ -162,7 +162,7 @@ qv_plan_work(qv_plan *plan, qv_error *err)
     return status ? status : ctx->backend->mark(ctx->dev, QV_MARK_END, err);
 }
 
-/* Returns the index of a chunk that is not under way, or -1. */
+/* Returns the index of a chunk that is not in progress, or -1. */
 static int
 free_chunk(const struct qv_arena *arena)
 {
@@ -185,12 +185,11 @@ qv_plan_push(qv_plan *plan, const qv_item *items, size_t n, qv_error *err)
         return status;
     int chunk = free_chunk(plan->program.arena);
     if (chunk < 0)
-        return qv_fail(err, QV_ESTATE, "%s before has not been pulled",
-                       plan->program.arena->n_chunks > 1 ? "the chunk before the last"
-                                                         : "the chunk");
+        return qv_fail(err, QV_ESTATE, "chunks in progress: %d, the most; pull the oldest first",
+                       plan->program.arena->n_chunks);
     qv_context *ctx = plan->model->ctx;
     status = upload_input(plan, chunk, items, n, err);
-    /* the tables are made while the copy is under way, on devices that copy asynchronously */
+    /* the tables are made during the copy, on devices that copy asynchronously */
     if (!status) {
         qv_tables_fill(&plan->tables, &plan->capacity, &plan->model->config, plan->model->dtype,
                        items, n);
@@ -214,7 +213,7 @@ qv_plan_push(qv_plan *plan, const qv_item *items, size_t n, qv_error *err)
 
 /* ---- output ---------------------------------------------------------------------------------- */
 
-/* Tokens `from` to `from` + n of a chunk go to the output's tokens from `to` on. */
+/* Tokens [from, from + n) of a chunk, which go to the output's tokens from `to` on. */
 struct run {
     int64_t from, n, to;
 };
@@ -245,7 +244,7 @@ list_outputs(const struct qv_plan *plan, const qv_tokens *out, struct output lis
     return n;
 }
 
-/* Returns whether every wanted output is in the device's memory, and work is in the order of the
+/* Returns whether every wanted output is in the device's memory, and work is enqueued on the
  * caller's stream. */
 static bool
 stays_on_device(const struct qv_plan *plan, const qv_tokens *out, int64_t tokens)
@@ -308,7 +307,8 @@ qv_plan_pull_items(qv_plan *plan, const qv_tokens *out, const int64_t *first_row
     const struct qv_pending oldest = plan->pending[0];
     qv_status status = QV_OK;
     if (out->hidden && !plan->shape.hidden)
-        return qv_fail(err, QV_EINVAL, "hidden is wanted, but the plan's options do not have it");
+        return qv_fail(err, QV_EINVAL,
+                       "out->hidden is set, but the plan was created without options.hidden");
     if (!stays_on_device(plan, out, first_rows ? 1 : oldest.rows / area))
         status = ctx->backend->wait(ctx->dev, QV_MARK_CHUNK + oldest.chunk, err);
     if (!status)

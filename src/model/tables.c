@@ -47,7 +47,7 @@ qv_tables_close(struct qv_tables *t)
 }
 
 /* With mean = std = 1/2 in all channels a normalised byte is (2u - 255) / 255. Then 2u - 255 is
- * exact in bf16, and 1/255 is left to the GEMM's alpha. With other values, and in f32, the byte is
+ * exact in bf16, and the GEMM's alpha applies 1/255. With other values, and in f32, the byte is
  * normalised in f32 and rounded once. */
 static struct qv_item_norm
 norm_of(const struct qv_config *c, const qv_preprocess *p, qv_dtype dtype)
@@ -61,8 +61,8 @@ norm_of(const struct qv_config *c, const qv_preprocess *p, qv_dtype dtype)
     return norm;
 }
 
-/* Writes segment i, which is `rows` rows from `first` on, into all QV_SEGMENT_LISTS lists. A
- * list has one entry more than it has slots. */
+/* Writes segment i, which is `rows` rows from `first` on, into all QV_SEGMENT_LISTS lists. A list
+ * has one more entry than slots. */
 static void
 put_segment(int32_t *list, int64_t slots, int64_t i, const struct qv_config *c, int64_t first,
             int64_t rows)
@@ -99,8 +99,8 @@ put_cell(struct qv_tables *t, const struct qv_config *c, int64_t grid_w, int64_t
     }
 }
 
-/* Adds a frame pair in window order: windows from left to right and down, and the cells of each
- * likewise. Windows at the right and lower edges are smaller (transformers'
+/* Adds a frame pair in window order: windows from left to right and top to bottom, and cells within
+ * a window likewise. Windows at the right and lower edges are smaller (transformers'
  * get_vision_window_index). */
 static void
 add_windows(struct qv_tables *t, const struct qv_capacity *capacity, const struct qv_config *c,
@@ -121,8 +121,7 @@ add_windows(struct qv_tables *t, const struct qv_capacity *capacity, const struc
         }
 }
 
-/* Adds an item. Its frame pairs lie one after another, and their rows differ only in the number
- * of the pair. */
+/* Adds an item. Its frame pairs are consecutive; their rows differ only in the pair's number. */
 static void
 add_item(struct qv_tables *t, const struct qv_capacity *capacity, const struct qv_config *c,
          const qv_item *item, int64_t side)
