@@ -25,7 +25,7 @@ refused huge.png 'frames of 65535x65535; at most 16384x16384 pixels are read'
 
 # the measured rate and the header's, where they differ
 "$write_clips" vfr.mkv vfr.mp4 > made.txt
-"$qwenvit" info vfr.mkv | grep -q ', 40 frames at 0\.26[0-9]* fps (by its header 10), 152' || fail 'one rate'
+"$qwenvit" info vfr.mkv | grep -q ', 40 frames at 0\.26[0-9]* fps (10 in its header), 152' || fail 'one rate'
 "$qwenvit" info vfr.mkv --json | grep -q '"source_fps":0\.26.*"header_fps":10\.0' || fail 'no rate of the header'
 "$qwenvit" info vfr.mp4 | grep -q ' fps, 152' || fail 'two rates, which are equal'
 

@@ -56,7 +56,7 @@ while ! run $cache -o some/$after; do
     expect 0 ' 0 failed' "$qwenvit" cache status some/$after --list list.txt
     there=$(sed -n 's/.*: \([0-9]*\) ok.*/\1/p' out.txt)
     expect 0 "$((3 - there)) done" $cache -o some/$after
-    grep -q "; $there were there" out.txt || fail "lost after $after: what was sealed was done again"
+    grep -q "; $there already there" out.txt || fail "lost after $after: what was sealed was done again"
     expect 0 '3 keys in ' "$qwenvit" cache check some/$after --quiet
     for i in 1 2 3; do
         "$qwenvit" cache get some/$after p$i.ppm -o one.safetensors

@@ -64,9 +64,9 @@ if [ -e /dev/full ]; then
     fails 3 '/dev/full: cannot write: No space' o.safetensors $encode -o o.safetensors \
         --drawing /dev/full
     whole 3 '/dev/full: cannot append' $encode -o /dev/null --json=/dev/full
-    whole 3 'standard output cannot be written' sh -c '"$1" info "$2" > /dev/full' - "$qwenvit" "$model"
+    whole 3 'cannot write to standard output' sh -c '"$1" info "$2" > /dev/full' - "$qwenvit" "$model"
     for asked in --help --version help 'help --bash' 'help encode'; do
-        whole 3 'standard output cannot be written' sh -c '"$1" $2 > /dev/full' - "$qwenvit" "$asked"
+        whole 3 'cannot write to standard output' sh -c '"$1" $2 > /dev/full' - "$qwenvit" "$asked"
     done
     [ -c /dev/full ] && [ -c /dev/null ] || fail 'a device was replaced'
 fi

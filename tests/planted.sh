@@ -49,7 +49,7 @@ expect 1 "21 done" $cache
 grep -qF "$n_bad failed" out.txt err.txt || fail "not $n_bad have failed"
 expect 0 "21 ok, $n_bad failed, 0 missing" "$qwenvit" cache status tokens --list mixed.txt
 expect 0 ' 0 bad keys, 0 damaged' "$qwenvit" cache check tokens --quiet
-expect 1 "0 done, 0 tokens, 0 failed; 21 were there, $n_bad had failed before" $cache
+expect 1 "0 done, 0 tokens, 0 failed; 21 already there, $n_bad failed earlier" $cache
 expect 3 'its decoder accepts no requests' "$qwenvit" cache get tokens 'bad 1.mp4' -o k.safetensors
 
 # the bad clips are replaced by good ones; then they are done, and the list has no others

@@ -28,7 +28,7 @@ def test_both_start_the_same_program():
         said = run(f"{name} --help", f"usage: qwenvit {name}").out
         assert run(f"{name} --help", program=BENCH).out == said
     each(0, ("--help", "qwenvit-bench SUBCOMMAND --help"), ("--version", "  commit   "), program=BENCH)
-    each(2, ("bench", "usage: qwenvit bench SUBCOMMAND"), ("encode", "no subcommand encode"), program=BENCH)
+    each(2, ("bench", "usage: qwenvit bench SUBCOMMAND"), ("encode", "unknown subcommand encode"), program=BENCH)
 
 
 def test_the_program_is_beside_the_command():
@@ -40,7 +40,7 @@ def test_the_program_is_beside_the_command():
     program("qwenvit-bench", "#!/bin/sh\necho planted")  # one in another folder is not used
     here = {"program": "bin/qwenvit", "PATH": f"{os.getcwd()}:{os.environ['PATH']}"}
     for line in ("bench gemm", "profile", "bench --help"):
-        ran = run(line, f"{line.split()[0]}: it needs the program qwenvit-bench, which is not next to this one: "
+        ran = run(line, f"{line.split()[0]}: needs the program qwenvit-bench, which is not next to this one: "
                   f"{os.getcwd()}/bin/qwenvit-bench", code=4, **here)
         assert not ran.out
     each(0, (f"info {MODEL}", "vision tower"), ("--help", "Times this machine"), **here)
@@ -117,12 +117,12 @@ def test_ways_to_bench():
 
 
 def test_usage():
-    each(2, ("bench", "usage: qwenvit bench SUBCOMMAND"), ("bench nothing", "no subcommand nothing"),
-         *((f"bench {line}", "no option --") for line in  # of another bench
+    each(2, ("bench", "usage: qwenvit bench SUBCOMMAND"), ("bench nothing", "unknown subcommand nothing"),
+         *((f"bench {line}", "unknown option --") for line in  # of another bench
            ("gemm --grid 1,4,4", "tower --lowering direct", "tower --weights q4g64",
             "conv3d --fps 2")),
          *((line, "--model DIR is required") for line in ("bench tower", "bench patch-embed", "profile")),
-         (f"bench gemm --model {MODEL} --device 0,1", "it runs on one device"),
+         (f"bench gemm --model {MODEL} --device 0,1", "it runs on only one device"),
          (f"profile --model {MODEL} a.mp4 b.mp4", "one clip at most"),
          (f"bench patch-embed --model {MODEL} --rows 10", "--rows is 10; must be a multiple of 4"),
          ("bench gemm --weights q5", "must be bf16, q4g64 or q8g64"),
