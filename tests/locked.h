@@ -13,7 +13,7 @@ enum locked_kind { LOCKED_FREE, LOCKED_CLIP, LOCKED_GPU, LOCKED_FILES_ONLY };
 /* What a process uses to try rows. */
 extern struct locked {
     pid_t victim; /* another process, of the same user */
-    int socket;   /* a socket of its own */
+    int socket;   /* a separate socket */
     int shared;   /* the shared memory, of a fixed size; `socket` if there is none */
     int none[2];
     char text[4];

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Tests a device that is lost in the middle of a list, at each of its chunks in turn. The command must say so
-# and give exit code 4. The clips that were done are complete, nothing is half written, and another run
+# Tests a device that is lost in the middle of a list, at each of its chunks in turn. The command must report it
+# and exit with code 4. Finished clips are complete, nothing is half written, and another run
 # completes the list to the result of an undisturbed run.
 # Usage: lost_device.sh QWENVIT MODEL DRIVER BACKENDS WORK. DRIVER is a fake driver and BACKENDS a folder with a
 # fake backend (fake_backend.c).

@@ -5,14 +5,14 @@
 # code and a text report the failure.
 # Usage: output.sh QWENVIT GOLDEN WORK
 set -eu
-# name spaces of our own, where they can be had: to mount a small disk in
+# separate name spaces, if the system allows it: to mount a small disk in
 [ -n "${QV_OWN_MOUNTS:-}" ] || ! unshare -rm true 2> /dev/null ||
     exec env QV_OWN_MOUNTS=1 unshare -rm sh "$0" "$@"
 qwenvit=$1 model=$2/qwen3_vl work=$3
 . "$(dirname "$0")/expect.sh"
 rm -rf "$work" && mkdir -p "$work/disk" && cd "$work"
 
-# whole CODE WORDS COMMAND...: does what expect does, and checks that no temporary file stays
+# whole CODE WORDS COMMAND...: like expect, and checks that no temporary file stays
 whole() {
     expect "$@"
     [ -z "$(ls . disk | grep '\.tmp\.' || true)" ] || fail "a temporary file stays: $*"

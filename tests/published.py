@@ -51,7 +51,7 @@ def pinned():
     for path in WORKFLOWS:
         text = open(path).read()
         for used in re.findall(r"uses: (.*)", text):
-            assert re.fullmatch(r"\./.*|[\w./-]+@[0-9a-f]{40} # v[\d.]+", used), f"{path}: {used} is no full SHA # version"
+            assert re.fullmatch(r"\./.*|[\w./-]+@[0-9a-f]{40} # v[\d.]+", used), f"{path}: {used} is not a full SHA # version"
         assert "\npermissions:\n  contents: read\n" in text, f"{path}: no top-level permissions"
         assert text.count("actions/checkout@") == text.count("persist-credentials: false"), f"{path}: credentials are kept"
 

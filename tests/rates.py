@@ -60,7 +60,7 @@ def sampled(total, rate):
 
 
 def check(tool, path):
-    """Returns a text that says what differs, "" if nothing does, or None where there is no clip to compare."""
+    """Returns the difference as a text, "" if there is none, or None if there is no clip to compare."""
     with tempfile.NamedTemporaryFile() as raw:
         done = subprocess.run([tool, path, raw.name], capture_output=True, text=True)
     ours = json.loads(done.stdout)

@@ -66,7 +66,7 @@ struct file {
     size_t bytes;
 };
 
-/* With so many zeros behind its bytes. */
+/* With the given number of zeros after its bytes. */
 static inline struct file
 read_file_and(const char *path, size_t zeros)
 {

@@ -63,7 +63,7 @@ void test_main(int (*first)(int argc, char **argv));
 void *test_ends(void *what, void (*end)(void *));
 /* Ends it now. */
 void test_end(void *what);
-/* Memory that is there until the test is over. */
+/* Memory that stays valid until the end of the test. */
 #define test_alloc(bytes) test_ends(malloc(bytes), free)
 
 #define LENGTH(array) (sizeof(array) / sizeof *(array))
@@ -86,10 +86,10 @@ static inline void
 expect_words(const char *text, const char *words)
 {
     if (!strstr(text, words))
-        fail_msg("\"%s\" does not say \"%s\"", text, words);
+        fail_msg("\"%s\" does not contain \"%s\"", text, words);
 }
 
-/* The next number of a sequence that *seed begins, of which the upper bits look random. */
+/* The next number of the sequence that starts at *seed; its upper bits look random. */
 static inline uint32_t
 test_random(uint32_t *seed)
 {

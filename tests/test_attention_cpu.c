@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Tests the CPU's attention over segments. A segment has the bits that it has alone, whatever lies
- * beside it and, with AVX-512, for any number of threads. Rows of no segment, which are NaN here,
+ * Tests the CPU's attention over segments. A segment has the same bits as alone, whatever its
+ * neighbours and, with AVX-512, for any number of threads. Rows of no segment, which are NaN here,
  * have no effect; a NaN in a segment does. Long segments, of several blocks of keys, are right as
  * well.
  */

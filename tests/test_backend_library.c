@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Tests backends in libraries of their own, without a GPU. The libraries in place of
- * libqwenvit_cuda.so are missing, broken or of another build, or have ref under another name.
+ * Tests backends in separate libraries, without a GPU. The libraries in place of libqwenvit_cuda.so
+ * are missing, broken or from another build, or contain ref under another name.
  */
 
 #include "test.h"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Tests that `qwenvit bench` and `qwenvit profile` run the program qwenvit-bench beside the command, and
-what that measures: tables for people, and a record a line for machines, appended to a file."""
+"""Tests that `qwenvit bench` and `qwenvit profile` run the program qwenvit-bench next to the command, and
+its output: tables for people, and one record per line for machines, appended to a file."""
 import json
 import os
 import shutil

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Tests qwenvit cache. A list becomes parts whatever its order, however it is split over processes
-and however often it is interrupted. Clips that are there are not done again, and those that failed
+and however often it is interrupted. Clips in the cache are not encoded again, and clips that failed
 or changed are reported."""
 import glob
 import json
@@ -15,7 +15,7 @@ from command_runs import (GOLDEN, MODEL, OWN_MOUNTS, QWENVIT, Begun, get, image,
                           no_temporary_files, read_file, run, write)
 
 ODD = {"path": "v.mp4", "key": "an odd/key é", "fps": 1}
-SMALL = "--min-pixels 1024 --max-pixels 16384"  # small images, of which several lie in a chunk
+SMALL = "--min-pixels 1024 --max-pixels 16384"  # small images, so that several share a chunk
 FILL = f"cache fill --model {MODEL} --backend ref {SMALL}"
 QUIET = f"{FILL} --quiet"
 # chunks of a moment, so that clips take long and signals are heard
@@ -82,7 +82,7 @@ def test_any_order_sharding_and_interruption():
             time.sleep(wait)
             begun.process.send_signal(number)
             begun.end(None)
-    run(line, "were there", code=1)
+    run(line, "already there", code=1)
     run("cache status killed --list list.txt", "11 ok, 1 failed, 0 missing, 0 changed")
     for key in ("p1.ppm", "p9.ppm", "v.mp4", ODD["key"]):
         for other in ("reversed", "sharded", "killed"):
@@ -401,7 +401,7 @@ def test_disks_that_cannot_be_written():
     run(f"{fill} --part-bytes 30000", "No space left", code=4)
     no_temporary_files("disk/c")
     mount("-o remount,size=40m")
-    run(f"{fill} --part-bytes 30000", "were there")
+    run(f"{fill} --part-bytes 30000", "already there")
     run("cache status disk/c --list good.txt", "11 ok, 0 failed, 0 missing")
     mount("-o remount,ro")
     run(f"{QUIET} --list good.txt -o disk/d --tokens f32", "Read-only", code=3)

@@ -89,7 +89,7 @@ make_part(int i)
     return f;
 }
 
-/* Writes a part with `more` bytes behind its data. */
+/* Writes a part with `more` bytes after its data. */
 static void
 write_part(const char *dir, int i, size_t more)
 {
@@ -128,7 +128,7 @@ hold_key(const qv_cache *c, int i, qv_cache_item *item)
 
 #define PARTS "/part-00000-of-00001-host-"
 
-/* There are far more parts than there may be files or maps. */
+/* Far more parts than the limit of open files or maps. */
 TEST(test_many_parts)
 {
     enum { N = 6000, HELD = 300 };
@@ -420,7 +420,7 @@ TEST(test_fields)
     }
 }
 
-/* Two rows, of which the second contradicts the first. */
+/* Two rows; the second contradicts the first. */
 TEST(test_two_rows)
 {
     static const struct {
@@ -461,7 +461,7 @@ TEST(test_two_rows)
     }
 }
 
-/* Keys that are none, and a file that is longer or shorter than its index says. */
+/* Invalid keys, and a file that is longer or shorter than its index states. */
 TEST(test_odd_parts)
 {
     static const char *const keys[] = { "__Y00001", "KE\0Y0001", "\xffKEY0001", "KEY0000\xc3" };
@@ -481,7 +481,7 @@ TEST(test_odd_parts)
     expect_one_damaged(dir, "cut short");
 }
 
-/* Things that have a part's name and are not files. The reader waits for none of them. */
+/* Entries with a part's name that are not files. The reader does not wait for any of them. */
 TEST(test_no_files)
 {
     const char *dir = make_folder();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Odd and hostile clips through the public interface: each gives the frames that it should or an
- * error that says why not, the same for every number of threads, in little time and memory. */
+/* Odd and hostile clips through the public interface: each yields the right frames or an error with
+ * the reason, the same for every number of threads, in little time and memory. */
 #include "test.h"
 
 #include <fcntl.h>
@@ -92,7 +92,7 @@ look_through_each_way(const char *path)
 
 typedef struct expected {
     const char *name;
-    const char *error;   /* words of a QV_EFORMAT; NULL: it can be read */
+    const char *error;   /* part of a QV_EFORMAT error; NULL: it can be read */
     int frames, first;   /* how many, and the number of the first */
     bool some;           /* how many is FFmpeg's affair: 1 to `frames`, in their order, */
     bool none;           /* or none */
@@ -363,7 +363,7 @@ TEST(test_cut)
     }
 }
 
-/* Bits flipped at a rate, evenly from `first` on; one at least. */
+/* Bits flipped at a rate, evenly from `first` on; at least one. */
 static void
 flip_bits(clip_bytes bytes, size_t first, double rate, uint32_t seed)
 {
@@ -441,8 +441,8 @@ peak_mib(void)
 #endif
 }
 
-/* Reads the clip in a process of its own, because the peak of memory must not be that of the tests.
- * The time is that of the process, since other processes may be busy. */
+/* Reads the clip in a separate process, so that its peak of memory does not include the tests'. The
+ * time is the process's CPU time, since other processes may be busy. */
 static void
 check_bomb(const expected *e)
 {
@@ -494,7 +494,7 @@ TEST(test_bombs)
         check_bomb(c);
 }
 
-/* ---- what cannot be read --------------------------------------------------------------------- */
+/* ---- unreadable files ------------------------------------------------------------------------ */
 
 TEST(test_no_files)
 {
@@ -516,7 +516,7 @@ TEST(test_no_files)
 
 #ifndef __APPLE__ /* whose linker cannot wrap functions */
 
-/* Says what happens to reads of regular files; the linker sends them all here. */
+/* What happens to reads of regular files; the linker redirects all of them here. */
 static atomic_int reads, reads_until; /* something goes wrong: 0 is never */
 static void (*wrong)(void);           /* what it is; NULL: the read fails */
 static bool crumbs;                   /* every read gives one byte and is interrupted before it */
@@ -553,7 +553,7 @@ WRAPPED(ssize_t, pread, (int fd, void *buffer, size_t n, off_t at))
 {
     const ssize_t may = meddle(fd, n);
     if (padding && reads >= 100000)
-        return 0; /* where nobody stops, the file ends some time */
+        return 0; /* if nobody stops, the file ends eventually */
     if (padding) {
         memset(buffer, 0xff, n);
         if (!at && n > 1)

@@ -88,7 +88,7 @@ def test_usage():
          ("info motion.mp4 --start -1", '--start is "-1"'),
          ("info motion.mp4 --end nan", '--end is "nan"'),
          (f"{ENCODE} motion.mp4 -o many --start 2 --end 1", "end (1) must be greater than start (2)"),
-         (f"{ENCODE} --list cuts.txt -o listed --end 1", "lines of --list have their own"),
+         (f"{ENCODE} --list cuts.txt -o listed --end 1", "whose lines have their own"),
          (f"{ENCODE} --list list.txt grey.ppm -o listed", "give clips or --list, not both"),
          (f"info {MODEL} --device 0,1", "it runs on only one device"),
          (f"info {MODEL} --backend cpu --device cuda:1", '--device is "cuda:1"; must be an index'),

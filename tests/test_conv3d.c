@@ -572,8 +572,8 @@ TEST(wrong_words_are_named)
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-/* Computes the form for a still: each slice of weight[o, c, kd, kh, kw] and the slices behind it
- * become one. */
+/* Computes the form for a still: each slice of weight[o, c, kd, kh, kw] is summed with the slices
+ * after it. */
 static void
 sum_depth(const void *w, qv_dtype from, const int64_t sizes[5], qv_dtype to, void *out)
 {

@@ -212,8 +212,8 @@ call_everything(void *p)
     return NULL;
 }
 
-/* In a thread without a context, in one with a context of its own, and in one that uses a device:
- * another one than ours, if there are two. */
+/* In a thread without a context, in a thread with its own context, and in a thread that uses a
+ * device: not ours, if there are two. */
 TEST(the_callers_context_is_kept)
 {
     int devices = 0;
@@ -412,8 +412,8 @@ look(void *user, const char *name, const float *rows, int64_t n_rows, int64_t n_
     ++*(int *)user;
 }
 
-/* In the graph, DeepStack's mergers run beside the blocks. Running step by step gives the same
- * bits. */
+/* In the graph, DeepStack's mergers run in parallel with the blocks. Running step by step gives the
+ * same bits. */
 TEST(recorded_is_step_by_step)
 {
     struct tiny t = open_on(NULL);
@@ -647,7 +647,7 @@ whole_job(float *tokens, const uint8_t *frames, int64_t capacity, qv_error *err)
 
 /* Each call that makes something fails once. That gives a status and an error text that names the
  * call or says memory, leaves nothing alive, and does not affect the next job. The libraries that a
- * model opens beside its weights never open there, so that each call is made in its turn. */
+ * model opens while it loads weights never open there, so that calls are made one at a time. */
 TEST(every_failed_call_is_reported)
 {
     enum { MOST = 1000, TOKENS = 4096 * 16 };

@@ -52,7 +52,7 @@ check_cut(const char *name, const struct clip_read *whole, int64_t first, int64_
     }
 }
 
-/* Beginnings on, before and behind keyframes, which are 5 apart; to the end and not. */
+/* Beginnings on, before and after keyframes, which are 5 apart; to the end and not. */
 TEST(cuts_are_of_the_whole)
 {
     static const char *const names[] = {
@@ -383,7 +383,7 @@ TEST(words_say_what_is_wrong)
     }
 }
 
-/* A cut that ends behind the clip's end ends with the clip. */
+/* A cut that ends after the clip's end ends with the clip. */
 TEST(ends_behind_the_end)
 {
     clip_write("back.mp4");

@@ -35,7 +35,7 @@ struct filler {
     qv_cache_fill_counts counts;
     int n_wanted;
     atomic_int n_told;
-    int64_t enough;    /* The run is stopped once so many clips are done; 0: it is not stopped. */
+    int64_t enough;    /* The run is stopped after this many clips; 0: it is not stopped. */
     char warning[600]; /* of the whole run */
 };
 
@@ -380,7 +380,7 @@ TEST(a_file_is_kept_as_it_was_read)
     temp_file("a.ppm", m.file, m.sources[0].n_bytes);
     assert_ok(qv_cache_fill_add(m.fill, "a", path, NULL, &wanted, ERR));
     assert_true(wanted);
-    temp_file("a.ppm", m.file, m.sources[0].n_bytes + 3); /* A byte or two behind it do no harm. */
+    temp_file("a.ppm", m.file, m.sources[0].n_bytes + 3); /* A byte or two after it do no harm. */
     const struct timespec times[2] = { { .tv_sec = 7 }, { .tv_sec = 7 } };
     assert_int_equal(utimensat(AT_FDCWD, path, times, 0) | stat(path, &st), 0);
     run_in_memory(&m, 1, 1, 0);

@@ -106,7 +106,7 @@ TEST(choices_are_the_packages)
     }
 }
 
-/* An error says in words what is wrong, with the clip or with an option. */
+/* An error describes what is wrong with the clip or with an option. */
 TEST(words_say_what_is_wrong)
 {
     static const struct {

@@ -97,7 +97,7 @@ job(const uint8_t *frames, size_t chunk_bytes, struct made *made, qv_error *err)
 /* Says how a job ended in which call n fails; with n -1 none fails. */
 enum end { NOTHING_FAILED, ABSORBED, IN_WORDS, WITHOUT_WORDS, OTHER_VALUES };
 
-/* Runs the job in a process of its own, because a process compiles its kernels only once. */
+/* Runs the job in a separate process, because a process compiles its kernels only once. */
 static enum end
 job_failing(long n, const uint8_t *frames, size_t chunk_bytes, struct made *shared)
 {
@@ -266,7 +266,7 @@ TEST(a_long_list_is_several_buffers)
     }
 }
 
-/* The emulator refuses a command buffer of so many FLOPs. It runs one threadgroup of each
+/* The emulator refuses command buffers beyond a limit of FLOPs. It runs one threadgroup of each
  * dispatch. */
 TEST(long_attention_is_several_buffers)
 {

@@ -2,8 +2,8 @@
 /*
  * Tests hostile decoders inside a job of many clips. A decoder that takes no messages, lies, dies,
  * is slow, or ends with any status costs its clip, in bounded time and with an error text. The
- * clips before and behind it are done, with the bits that they have alone. If the job's process is
- * killed, none of the decoders stays.
+ * clips before and after it are done, with the same bits as alone. If the job's process is killed,
+ * none of the decoders stays.
  */
 #include "test.h"
 
@@ -23,7 +23,7 @@
 #include "tempdir.h"
 #include "tiny.h"
 
-/* So many frames that the requests for them would fill a socket many times. */
+/* Enough frames for their requests to fill a socket many times. */
 enum { FRAMES = 400, FEW = 16, ROWS = 64 };
 enum { BOUND_S = 240 }; /* A bound for what takes seconds or never ends. */
 
@@ -31,7 +31,7 @@ enum { BOUND_S = 240 }; /* A bound for what takes seconds or never ends. */
 
 static char good_clip[512];
 
-/* The good clip, with an instruction for its decoder behind its end. */
+/* The good clip, with an instruction for its decoder after its end. */
 static const char *
 plant(const char *fault)
 {
@@ -268,8 +268,8 @@ TEST(no_clip_is_read_without_the_lock)
 /* A step that takes SOON_S or longer has waited for a decoder. */
 #define SOON_S 3.0
 
-/* Clips whose decoders say nothing for a long time: one decodes for minutes what lies between two
- * sampled frames, the others obey nobody. */
+/* Clips whose decoders say nothing for a long time: one decodes the frames between two sampled
+ * frames for minutes, the others do not react. */
 static const char *const endless[] = { "slow", "hang", "opening hang",
                                        "half", "deaf", "deaf and dumb" };
 
@@ -325,7 +325,7 @@ has_ended(struct collector *c, const char *key)
     return has;
 }
 
-/* Adds a clip that nobody waits for to its end, and another one after it. */
+/* Adds a clip whose end nothing waits for, and another one after it. */
 static int
 run_endless(const struct tiny *t, qv_decoder *decoder, const char *name, enum leaving how)
 {

@@ -27,7 +27,7 @@ struct variant {
     const char *twin;   /* all tensors are there again, below this prefix */
     bool f32, links;
     const char *extra;        /* an additional tensor of this name */
-    const char *quantiser;    /* config.json has it in quantization_config */
+    const char *quantiser;    /* config.json contains it in quantization_config */
     const char *drop, *widen; /* drop: this tensor is left out; widen: this one has a row more */
     const char *retype, *as;  /* this tensor has the dtype `as`, and is zero */
     const char *spoil;        /* this tensor has the given value at the given place */
@@ -218,7 +218,7 @@ TEST(the_same_model_however_it_is_stored)
         { .what = "the same twice", .twin = "model.language_model.visual." },
         { .what = "twice in other forms", .twin = "ema.", .f32 = true, .patch = AS_CHANNELS_LAST },
         { .what = "twice below one prefix", .twin = "module.model.visual._orig_mod." },
-        { .what = "beside another encoder", .extra = "dino.patch_embed.proj.weight" },
+        { .what = "next to another encoder", .extra = "dino.patch_embed.proj.weight" },
     };
     static const qv_dtype dtypes[] = { QV_F32, QV_BF16 };
     for (size_t d = 0; d < 2; d++) {
@@ -352,8 +352,8 @@ TEST(what_does_not_fit_is_refused_by_name)
     }
 }
 
-/* Adapters beside whole weights are not used, and the model says so; adapters of the language model
- * do not matter. */
+/* Adapters next to whole weights are not used, and the model reports that; adapters of the language
+ * model do not matter. */
 TEST(a_model_says_that_adapters_are_not_used)
 {
     static const struct {
@@ -385,7 +385,7 @@ TEST(a_model_says_that_adapters_are_not_used)
     }
 }
 
-/* A folder without safetensors says what it has. */
+/* The error for a folder without safetensors lists what it contains. */
 TEST(another_form_of_checkpoint_is_called_by_its_name)
 {
     static const struct {
@@ -496,8 +496,8 @@ note_warm(struct qv_device *dev, const struct qv_op *op)
     warmed[n_warmed++] = *op;
 }
 
-/* When weights are loaded, the device is told which kernels will follow, and these are
- * operations that it prepares; when a model is only described, it is told nothing. */
+/* Loading weights announces the coming kernels to the device, as operations that it prepares; only
+ * describing a model announces none. */
 TEST(a_device_hears_what_will_follow)
 {
     struct qv_backend backend = qv_backend_ref;
