@@ -16,14 +16,13 @@ typedef enum compare_depth {
 } compare_depth;
 
 typedef struct compared {
-    int64_t n;     /* frames of the file, as FFmpeg decodes them; -1: it decodes none */
-    bool is_image; /* nothing is compared */
-    bool sound;    /* FFmpeg met no error */
-    bool refused;  /* our reader refuses the file; `why` is its error */
-    bool left_out; /* packets were left out, and nothing unforeseen was met */
-    char why[128]; /* why everything was decoded, or why the file was refused; or "" */
-    char
-        wrong[256]; /* the first frame or frame count that differs from FFmpeg's; "": none */
+    int64_t n;       /* frames of the file, as FFmpeg decodes them; -1: it decodes none */
+    bool is_image;   /* nothing is compared */
+    bool sound;      /* FFmpeg met no error */
+    bool refused;    /* our reader refuses the file; `why` is its error */
+    bool left_out;   /* packets were left out, and nothing unforeseen was met */
+    char why[128];   /* why everything was decoded, or why the file was refused; or "" */
+    char wrong[256]; /* the first frame or frame count that differs from FFmpeg's; "": none */
 } compared;
 
 /* Reads the file's frames in several selections. */

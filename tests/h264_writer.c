@@ -54,7 +54,7 @@ end_unit(uint8_t *to, unsigned head, struct bits *b)
 
 /* ---- parameter sets -------------------------------------------------------------------------- */
 
-/* Puts what a decoder needs to know of the display order (E.1.1): one picture waits for a later
+/* Writes the display order's parameters for the decoder (E.1.1): one picture waits for a later
  * one. */
 static void
 put_usability(struct bits *b)

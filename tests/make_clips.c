@@ -201,7 +201,7 @@ read_file(const char *name)
     return bytes;
 }
 
-/* Writes through a file, because some muxers fill gaps of FFmpeg's memory files with zeros. */
+/* Writes through a file, because some muxers fill gaps in FFmpeg's memory files with zeros. */
 static clip_bytes
 end_file(AVFormatContext *mux)
 {
@@ -212,7 +212,7 @@ end_file(AVFormatContext *mux)
     return bytes;
 }
 
-/* Finds where `what` begins, `after` bytes or more from the start. */
+/* Finds the position of `what`, at least `after` bytes from the start. */
 static uint8_t *
 find(const clip_bytes *file, const void *what, size_t n, size_t after)
 {
@@ -245,9 +245,9 @@ put_behind(AVPacket *packet, const void *bytes, int n)
     memcpy(packet->data + at, bytes, (size_t)n);
 }
 
-/* Moves a B-picture into the packet before it, and puts a picture that is not coded in its
- * place; the first packet names the encoder that is known for this. `held` is the packet before
- * this one, which is not written yet. */
+/* Moves a B-picture into the packet before it, and puts an uncoded picture in its place; the first
+ * packet names the encoder known for this. `held` is the previous packet, which is not written
+ * yet. */
 static void
 pack(AVPacket *held, AVPacket *packet)
 {

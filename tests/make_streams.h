@@ -23,10 +23,10 @@ typedef struct stream {
 
 typedef struct stream_recipe {
     const char *encoder, *options;
-    int frames, group; /* group: 0 for 5 */
-    int first;         /* number of the first frame, which decides what the frames show */
-    int still;         /* this many frames in a row show the same; 0: all differ */
-    int width, height; /* 0: 96x64 */
+    int frames, group;         /* group: 0 for 5 */
+    int first;                 /* number of the first frame, which decides what the frames show */
+    int still;                 /* this many frames in a row show the same; 0: all differ */
+    int width, height;         /* 0: 96x64 */
     enum AVPixelFormat format; /* AV_PIX_FMT_NONE: the encoder's first one; 0: yuv420p */
     bool headers_in_packets;   /* headers are in packets, and not in the codec's parameters */
 } stream_recipe;

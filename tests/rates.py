@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Compares rates, numbers of frames and seconds with those that follow from the packets that ffprobe prints.
+"""Compares rates, frame counts and durations with the values that follow from the packets that ffprobe prints.
 
     rates.py MEDIA_DUMP FOLDER [--clips WRITE_CLIPS] [--ffmpeg VERSION] [FILE..]
 

@@ -111,8 +111,8 @@ unlock_pages(struct qv_device *dev, void *p)
     free(p);
 }
 
-/* Locking is slow, so blocks are kept: the smallest kept block that is large enough serves again,
- * the four largest are kept, and kept blocks are freed when memory would otherwise run out. */
+/* Locking is slow, so blocks are kept: the smallest kept block that is large enough is reused, the
+ * four largest are kept, and kept blocks are freed when memory would otherwise run out. */
 TEST(locked_pages_are_kept)
 {
     qv_context *ctx = tiny_context("ref");
@@ -419,7 +419,7 @@ TEST(wrong_calls_are_refused_with_words)
         { { .backend = "ref:1x" }, QV_EINVAL, "ref:1x" },
         { { .backend = "ref:-1" }, QV_EINVAL, "ref:-1" },
         { { .backend = "ref:99999999999" }, QV_EINVAL, "ref:99999999999" },
-        /* which backends were tried for a device that none has, and those that are installed */
+        /* the backends that were tried for a missing device, and the installed ones */
         { { .device = 99 }, QV_ENODEVICE, "ref: device 99" },
         { { .device = 99, .backends = "/nowhere" }, QV_ENODEVICE, "no backend has a device 99: " },
 #if !defined(QV_CUDA_STATIC) && !defined(QV_WITH_METAL) && defined(QV_WITH_CPU)
@@ -620,7 +620,7 @@ TEST(names_of_everything)
     assert_string_equal(qv_dtype_name(QV_BF16), "bf16");
 }
 
-/* A clip's pieces follow one another, and the last has the frames that are left. An image's
+/* A clip's pieces follow one another, and the last one contains the remaining frames. An image's
  * pieces share its frames, but not its patches. */
 TEST(items_are_cut_at_frame_pairs)
 {

@@ -215,9 +215,8 @@ check_nan(int head_dim, qv_dtype dtype)
     close_kernel(&k);
 }
 
-/* Each score of the longest segment is greater than the one before, by 400 from the first to the
- * last. So in every block of keys the exponentials begin with a maximum that turns out too
- * small. */
+/* The scores of the longest segment ascend, by 400 from the first to the last. So in every block of
+ * keys the exponentials start from a maximum that is too small. */
 static void
 check_rising(int head_dim, qv_dtype dtype)
 {

@@ -18,7 +18,7 @@ ODD = {"path": "v.mp4", "key": "an odd/key é", "fps": 1}
 SMALL = "--min-pixels 1024 --max-pixels 16384"  # small images, so that several share a chunk
 FILL = f"cache fill --model {MODEL} --backend ref {SMALL}"
 QUIET = f"{FILL} --quiet"
-# chunks of a moment, so that clips take long and signals are heard
+# short chunks, so that clips last long and signals are handled
 SLOW = "--max-pixels 262144 --num-frames 768 --chunk-rows 1024"
 
 
@@ -92,7 +92,7 @@ def test_any_order_sharding_and_interruption():
 
 
 def ended_by(number, files, line):
-    """Sends the signal one second after such files exist, which two images make. The run then has
+    """Sends the signal one second after these files, which two images make, exist. The run then has
     half a minute to end, whatever the length of the list: more clips wait than the queue holds."""
     write("long.txt", "p1.ppm", "p2.ppm", *({"path": "v.mp4", "key": str(i)} for i in range(1200)))
     begun = Begun(line)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Ends a run that adds to a cache, or prunes it, at every call that changes the folder (kill -9
- * before the call, or half way through it), or lets that call fail. Then the run is repeated: every
- * key must be there once, with the bytes of a run that was never disturbed, and nothing else. At
+ * Kills a run that adds to a cache or prunes it at every call that changes the folder (kill -9
+ * before the call, or half way through it), or makes that call fail. Then the run is repeated:
+ * every key must be in the cache once, with the bytes of an undisturbed run, and nothing else. At
  * any moment of a prune, the valid records must be the same as before it. The linker inserts the
  * wrappers.
  */
@@ -620,10 +620,10 @@ static const struct subject {
 
 enum fault { KILL, FAIL, SYNC, READ, MEMORY };
 
-/* Disturbs it at each call, from the first on, until there are no more. Which threads come first
- * differs from run to run, and so may the number of a call, but every number is tried. A failure is
- * reported, or it changes nothing; what is there stays, and the next run goes on. `with` is the
- * errno of FAIL; killed is a write half way, if it is not 0. Returns how many calls there were. */
+/* Disturbs it at each call, from the first to the last. Which threads come first differs from run
+ * to run, and so may the number of a call, but every number is tried. A failure is reported, or it
+ * changes nothing; what is there stays, and the next run goes on. `with` is the errno of FAIL;
+ * killed is a write half way, if it is not 0. Returns how many calls there were. */
 static int
 disturb(const struct subject *s, enum fault fault, int with)
 {
@@ -932,7 +932,7 @@ TEST(test_full_disk)
     }
 }
 
-/* Two runs with the same keys at once waste work but do no harm. */
+/* Two simultaneous runs with the same keys waste work but do no harm. */
 TEST(test_two_at_once)
 {
     for (int i = 0; i < 20; i++) {
@@ -964,7 +964,7 @@ TEST(test_sweep)
     put_rows(e, &layout, "mine", 0, 2);
     finish_key(&e, QV_OK, NULL);
     close_writer(&w);
-    /* One file is of another host and one of no process; only the second is ours to remove. */
+    /* One file belongs to another host and one to no process; only the second may be removed. */
     char host[60] = "", path[200];
     gethostname(host, sizeof host - 1);
     const pid_t gone = start(add_all, fresh());
@@ -1030,7 +1030,7 @@ warn(void *user, const char *words)
     snprintf(warnings, sizeof warnings, "%s", words);
 }
 
-/* Only a file system that has no locks lets a run go on without one, and the run says so. */
+/* A run continues without a lock only on a file system that has no locks, and reports it. */
 TEST(test_lock_errors)
 {
     static const struct {
@@ -1061,8 +1061,8 @@ TEST(test_lock_errors)
     }
 }
 
-/* A process that may open no more files, or a server that is gone, is an error wherever that
- * happens, and no part only seems to be damaged. */
+/* Running out of file descriptors, or losing the file server, is an error wherever it happens, and
+ * never makes a part seem damaged. */
 TEST(test_what_is_away_for_now)
 {
     static const struct {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Tests what pruning removes from a cache and what it leaves, who has the cache locked, readers
- * that have it open, and what is compared of a source. tests/test_cache_crash.c ends and fails each
- * of its calls. */
+/* Tests what pruning removes from a cache and what it keeps, locking, readers that have the cache
+ * open, and the comparison of sources. tests/test_cache_crash.c ends and fails each of its
+ * calls. */
 #include "test.h"
 
 #include <inttypes.h>
@@ -530,7 +530,7 @@ TEST(test_locks)
     o.dry_run = false;
     close_writer(&second);
     assert_int_equal(temp_entries(dir), entries);
-    /* Somebody else prunes. */
+    /* Another process prunes. */
     snprintf(path, sizeof path, "%s/qwenvit-cache.json", dir);
     const int fd = open(path, O_RDWR | O_CLOEXEC);
     assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), 0);
@@ -567,8 +567,8 @@ stop_at(void *user, int64_t done, int64_t n)
     return ++n_asked != *(int *)user;
 }
 
-/* The caller may stop a prune at any moment. No part is then half done, and another prune goes on
- * from there. */
+/* The caller may stop a prune at any moment. No part is then half written, and another prune
+ * continues from there. */
 TEST(test_stopped)
 {
     const char *dir = make_cache();
@@ -589,8 +589,8 @@ TEST(test_stopped)
 
 /* ---- readers --------------------------------------------------------------------------------- */
 
-/* A reader keeps what it holds. What it does not hold is found where it is now, through several
- * prunes, and what is gone is reported. */
+/* A reader keeps the items that it holds. Other items are found at their present place, through
+ * several prunes, and removed ones are reported. */
 TEST(test_readers)
 {
     const char *dir = make_cache();
@@ -637,7 +637,7 @@ TEST(test_readers)
     assert_int_equal(qv_cache_record(c, item.index, &record, &err), QV_EIO);
 }
 
-/* A key that was made again has other tokens than the reader's item says. */
+/* A key that was made again has different tokens from the reader's item. */
 TEST(test_made_again)
 {
     const char *dir = make_cache();

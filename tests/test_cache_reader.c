@@ -165,8 +165,8 @@ TEST(test_many_parts)
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
-/* Holding more than is allowed fails with an error text and costs nothing that is held. The part
- * that was released first makes room first. */
+/* Holding more than is allowed fails with an error and does not affect the held items. The part
+ * that was released first is unmapped first. */
 TEST(test_bounds)
 {
     enum { MOST = 4 };
@@ -241,7 +241,7 @@ TEST(test_threads)
     qv_cache_close(&c);
 }
 
-/* A cache that is opened with some of its parts has their keys, as the whole cache has. */
+/* A cache opened with some of its parts has their keys, like the whole cache. */
 TEST(test_some_parts)
 {
     const char *dir = make_folder(), *const names[] = {
@@ -309,7 +309,7 @@ TEST(new_parts_alone_are_read)
         assert_string_equal(item.part, part_name(i));
         qv_cache_release(second, &item);
     }
-    /* A part that is gone, or that could not be used, has the others read again. */
+    /* A missing or unusable part makes the reader read the other parts again. */
     assert_int_equal(remove(part_path(dir, 1)), 0);
     qv_cache *third = open_after(dir, second);
     assert_int_equal(count_damaged(third), 1);

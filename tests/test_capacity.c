@@ -266,7 +266,7 @@ TEST(pairs_of_clips_fill_chunks)
     }
 }
 
-/* If segments are free, only rows bound a chunk, also for windows. Where pairs go is as on other
+/* If segments cost nothing, only rows bound a chunk, also for windows. Pairs are placed as on other
  * devices. */
 TEST(free_segments_fill_chunks)
 {

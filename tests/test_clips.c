@@ -22,7 +22,7 @@
 
 /* ---- what a clip gives ----------------------------------------------------------------------- */
 
-/* Of each frame the number that its bars show, and its corners' levels. */
+/* The number that each frame's bars show, and its corners' levels. */
 static int
 number(const struct clip_read *r, int64_t i)
 {
@@ -197,8 +197,8 @@ TEST(test_wrong_counts)
     check_clips(clips, LENGTH(clips));
 }
 
-/* Frames are counted, not timed: times that make no sense change which ones there are only where
- * an edit list says so, or where FFmpeg drops what has no place in it. */
+/* Frames are counted, not timed: nonsensical times change the set of frames only through an edit
+ * list, or where FFmpeg drops frames without a place. */
 TEST(test_time)
 {
     static const expected clips[] = {
@@ -334,8 +334,8 @@ static const char *const whole[] = { "back.mp4",  "front.mp4", "pieces.mp4", "wh
                                      "whole.avi", "whole.ts",  "vp8.webm",   "x265.mp4",
                                      "whole.m4v", "whole.gif", "x264.mp4",   "vp9.webm" };
 
-/* A file that ends early gives an error, or its first frames. The last one may be half a frame, and
- * one that was to be shown before it may be missing. */
+/* A truncated file causes an error, or yields its first frames. The last one may be half a frame,
+ * and a frame shown before it may be missing. */
 TEST(test_cut)
 {
     enum { PARTS = 32, TAIL = 3 }; /* TAIL: frames that may be so */
@@ -617,8 +617,8 @@ grow(void)
     assert_int_equal(truncate("long.avi", 1 << 22), 0);
 }
 
-/* Reading a file that changes ends at every moment, with frames or with an error, and the frames of
- * a file that grew meanwhile are never given as a whole clip of either size. */
+/* If a file changes while it is read, at any moment, reading ends with frames or an error, and the
+ * frames of a file that grew are never returned as a whole clip of either size. */
 TEST(test_changing_files)
 {
     static void (*const changes[])(void) = { shrink, vanish, grow };
@@ -637,7 +637,7 @@ TEST(test_changing_files)
     free(bytes.data);
 }
 
-/* A JPEG file that is padding and nothing else, as long as anyone reads. */
+/* A JPEG file that is endless padding. */
 static atomic_bool stop_padding;
 static int signs_of_life;
 
@@ -653,7 +653,7 @@ note_life(void *user)
     signs_of_life++;
 }
 
-/* Padding (0xff before a marker) costs a system call a page and not one a byte. */
+/* Padding (0xff before a marker) costs one system call per page, not per byte. */
 TEST(test_padding)
 {
     enum { PADDING = 1 << 20 };
@@ -675,8 +675,8 @@ TEST(test_padding)
     free(image.data);
 }
 
-/* A source that is stopped while it walks over padding ends with the page at hand; until then it
- * signals life. */
+/* A source that is stopped while it skips padding ends with the current page; until then it signals
+ * life. */
 TEST(test_stop_in_padding)
 {
     const qvm_watch watch = { .stop = &stop_padding, .alive = note_life };

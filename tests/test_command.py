@@ -498,7 +498,7 @@ def test_memory_does_not_grow_with_the_clip():
 
 
 def test_like():
-    """info and the file say whose rules are used, and options of other rules are refused."""
+    """info and the file name the rules that are used, and options of other rules are refused."""
     like = "--like qwen-vl-utils"
     run("info motion.mp4 --fps 5", "20 frames of 320x256: grid_thw 10,16,20, as transformers does\n")
     run(f"info motion.mp4 {like}", "8 frames of 448x320: grid_thw 4,20,28, as qwen-vl-utils does\n")
@@ -534,7 +534,7 @@ def files_in(folder):
 
 
 def test_a_list():
-    """It has a path or JSON per line, and folders of keys are made."""
+    """It has a path or JSON per line, and folders are created for keys."""
     os.mkdir("listed")
     write("list.txt", "grey.ppm", '{"path":"motion.mp4","key":"deep/er/motion","max_frames":6}', "",
           '{"path":"missing.mp4"}', '{"path":"motion.mp4","key":"other","fps":1,"max_pixels":400000}',
@@ -773,7 +773,7 @@ def test_verify():
 
 
 def test_a_tower_in_a_gguf_file():
-    """It is taken wherever a folder is."""
+    """It is accepted wherever a folder is."""
     gguf = f"{GOLDEN}/../fuzz/corpus/gguf"
     os.mkdir("mmproj")
     file = "mmproj/mmproj-F32.gguf"
@@ -821,7 +821,7 @@ def test_the_decoder_may_lie_elsewhere():
 
 
 def test_bad_input():
-    """It gives exit code 3 and a text that names the file, and leaves nothing behind."""
+    """It fails with exit code 3 and an error that names the file, and leaves nothing behind."""
     write("text.mp4", "not a clip")
     write("empty.mp4")
     os.mkdir("bad")

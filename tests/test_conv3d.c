@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Tests how a Conv3d is run: each side of every guard, hostile descriptions, lists of operations
- * and lines of text. */
+/* Tests how a Conv3d is run: both sides of every guard, hostile descriptions, lists of operations
+ * and their texts. */
 #include "test.h"
 
 #include <math.h>
@@ -486,8 +486,8 @@ largest_use(const struct qv_conv3d_list *list, int place)
     return most;
 }
 
-/* checkconv tests that the operations compute the convolution. Here the test is that there are no
- * more than needed. */
+/* checkconv tests that the operations compute the convolution. This tests that there are no
+ * unneeded operations. */
 TEST(lowerings_list_few_operations)
 {
     struct qv_conv3d_list list;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Tests what only a GPU can show: memory of the device and streams of the caller, several chunks
- * under way at once, the predicted use of memory, every CUDA call that makes something failing in
- * turn, and last a device that is lost. The linker (--wrap) puts the wrappers of the calls between.
+ * Tests that need a GPU: device memory and the caller's streams, several chunks under way at once,
+ * the predicted use of memory, the failure of every CUDA call that creates something, and finally a
+ * lost device. The linker (--wrap) inserts the wrappers of the calls.
  */
 
 #include "test.h"
@@ -480,7 +480,7 @@ TEST(pairs_are_the_same_bits_alone_and_packed)
         check_pairs(real);
 }
 
-/* Tests that each operation names the kernel that runs it, and says why if that is a fallback. */
+/* Tests that each operation names the kernel that runs it, with the reason for a fallback. */
 TEST(kernels_have_names)
 {
     struct cudaDeviceProp props;
@@ -645,9 +645,9 @@ whole_job(float *tokens, const uint8_t *frames, int64_t capacity, qv_error *err)
     return status;
 }
 
-/* Each call that makes something fails once. That gives a status and an error text that names the
- * call or says memory, leaves nothing alive, and does not affect the next job. The libraries that a
- * model opens while it loads weights never open there, so that calls are made one at a time. */
+/* Each call that creates something fails once. The result is a status and an error that names the
+ * call or memory; nothing leaks, and the next job is not affected. The libraries that a model opens
+ * while it loads weights never open there, so that calls are made one at a time. */
 TEST(every_failed_call_is_reported)
 {
     enum { MOST = 1000, TOKENS = 4096 * 16 };

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Tests error texts that are longer than a qv_error: what goes is a path's middle, not the
- * reason. */
+/* Tests error texts longer than a qv_error: the middle of a path is cut, not the reason. */
 
 #include "test.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests a feeder by itself, in one thread: what goes into its chunks, when, and on which device.
- * Tests of jobs and of qv_encode have it under load. */
+ * Tests of jobs and of qv_encode put it under load. */
 
 #include "test.h"
 
@@ -244,7 +244,7 @@ has_idle_plan(const qv_model *model, int64_t patches)
     return false;
 }
 
-/* Where plans are slow to make, those of smaller chunks are there before the first item comes. */
+/* If plans are slow to make, the plans of smaller chunks exist before the first item arrives. */
 TEST(plans_of_small_chunks_are_made_before)
 {
     for (int warm = 0; warm < 2; warm++) {

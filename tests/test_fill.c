@@ -59,7 +59,7 @@ make_images(void)
     return 0;
 }
 
-/* The job's threads call this. cmocka cannot end a test in them, so it only counts. */
+/* Called by the job's threads. cmocka cannot end a test there, so this only counts. */
 static void
 count_told(void *user, const char *key, qv_status status, const char *words)
 {
@@ -199,8 +199,8 @@ TEST(a_file_system_without_locks_is_told)
     assert_string_equal(f.warning, "");
 }
 
-/* A clip's record says what is wrong with the clip. What the process, the machine or the file
- * system lacks would fail the next clip as well: it ends the run, and no clip has failed. */
+/* A clip's record contains the clip's own error. An error of the process, the machine or the file
+ * system would fail the next clip as well: it ends the run, and no clip counts as failed. */
 static void
 fill_and_fail(int error, qv_status ends_with)
 {
@@ -427,9 +427,9 @@ TEST(frames_of_another_shape_are_another_clip)
     qv_cache_fill_forget(m.fill);
 }
 
-/* Frames whose bytes are not as many as their shape says are never read beyond their end, and
- * frames of a shape that no model takes are not read at all. They cost themselves: the run goes on,
- * and the next run knows that they failed. */
+/* Frames with fewer bytes than their shape needs are never read beyond their end, and frames of a
+ * shape that no model accepts are not read at all. Only they fail: the run goes on, and the next
+ * run knows that they failed. */
 TEST(frames_of_a_wrong_size_cost_themselves)
 {
     enum { WRONG = 600 }; /* more than wait in a job at once */

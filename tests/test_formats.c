@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Adds a format of output, text with a line for each token, in this file alone, whose table takes
- * the place of job/formats.c. Tests that `encode` writes it where a file's ending asks for it. */
+/* Adds an output format, text with one line per token, whose table replaces job/formats.c in this
+ * test. Tests that `encode` writes it for files with its ending. */
 #include "test.h"
 
 #include "command/tool.h"
@@ -65,17 +65,17 @@ encode(const char *output)
     for (size_t i = 0; i < SIDE * SIDE * 3; i++)
         picture[n + i] = (uint8_t)(i * 7);
     const char *path = temp_file("picture.ppm", picture, n + SIDE * SIDE * 3);
-    const struct tool_options o = { .backend = "ref",
-                                    .dtype = QV_F32,
-                                    .to = { .quiet = true,
-                                            .json = true,
-                                            .json_file = temp_path("log.json") },
-                                    .n_devices = 1,
-                                    .model = QV_GOLDEN "/qwen3_vl",
-                                    .output = temp_path(output),
-                                    .output_dtype = QV_F32,
-                                    .arguments = &path,
-                                    .n_arguments = 1 };
+    const struct tool_options o = {
+        .backend = "ref",
+        .dtype = QV_F32,
+        .to = { .quiet = true, .json = true, .json_file = temp_path("log.json") },
+        .n_devices = 1,
+        .model = QV_GOLDEN "/qwen3_vl",
+        .output = temp_path(output),
+        .output_dtype = QV_F32,
+        .arguments = &path,
+        .n_arguments = 1
+    };
     return tool_encode(&o);
 }
 

@@ -185,7 +185,7 @@ TEST(test_no_memory)
     assert_int_equal(count_maps("memfd:"), 0);
 }
 
-/* Whatever goes wrong, the frames are the CPU's. */
+/* Whatever goes wrong, the frames equal the CPU's. */
 TEST(test_faults)
 {
     static const struct {
@@ -225,8 +225,8 @@ TEST(test_faults)
     }
 }
 
-/* A process that has ended or lies is replaced, until that happens too often; and one that has
- * served so many clips. */
+/* A process that has ended or lies is replaced, until that happens too often; so is a process after
+ * a number of clips. */
 TEST(test_replaced)
 {
     static const struct {
@@ -260,7 +260,7 @@ TEST(test_replaced)
     assert_int_equal(kill(first, 0), -1);
 }
 
-/* Has no further descriptor opened, or any number again. */
+/* Lets no further descriptor be opened, or any number again. */
 static void
 set_descriptors(bool none)
 {
@@ -303,8 +303,8 @@ TEST(test_momentary)
     assert_int_equal(gpu->now.child.pid, next);
 }
 
-/* A process that was forked off closes what it has of a decoder: of the program, and of a GPU's
- * processes, past, present and next. The decoder is as it was. */
+/* A forked process closes its copies of a decoder's descriptors: of the program, and of a GPU's
+ * past, present and next processes. The decoder is not affected. */
 TEST(test_forked)
 {
     int how = -1;
@@ -499,8 +499,8 @@ run_job(const struct tiny *t, const char *fault, qv_decode decode, struct result
     return status;
 }
 
-/* A process that crashes in the midst costs the clips under way a second decoding; without a GPU
- * the job ends. */
+/* If a process crashes in the middle, the clips under way are decoded again; without a GPU the job
+ * ends. */
 TEST(test_job)
 {
     struct tiny t = tiny_open("ref", QV_F32, 1);
@@ -643,7 +643,7 @@ TEST(test_long_list)
     on_cuda = false;
 }
 
-/* So do files that the command writes. */
+/* The same for files that the command writes. */
 TEST(test_files)
 {
     const char *clips[] = { "x264.mp4", "x264-pyramid.mkv" };
@@ -674,7 +674,7 @@ TEST(test_files)
     on_cuda = false;
 }
 
-/* In a job of several devices the GPU of each decodes. */
+/* In a job with several devices, each device's GPU decodes. */
 TEST(test_several)
 {
     struct tiny t[GPUS];

@@ -205,7 +205,7 @@ TEST(each_value_of_the_files_counts)
     }
 }
 
-/* The values are hashed, and not their text, which depends on jansson's version. */
+/* The values are hashed, not their text, which depends on jansson's version. */
 TEST(an_identity_stays)
 {
     char identity[QV_IDENTITY_SIZE], *numbers = NULL;

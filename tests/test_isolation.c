@@ -332,9 +332,9 @@ ask(int socket, int32_t kind, pid_t pid, int n)
     return answer;
 }
 
-/* Orders that cannot be obeyed are refused. The program ends nothing that it did not make for a
- * clip, and the descriptors that came with the order do not stay open. (If it went wrong, -1 would
- * mean every process that there is; a number below zero stands for a group.) */
+/* Invalid orders are refused. The program kills no process that it did not make for a clip, and the
+ * descriptors that came with the order do not stay open. (If this went wrong, -1 would mean every
+ * process; a negative number stands for a group.) */
 TEST(test_orders)
 {
     static const int too_few_or_many[] = { 0, 1, QVM_SESSION_FDS - 2, QVM_SESSION_FDS + 1, 16 };
@@ -389,8 +389,7 @@ TEST(test_fork)
 enum { LONGER = 4096 };
 
 static bool makes_longer; /* a value of the environment becomes longer at the next malloc() */
-static uint8_t
-    *made; /* its result, with LONGER bytes after the requested `made_bytes` */
+static uint8_t *made;     /* its result, with LONGER bytes after the requested `made_bytes` */
 static size_t made_bytes;
 static bool is_intact; /* nothing was written to them until it was freed */
 
@@ -450,9 +449,8 @@ count_frames(const char *path, double start_s, qv_decoder *decoder)
     return n;
 }
 
-/* The index that the first cut made serves other cuts, which is shown by a number in it that is
- * changed in between. It serves no other file, not the same file after it was written to, and no
- * clip that is not cut. */
+/* The index that the first cut made serves other cuts, as a number changed in it in between shows.
+ * It serves no other file, not the same file after it was written to, and no uncut clip. */
 TEST(test_cuts_share)
 {
     qv_decoder *decoder = start("none");
@@ -481,7 +479,7 @@ TEST(test_cuts_share)
     assert_int_equal(fclose(file), 0);
     assert_int_equal(count_frames(CLIP, 1, decoder), all);
     assert_int_equal(kept->n, 2);
-    /* Bytes that are written in the place of others change the time alone. */
+    /* Overwritten bytes change only the time. */
     index = kept->at[0].data;
     index->n_frames = all - 7;
     assert_int_equal(count_frames(CLIP, 1, decoder), all - 7);
@@ -491,7 +489,7 @@ TEST(test_cuts_share)
     assert_int_equal(kept->n, 3);
 }
 
-/* An index is of one file, one version of it, one piece of it and one package's rules. */
+/* An index belongs to one file, one version and one piece of it, and one package's rules. */
 TEST(test_kept_is_of_one_file)
 {
     const qvm_identity file = { 1, 2, 3, 4, 5, 6, QV_LIKE_TRANSFORMERS };

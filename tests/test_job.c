@@ -454,8 +454,8 @@ lock_few_pages(struct qv_device *dev, size_t bytes, void **out, qv_error *err)
                               : lock_pages(dev, bytes, out, err);
 }
 
-/* A device that is lost fails what it was computing; the other one goes on. The job ends once no
- * device is left, and tells so. */
+/* A lost device fails only its chunks under way; the other device goes on. The job ends when no
+ * device is left, and reports that. */
 static int losses_told;
 
 static void
@@ -527,7 +527,7 @@ TEST(a_lost_device_costs_what_was_on_it)
         t[i].ctx->backend = sound;
 }
 
-/* Memory that is missing for the tokens of large items fails these alone. */
+/* A lack of memory for large items' tokens fails only these items. */
 TEST(missing_memory_costs_its_item)
 {
     struct tiny t = tiny_open_family(QV_GOLDEN "/qwen3_vl_moe", "ref", QV_F32, 1);
@@ -600,8 +600,7 @@ longs_make(const struct tiny *t)
     return l;
 }
 
-/* The tokens that came of a clip, all or only the first ones, are those that its pairs give by
- * themselves. */
+/* A clip's received tokens, all or only the first ones, equal the tokens of its pairs alone. */
 static void
 expect_begin(const struct tiny *t, const struct got *g, const char *alone)
 {
@@ -922,7 +921,7 @@ TEST(a_sink_refuses_one)
     }
 }
 
-/* A source that failed before it was added comes to its end in its turn, without an entry. */
+/* A source that failed before it was added gets its end call in its turn, without an entry. */
 TEST(a_source_that_has_failed_is_told_of)
 {
     qv_job *job = job_open(&usual, 1, (qv_job_options){ .chunk_rows = ROWS }, kept);
@@ -1028,7 +1027,7 @@ TEST(a_job_is_closed_early)
     }
 }
 
-/* An item does not wait for a chunk that does not fill, though another is still being read. */
+/* An item does not wait for a chunk that does not fill, even while another item is being read. */
 TEST(nothing_waits_for_ever)
 {
     uint8_t *frames = tiny_frames(&usual, 2, 4, 4, 1);
@@ -1462,8 +1461,8 @@ TEST(nothing_is_taken_up_until_results_are_given_back)
     expect_done(h.job, 2);
     take_next(&h, 4);
     job_end(&h.job);
-    /* What a file's result takes is known once it was opened. Of three files that were added the
-     * first then is done, and its last chunk does not wait for frames of the others. */
+    /* The size of a file's result is known once it is open. Then the first of three added files is
+     * finished, and its last chunk does not wait for the others' frames. */
     const double began_s = qv_seconds();
     h = (struct holder){ .held = 0 };
     o = held_options(&h, 7000, 1);
@@ -1485,8 +1484,8 @@ TEST(nothing_is_taken_up_until_results_are_given_back)
     assert_int_equal(h.held, 0);
 }
 
-/* A client that gives nothing back holds up itself alone, and one that is cancelled fails the call
- * of qv_job_add that waits for it. */
+/* A client that returns nothing blocks only itself, and a cancelled client fails the call of
+ * qv_job_add that waits for it. */
 struct adding {
     qv_job *job;
     qv_job_source source;
@@ -1544,7 +1543,7 @@ TEST(clients_have_bounds_of_their_own)
     assert_int_equal(p.failed, 2); /* those that waited were dropped */
 }
 
-/* A closed client's sources are dropped, and what it had lent is read no more after their ends. */
+/* A closed client's sources are dropped, and its lent memory is not read after their ends. */
 TEST(a_client_is_closed_while_its_sources_are_under_way)
 {
     uint8_t *frames = tiny_frames(&usual, 14, 4, 4, 1);
@@ -1635,7 +1634,7 @@ kill_some(void *user)
     return NULL;
 }
 
-/* Clips whose decoder is killed say so; the others are right. */
+/* Clips whose decoder is killed report that; the others are right. */
 TEST(decoders_are_killed_at_random)
 {
     enum { MANY = 120 };
@@ -1714,7 +1713,7 @@ TEST(a_soak_leaves_nothing_behind)
 #endif
 }
 
-/* The capacity that a model says before there is a job is the one that a job packs in. */
+/* The capacity that a model reports before a job exists is the capacity in which the job packs. */
 TEST(packs_are_as_large_as_a_model_says)
 {
     EACH_TRIED (on) {

@@ -50,7 +50,7 @@ distance(const float *a, const float *b, size_t n, int64_t cols)
     return worst;
 }
 
-/* Loads both. Their tokens must have the same bits (most 0), or be as near as `most`. */
+/* Loads both. Their tokens must have the same bits (most 0), or differ by at most `most`. */
 static void
 same_model(const char *what, const char *folder, const char *file, qv_dtype dtype, double most)
 {

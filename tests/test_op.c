@@ -176,7 +176,7 @@ TEST(test_reals_keep_their_bits)
     }
 }
 
-/* A text, and a word that its error must have. */
+/* A text, and a word that its error must contain. */
 struct refusal {
     const char *text, *word;
 };

@@ -47,8 +47,8 @@ plant(const char *fault)
     return test_ends(strdup(temp_file(name, bytes, n + QV_PLANTED_BYTES)), free);
 }
 
-/* A silent decoder is not waited for long. Any other gets more time than a busy machine may make it
- * silent. */
+/* A silent decoder times out soon. Any other decoder gets more time than it can be silent on a busy
+ * machine. */
 static qv_clip_options
 clip_options(int64_t frames, bool silent)
 {
@@ -249,7 +249,7 @@ TEST(each_costs_its_clip)
     assert_int_equal(bad, 0);
 }
 
-/* A failure that belongs to no clip: a process that cannot lock itself in, which it reports before
+/* A failure that does not belong to a clip: a process that cannot lock itself in reports it before
  * it has seen a clip. */
 TEST(no_clip_is_read_without_the_lock)
 {
@@ -491,7 +491,7 @@ TEST(a_caller_need_not_go_on)
 
 /* ---- the job's process is killed ------------------------------------------------------------- */
 
-/* Runs a job whose decoders neither hear nor say anything, in a process that is killed. With an
+/* Runs a job whose decoders neither read nor send anything, in a process that is killed. With an
  * heir, it forks a process that holds its sockets and stays. */
 static int
 be_caller(const char *path, bool heir)

@@ -671,7 +671,7 @@ TEST(test_file_changes)
     }
 }
 
-/* All frames at once: none of a file that has changed by then, even during the last. */
+/* All frames at once: no frame of a file that has changed by then, even during the last one. */
 TEST(test_file_changes_at_once)
 {
     enum { N = 12 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Tests that hostile files are refused with texts that help, and that honest ones come back as
- * they were written. */
+/* Tests that hostile files are refused with helpful errors, and that honest ones are read back as
+ * written. */
 
 #include "test.h"
 
@@ -396,7 +396,7 @@ TEST(what_is_written_comes_back)
     assert_string_equal(qv_safetensors_at(file, 0)->name, "tokens");
 }
 
-/* No disk has so much space, which is said before any data are made. */
+/* No disk has this much space; the error comes before any data are made. */
 TEST(a_file_that_is_too_large_is_not_begun)
 {
     const struct qv_safetensor t = tensor("a", "U8", 1, INT64_MAX / 2, 0);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Tests loading: however a checkpoint stores the same weights (patch embedding 5D, 2D,
- * channels-last or as linear_proj; whatever stands in front of names and between their words; bf16
- * or f32; one file or shards; symbolic links), the model has the same bits and the same digest. A
- * tensor that does not fit is refused by name, and so are two towers.
+ * channels-last or as linear_proj; whatever prefixes and parts the names have; bf16 or f32; one
+ * file or shards; symbolic links), the model has the same bits and the same digest. A tensor that
+ * does not fit is refused by name, and so are two towers.
  */
 
 #include "test.h"
@@ -23,7 +23,7 @@ struct variant {
     const char *what;
     enum patch_form patch;
     const char *prefix; /* instead of "model.visual." */
-    const char *inside; /* this stands before the last two words of each name */
+    const char *inside; /* inserted before the last two words of each name */
     const char *twin;   /* all tensors are there again, below this prefix */
     bool f32, links;
     const char *extra;        /* an additional tensor of this name */
@@ -287,7 +287,7 @@ TEST(what_does_not_fit_is_refused_by_name)
         { QV_F32, QV_EFORMAT, "two vision towers|teacher.blocks.0.norm1.weight",
           .variant.twin = "teacher.", .variant.retype = "blocks.0.norm1.weight",
           .variant.as = "I64" },
-        /* what stands in a missing tensor's place */
+        /* a different tensor in a missing tensor's place */
         { QV_F32, QV_EFORMAT,
           "no tensor model.visual.blocks.1.attn.qkv.weight|similar name is|attn.qkv_proj.weight",
           .variant.drop = "blocks.1.attn.qkv.weight",
@@ -433,7 +433,7 @@ write_header(struct qv_text *header)
     *header = (struct qv_text){ 0 };
 }
 
-/* Names that are many, long or empty end in an error, soon. */
+/* Many, long or empty names soon cause an error. */
 TEST(hostile_names_are_refused)
 {
     enum { LONG = 4 << 20 };
