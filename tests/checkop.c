@@ -16,9 +16,9 @@ enum { MOST_REASONS = 32, MOST_SHAPES_LINE = OP_TEXT, MOST_CHOICE = 7 };
 
 static const char usage[] =
     "usage: checkop [options]\n"
-    "  --backend NAME   check this one (default: every one that is built in, but ref)\n"
+    "  --backend NAME   check this backend (default: every built-in one except ref)\n"
     "  --op 'TEXT'      one operation: 'gemm m=5 n=7 k=9 alpha=1 dtype=f32'\n"
-    "  --shapes FILE    operations, one a line; # begins a comment\n"
+    "  --shapes FILE    operations, one per line; # begins a comment\n"
     "  --count N        random operations of each kind (default 60; 0 with --op or --shapes)\n"
     "  --seed N         of shapes and data (default 1)\n"
     "  --threads N      for backends that have threads (default 0: every core)\n"

@@ -11,8 +11,8 @@ cd "$(dirname "$0")/.."
 
 # A list, a file that may name its entries, and why.
 table='
-clips/options.inc clips/task.c              turns them into a clip's task
-clips/options.inc clips/task.h              declares a clip's task
+clips/options.inc clips/task.c              makes the task of a clip from them
+clips/options.inc clips/task.h              declares the task of a clip
 clips/options.inc clips/choose.c            decides which frames are read, and at which size
 clips/options.inc clips/qwen_vl_utils.c     does so by the rules of qwen-vl-utils
 clips/options.inc clips/sampling.c          does so by the rules of transformers
@@ -23,11 +23,11 @@ clips/options.inc decoder/codec.c             FFmpeg has a max_pixels too
 clips/options.inc decoder/source.c            its parser of images has one too
 clips/options.inc clips/option_list.h       a rate replaces a number of frames
 clips/options.inc clips/clip_options.c      checks which options go together
-clips/options.inc cache/resolve.c           knows qwen-vl-utils' default values
-clips/options.inc tools/command/info.c      prints the model's values, and where a piece begins
-clips/options.inc python/src/model.cpp      returns the model's values
+clips/options.inc cache/resolve.c           knows the default values of qwen-vl-utils
+clips/options.inc tools/command/info.c      prints the values of the model, and where a piece begins
+clips/options.inc python/src/model.cpp      returns the values of the model
 clips/options.inc python/src/frames.cpp     resizes frames in memory
-clips/options.inc python/qwenvit/_options.py    the options' types, which a test compares with the binding's
+clips/options.inc python/qwenvit/_options.py    types of the options, which a test compares with the binding
 clips/options.inc python/qwenvit/_sources.py    lists the fields of frames in memory
 clips/options.inc python/qwenvit/media.py       knows names of options in qwen-vl-utils
 clips/options.inc python/qwenvit/_transformers.py calls smart_resize of transformers
@@ -40,7 +40,7 @@ src/outcome.inc tools/command/estimate.c    sums frames of a list of clips
 src/outcome.inc tools/command/progress_line.c sums frames and times of the clips of a job
 src/outcome.inc python/src/cache.cpp        frames in memory come with their rate
 src/outcome.inc python/qwenvit/adapters/items.py describes damage
-src/outcome.inc python/qwenvit/_cache.py    exposes a record's fields as properties, with their defaults
+src/outcome.inc python/qwenvit/_cache.py    exposes fields of a record as properties, with their defaults
 src/outcome.inc python/qwenvit/_tokens.py   exposes properties of Tokens, some of them None if unset
 src/outcome.inc python/qwenvit/adapters/engines.py second_per_grid_ts is a field of processors
 '
