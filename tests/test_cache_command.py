@@ -326,10 +326,10 @@ def test_the_longest_key():
     ("cache --out x --delete k", "options: qwenvit cache delete DIR KEY... ("),
     ("cache --model m --list l --out x",
      "options: qwenvit cache fill [CLIP...] --model DIR -o DIR ("),
-    ("cache fill --out x", "--out is -o now"),
-    ("encode v.mp4 --picture x.png", "--picture is --drawing now"),
+    ("cache fill --out x", "--out is now -o"),
+    ("encode v.mp4 --picture x.png", "--picture is now --drawing"),
     ("cache status x --shard 0/2", "--shard requires --list"),
-    ("cache status --out x", "--out is the argument DIR now"),
+    ("cache status --out x", "--out is now the argument DIR"),
     *((f"{QUIET} --list good.txt -o x --shard {shard}", "I/N")
       for shard in ("3/3", "-1/3", "1", "1/0", "a/b", "1/2x")),
     (f"{QUIET} --list good.txt -o x --tokens f16", "bf16 or f32"),

@@ -625,7 +625,7 @@ def test_names_and_numbers_of_tar_files():
     assert [*list_tar(member("a.mp4", at=[(124, b"\x80" + (700).to_bytes(11, "big"))]))] == ["a.mp4"]
     for much in 2**64, 2**63, 2**88, -1024:
         size = ((1 << 95) + 700 + much) % (1 << 96)
-        list_tar(member("a.mp4", at=[(124, size.to_bytes(12, "big"))]), code=3, says=["t.tar: it is cut short"])
+        list_tar(member("a.mp4", at=[(124, size.to_bytes(12, "big"))]), code=3, says=["t.tar: truncated"])
     for unit in 0, 256:  # sums of unsigned and of signed bytes
         assert [*list_tar(member("\udce9.mp4", unit=unit))] == ["%E9.mp4"]
     # a header of extended attributes
