@@ -650,7 +650,7 @@ def test_sparse_files_and_hard_links_in_tar_files_are_left_out():
         subprocess.run(["tar", "-Scf", "sparse.tar", *files.split()], check=True)
         listed = run("list sparse.tar", "qwenvit: sparse.tar: left out 2 members: sparse files and hard links", code=1)
         assert [record["key"] for record in listed.records] == ["sparse/first.mp4", "sparse/grey.ppm"], how
-        run("info sparse.tar", "a tar file of 2 files; 2 have")
+        run("info sparse.tar", "a tar file of 2 files; 2 with")
     link = member("./a.mp4", b"", type=b"1", linkname="a.mp4")  # as GNU tar writes a file that it is given again
     assert not list_tar(link, code=1, says=["t.tar: left out 1 member: sparse"])
     assert [*list_tar(member("a.mp4"), link, code=1, says=["t.tar: left out 1 member: sparse"])] == ["a.mp4"]
