@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Tests that every source compiles when each library that qwenvit is built on has a folder of its own, as
-# with a user's own package manager, and compilers find none of them by themselves. So every target that
-# includes a header must be told where it is. Nothing is linked and no code is made: only syntax is checked.
+# Tests that every source compiles when each library that qwenvit is built on is in a separate folder, as
+# with some package managers, and compilers find none of them by default. So every target that
+# includes a header must get its folder. Nothing is linked and no code is generated: only syntax is checked.
 # Usage: apart.sh SOURCE WORK COMPILER [cmake's options]
 set -eu
 source=$1 work=$2 cc=$3
@@ -83,7 +83,7 @@ cmake -S "$source" -B build -G Ninja -DCMAKE_C_COMPILER="$PWD/cc" -DCMAKE_C_COMP
     { cat build.log; fail 'cmake'; }
 APART=1 ninja -C build -k 0 > build.log 2>&1 || {
     grep -E '^FAILED|error' build.log
-    fail 'sources above include what they were not told the folder of'
+    fail 'the sources above include headers whose folders they were not given'
 }
 grep -c 'Building C object' build.log
 rm -rf "$work"

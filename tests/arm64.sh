@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 # Builds everything for 64-bit Arm with the libraries of Debian 13, and runs operations and golden towers under qemu: without
-# SVE (NEON alone), and with SVE of 256 bits. This shows that they are right there, not that they are fast. The decoder is
-# linked, but not run: qemu knows no seccomp. Nothing is installed: apt downloads packages, once, with lists of its own.
+# SVE (NEON only), and with SVE of 256 bits. This shows that they are correct there, not fast. The decoder is
+# linked, but not run: qemu does not support seccomp. Nothing is installed: apt downloads packages, once, separately.
 # Usage: arm64.sh. Exit code 77: this machine cannot do it.
 set -eu
 cd "$(dirname "$0")/.."
@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 root=$PWD/build/deps/root-arm64
 packages='libc6-dev libdnnl-dev libopenblas-openmp-dev libjansson-dev libcmocka-dev libxxhash-dev libseccomp-dev libjpeg-dev
     libffmpeg-nvenc-dev'
-# without what they need themselves, as nothing runs them
+# without their own dependencies, as nothing runs them
 ffmpeg='libavformat-dev libavformat61 libavcodec-dev libavcodec61 libswscale-dev libswscale8 libavutil-dev libavutil59
     libswresample-dev libswresample5'
 

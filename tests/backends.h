@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Tells which of the built-in backends can be tried on this machine. Include this file after
+/* Finds the built-in backends that can be tested on this machine. Include this file after
  * test.h. */
 #pragma once
 
@@ -21,8 +21,7 @@ enum { N_TEST_BACKENDS = sizeof test_backends / sizeof *test_backends };
 static const qv_dtype test_dtypes[] = { QV_F32, QV_BF16 };
 enum { N_TEST_DTYPES = sizeof test_dtypes / sizeof *test_dtypes };
 
-/* A GPU may be missing. Where QV_TEST_GPU says that there is one, a backend that cannot be tried
- * fails the test. */
+/* A GPU may be missing. If QV_TEST_GPU is set, a backend that cannot be tested fails the test. */
 static inline bool
 backend_is_here(const char *name)
 {
@@ -37,7 +36,7 @@ backend_is_here(const char *name)
     return !status;
 }
 
-/* The dtype in which a backend (NULL: the default one) computes when no dtype is asked for. */
+/* The dtype in which a backend (NULL: the default one) computes by default. */
 static inline qv_dtype
 own_dtype(const char *name)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Helpers that write small caches and look into them. The tokens of a key follow from its name.
- * Include this file after test.h. */
+/* Helpers that write and read small caches. A key's tokens follow from its name. Include this file
+ * after test.h. */
 #pragma once
 
 #include "cache/part_index.h"
@@ -248,7 +248,7 @@ expect_record(const qv_cache *c, const char *key, const char *words)
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* Calls `call` with the path of every part and returns how many there are. */
+/* Calls `call` with the path of every part and returns their number. */
 static inline int
 each_part(const char *dir, void (*call)(const char *path, void *user), void *user)
 {
@@ -324,7 +324,7 @@ put_number(const struct file *f, size_t at, int bytes, uint64_t v)
         f->data[at + (size_t)i] = (char)v;
 }
 
-/* Where a part's records begin, and its data: behind header, index, keys and records. */
+/* Where a part's records begin, and its data, after header, index, keys and records. */
 static inline size_t
 records_at(const struct file *f)
 {
@@ -337,7 +337,7 @@ front_bytes(const struct file *f)
     return records_at(f) + ((size_t)get_number(f, header_bytes(f) + 56, 8) + 63) / 64 * 64;
 }
 
-/* Makes the checksum of a part's index, which was changed, right. */
+/* Corrects the checksum of a part's changed index. */
 static inline void
 mend_index(const struct file *f)
 {
@@ -356,7 +356,7 @@ header_used(const struct file *f)
     return n;
 }
 
-/* Tells whether a byte of the data belongs to a tensor that has a meaning. */
+/* Returns whether a byte of the data belongs to a tensor and is not padding. */
 static inline bool
 is_used(const struct file *f, size_t at)
 {

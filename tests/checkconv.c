@@ -54,8 +54,8 @@ must_alloc(size_t bytes)
 
 /* ---- drawing --------------------------------------------------------------------------------- */
 
-/* Draws a kernel that equals its stride, and sizes that it divides. Such cases are what patchify,
- * still and pointwise take. */
+/* Draws a kernel that equals its stride, and sizes that it divides, for patchify, still and
+ * pointwise. */
 static void
 draw_patches(qv_conv3d_desc *d)
 {
@@ -118,7 +118,7 @@ extent_of(const qv_conv3d_desc *d)
     return (d->kernel[0] - 1) * d->dilation[0] + 1;
 }
 
-/* Returns whether d can be run as a stream of pieces of so many outputs. */
+/* Returns whether d can be run as a stream of pieces with the given number of outputs. */
 static bool
 is_stream(const qv_conv3d_desc *d, int64_t chunk)
 {
@@ -181,7 +181,7 @@ x_count(const qv_conv3d_desc *d)
     return d->n * d->d * d->h * d->w * d->c;
 }
 
-/* Where the frames are promised to be equal, the frames under one kernel are made equal. */
+/* If the frames are promised to be equal, makes the frames under one kernel equal. */
 static int64_t
 first_frame_of(const qv_conv3d_desc *d, int64_t i)
 {
@@ -234,7 +234,7 @@ drop(struct data *t)
     free(t->want);
 }
 
-/* The weight in another of the forms that the library takes. */
+/* The weight in another form that the library accepts. */
 static void *
 other_form(const qv_conv3d_desc *d, const struct data *t, qv_conv3d_weights *w)
 {
@@ -318,7 +318,7 @@ run_whole(qv_context *ctx, const struct check_case *one, const struct data *t, b
         good = wrong(one, "a second run differs");
     for (int i = 0; i < 16 && good; i++)
         if (y[2 * info.y_bytes + (size_t)i] != 0x99)
-            good = wrong(one, "wrote behind y");
+            good = wrong(one, "wrote past the end of y");
     *ran = good;
     free(y);
     qv_conv3d_free(&conv);
@@ -487,14 +487,14 @@ report(const struct arguments *a, const struct counts *c)
     for (int i = 0; i < QV_LOWERING_COUNT; i++) {
         printf(" %s %lld,", qv_lowering_name((qv_lowering)i), (long long)c->ways[i]);
         if (!a->text && a->count >= 200 && !c->ways[i]) {
-            printf("\nno case ran %s: nothing was shown\n", qv_lowering_name((qv_lowering)i));
+            printf("\nno case ran %s: it was not tested\n", qv_lowering_name((qv_lowering)i));
             return 1;
         }
     }
     printf(" streams %lld, %lld of them with kept frames; %lld failed\n", (long long)c->streams,
            (long long)c->kept, (long long)c->failed);
     if (!c->failed && !a->text && a->count >= 200 && c->kept < a->count / 10) {
-        printf("too few cases keep frames: little was shown\n");
+        printf("too few cases keep frames to test that\n");
         return 1;
     }
     return c->failed ? 1 : 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * checkop tries every operation of a backend against ref. Exit codes: 0 all are right, 1 something
- * is wrong, 2 wrong usage, 4 no such backend or device.
+ * checkop tries every operation of a backend against ref. Exit codes: 0 all correct, 1 something is
+ * wrong, 2 wrong usage, 4 unknown backend or no device.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -16,13 +16,13 @@ enum { MOST_REASONS = 32, MOST_SHAPES_LINE = OP_TEXT, MOST_CHOICE = 7 };
 
 static const char usage[] =
     "usage: checkop [options]\n"
-    "  --backend NAME   check this one (default: every one that is built in, but ref)\n"
+    "  --backend NAME   check this backend (default: every built-in one except ref)\n"
     "  --op 'TEXT'      one operation: 'gemm m=5 n=7 k=9 alpha=1 dtype=f32'\n"
-    "  --shapes FILE    operations, one a line; # begins a comment\n"
+    "  --shapes FILE    operations, one per line; # begins a comment\n"
     "  --count N        random operations of each kind (default 60; 0 with --op or --shapes)\n"
     "  --seed N         of shapes and data (default 1)\n"
     "  --threads N      for backends that have threads (default 0: every core)\n"
-    "  --choice N       of Metal's kernels, the first is 0; operations with fewer are skipped\n"
+    "  --choice N       of Metal's kernels, from 0; operations with fewer kernels are skipped\n"
     "  --naive OPS      operations (gemm,norm or all) on simple kernels\n"
     "  --selftest       plant faults that must be found (default backend: ref)\n";
 
@@ -291,7 +291,7 @@ check_all(const struct side *ref, const struct options *options, const struct op
         n++;
     }
     if (!n)
-        fprintf(stderr, "checkop: no backend but ref is built in; --backend ref checks ref\n");
+        fprintf(stderr, "checkop: only ref is built in; --backend ref checks ref\n");
     return n ? result : EXIT_DEVICE;
 }
 

@@ -11,8 +11,8 @@ enum { OP_TEXT = 800 };
 struct rng {
     uint64_t state;
 };
-/* Gives one stream of numbers for each (seed, text), so that a case has the same data alone as
- * among others. */
+/* Returns a separate stream of numbers for each (seed, text), so that a case has the same data
+ * alone and among other cases. */
 struct rng rng_make(uint64_t seed, const char *text);
 uint64_t rng_next(struct rng *rng);
 int64_t rng_below(struct rng *rng, int64_t n);
@@ -68,9 +68,9 @@ void *must_alloc(size_t bytes);   /* memory that is zero; ends the program if th
 void fill_items(struct data *data, enum fill fill, struct rng *rng);
 /* Fills the coordinates of rope with any position for each row. */
 void fill_positions(struct data *data, struct rng *rng);
-/* Fills the segments of an attention. Segments of equal length have no list. Otherwise the list
- * is any partition of the rows, with gaps and empty slots, or without any segment. Rows in no
- * segment are NaN. */
+/* Fills the segments of an attention. Segments of equal length have no list. Otherwise the list is
+ * a random partition of the rows, with gaps and empty slots, or without any segment. Rows outside
+ * all segments are NaN. */
 void fill_segments(struct data *data, struct rng *rng);
 
 /* Rows [first, first + n), which attend to one another. */
@@ -82,7 +82,7 @@ void segment_put(struct data *data, int64_t i, struct segment segment);
 /* Returns the segment that a row is in; n is 0 if there is none. */
 struct segment segment_of(const struct data *data, int64_t row);
 
-/* ---- checkop_moved.c: the same rows at other places, beside others --------------------------- */
+/* ---- checkop_moved.c: the same rows at other places, with other neighbours ------------------- */
 
 /* Puts the rows of operands (for an attention, the segments) in reverse order, and NaN or
  * infinity into some. Returns for each row of the output where it is now, or -1; NULL if the
@@ -98,7 +98,7 @@ struct side {
     int choice; /* which choice of the backend's prepare() */
 };
 
-/* Everything that may be wrong with a case. The first that is found is reported. */
+/* Everything that may be wrong with a case. The first fault found is reported. */
 #define CHECK_LIST(X)                                                                              \
     X(NOTHING, "passed")                                                                           \
     X(STATUS, "call failed")                                                                       \
@@ -111,7 +111,7 @@ struct side {
     X(TOLERANCE, "beyond tolerance")                                                               \
     X(OTHERS, "wrote rows of no segment")                                                          \
     X(REPEAT, "second run differs")                                                                \
-    X(MOVED, "differs at another place, beside others")
+    X(MOVED, "differs at another place or with other neighbours")
 
 enum check {
 #define CHECK_ENUM(name, text) CHECK_##name,
@@ -131,7 +131,7 @@ struct outcome {
 };
 
 struct job; /* a prepared operation with guarded buffers on a device */
-/* Returns NULL if there is nothing to run; the outcome is skipped if the backend says
+/* Returns NULL if there is nothing to run; the outcome is "skipped" if the backend returns
  * QV_EUNSUPPORTED. */
 struct job *job_open(const struct side *side, const struct data *data, bool alias,
                      struct outcome *outcome);

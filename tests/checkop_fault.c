@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Plants faults that must be found. A backend's table is wrapped in one that spoils what it
- * computes; for each fault it is known which check must report it. Without a fault the same cases
- * must pass.
+ * computes; for each fault, one check must report it. Without a fault the same cases must pass.
  */
 #include <math.h>
 #include <stdio.h>
@@ -14,7 +13,7 @@
 #include "error.h"
 #include "op_parse.h"
 
-/* Says what the wrapped functions need to know. There is one fault at a time. */
+/* The state of the wrapped functions. There is one fault at a time. */
 static struct {
     const struct qv_backend *base;
     const struct fault *fault;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Numbers from a seed, random operations, and operands that are filled so that mistakes show. */
+/* Seeded numbers, random operations, and operands filled so that mistakes show. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,7 +78,8 @@ random_patchify(struct qv_op_patchify *op, struct rng *rng)
     op->patches = rng_below(rng, 3) ? op->rows * op->temporal : 1 + rng_below(rng, 2 * op->rows);
 }
 
-/* Draws what gemm, conv and epilogue share: alpha, bias, act, and residual_rows out of `rows`. */
+/* Draws the fields that gemm, conv and epilogue share: alpha, bias, act, and residual_rows out of
+ * `rows`. */
 static void
 random_epilogue(double *alpha, int64_t *bias, int64_t *act, int64_t *residual_rows, int64_t rows,
                 struct rng *rng)
@@ -407,7 +408,7 @@ fill_possible(const struct qv_op *op, enum fill fill)
 
 enum { REF_WORK = 1 << 27, REF_ROWS = 17 };
 
-/* After how many rows x and residual repeat; 0: never. That number is a multiple of the
+/* The number of rows after which x and residual repeat; 0: never. That number is a multiple of the
  * residual's rows, or divides them. */
 static int64_t
 gemm_period(const struct qv_op_gemm *op)
@@ -693,7 +694,7 @@ fill_gate(struct data *data, enum fill fill, struct rng *rng)
             fill_reals(data, i, data->desc[i].cols, rng);
 }
 
-/* Fills a gather. Rows that no index asks for are NaN. */
+/* Fills a gather. Rows without an index are NaN. */
 static void
 fill_gather(struct data *data, enum fill fill, struct rng *rng)
 {

@@ -109,7 +109,7 @@ norm_scale(const struct data *data, int64_t row)
     return most(data, 0, row, 1, 0, op->cols) / sqrt(var + op->eps);
 }
 
-/* Takes k and v of the row's segment, unless that is the segment of the row before. */
+/* Reads k and v of the row's segment, unless it is the previous row's segment. */
 static void
 scale_segment(struct scale *s, const struct data *data, int64_t row)
 {
@@ -330,7 +330,7 @@ expect(const struct side *ref, const struct side *side, const struct data *data,
         out->inner = must_alloc(y->bytes);
         ok = run_ref(ref, &inner, out->inner, outcome);
     }
-    if (!ok) { /* even if it is skipped: without a reference nothing is known */
+    if (!ok) { /* even if it is skipped: without a reference there is no result */
         char text[sizeof outcome->text];
         memcpy(text, outcome->text, sizeof text);
         outcome->skipped = false;
@@ -339,7 +339,7 @@ expect(const struct side *ref, const struct side *side, const struct data *data,
     return ok;
 }
 
-/* Checks that rows in other places and beside others give the bits that they gave in `first`. */
+/* Checks that rows at other places and with other neighbours have the same bits as in `first`. */
 static void
 run_moved(struct data *data, struct job *job, const unsigned char *first, struct rng *rng,
           struct outcome *outcome)

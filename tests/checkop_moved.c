@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A row's result must not depend on where the row is, nor on what is beside it. So rows are put in
- * reverse order and some get NaN or infinity; the others must give the same bits as before.
+ * A row's result must depend neither on its place nor on its neighbours. So rows are put in reverse
+ * order and some become NaN or infinity; the other rows must have the same bits as before.
  */
 #include <math.h>
 #include <stdlib.h>

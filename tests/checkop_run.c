@@ -60,8 +60,8 @@ verb_failed(struct outcome *outcome, const char *verb, qv_status status, const q
 
 /* ---- guarded buffers ------------------------------------------------------------------------- */
 
-/* Opens a buffer. Its offset is a multiple of the alignment and of nothing larger, which a
- * kernel might otherwise rely on by accident. `inside` moves it into a row, where k lies. */
+/* Opens a buffer. Its offset is a multiple of the alignment and of nothing larger, so that a kernel
+ * cannot rely on more by accident. `inside` moves it into a row, where k lies. */
 static bool
 guarded_open(const struct side *side, size_t bytes, size_t inside, struct guarded *out,
              struct outcome *outcome)
@@ -219,7 +219,7 @@ lay_out_weight(struct job *job, int i, bool slices, struct outcome *outcome)
     for (int64_t row = 0; row < n; row += step) {
         qv_error err = { 0 };
         int64_t rows = n - row < step ? n - row : step;
-        /* a block of its own, so that a sanitizer sees accesses beyond it */
+        /* a separate block, so that a sanitizer sees accesses beyond it */
         void *slice = must_alloc((size_t)rows * row_bytes);
         memcpy(slice, (char *)job->data->bytes[i] + (size_t)row * row_bytes,
                (size_t)rows * row_bytes);
@@ -266,7 +266,7 @@ check_gaps(const struct qv_view *y, const unsigned char *before, const unsigned 
     for (int64_t row = 0; row + 1 < y->rows; row++) {
         size_t at = (size_t)element_at(y, row, y->cols) * element;
         if (memcmp(before + at, after + at, gap))
-            return fail_case(outcome, CHECK_GUARD, "%s: wrote behind the columns of row %lld",
+            return fail_case(outcome, CHECK_GUARD, "%s: wrote past the columns of row %lld",
                              y->name, (long long)row);
     }
     return true;

@@ -18,7 +18,7 @@ least(int64_t a, int64_t b)
 
 enum { PLACES = 1, NORMS, COORDS };
 
-/* Says how much the items so far take. */
+/* How much room the items have taken so far. */
 struct room {
     int64_t rows, patches; /* taken so far */
     int64_t item;
@@ -41,7 +41,8 @@ fill_norm_of(struct data *data, enum fill fill, int64_t item)
     memcpy(to[item], norms[fill][item % 3], sizeof to[item]);
 }
 
-/* Draws a grid. Those of transformers' processors have blocks of 2 x 2 patches, but any must do. */
+/* Draws a grid. The grids of transformers' processors consist of 2 x 2 blocks of patches, but any
+ * grid must work. */
 static void
 random_grid(struct rng *rng, int64_t most, int64_t *h, int64_t *w, int64_t *merge)
 {
@@ -86,7 +87,7 @@ fill_items(struct data *data, enum fill fill, struct rng *rng)
     memset(data->bytes[NORMS], 0xff, data->desc[NORMS].bytes);
     while (room.item < op->items && room.rows < op->rows && room.patches < op->patches)
         add_item(data, fill, &room, rng);
-    for (int64_t i = room.rows; i < op->rows; i++) /* rows beyond the items may be anywhere */
+    for (int64_t i = room.rows; i < op->rows; i++) /* rows beyond the items can have any values */
         coords[i] = coords[rng_below(rng, room.rows)];
     bool shuffled = rng_below(rng, 2);
     for (int64_t i = op->rows - 1; shuffled && i > 0; i--) {
@@ -147,9 +148,9 @@ segment_of(const struct data *data, int64_t row)
     return (struct segment){ 0 };
 }
 
-/* NONE: every slot is empty. WHOLE: one segment has all rows. FULL: segments cover all rows, as
- * in what is timed. APART: there are gaps, and empty slots between segments. PACKED: segments
- * follow one another, and rows are left behind the last. */
+/* NONE: every slot is empty. WHOLE: one segment has all rows. FULL: segments cover all rows, as in
+ * what is timed. APART: there are gaps and empty slots between segments. PACKED: segments follow
+ * one another, with unused rows after the last. */
 enum style { STYLE_NONE, STYLE_WHOLE, STYLE_FULL, STYLE_APART, STYLE_PACKED };
 
 static enum style

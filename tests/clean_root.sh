@@ -6,7 +6,7 @@
 #                                                       The root is kept, with the packages that tools/deps.sh installs.
 #        clean_root.sh readme [bookworm|trixie|noble]   README's first lines on an empty system, by hand: minutes. In CI
 #                                                       tests/snippets.py runs them, with what is there.
-# PIP_* and proxies of the environment are handed on, and the files that QV_ROOT_FILES names (certificates of a proxy).
+# The environment's PIP_* and proxies are passed on, and the files that QV_ROOT_FILES names (a proxy's certificates).
 set -eu
 cd "$(dirname "$0")/.."
 . tests/debian.sh
@@ -14,9 +14,9 @@ what=${1:?demo or readme} suite=${2:-trixie}
 [ "$(id -u)" = 0 ] || skip "a root of $suite needs root"
 command -v debootstrap > /dev/null || skip "a root of $suite needs debootstrap (apt-get install debootstrap)"
 find_mirror "$suite"
-# Mounts are in a name space of their own: however this ends, they end with it, and nobody else ever sees them.
+# Mounts are in a separate name space: however this ends, they end with it, and no other process ever sees them.
 if [ "${QV_OWN_MOUNTS:-}" != clean_root ]; then
-    unshare --mount true || skip "a root of $suite needs mounts of its own, which this container forbids"
+    unshare --mount true || skip "a root of $suite needs private mounts, which this container forbids"
     QV_OWN_MOUNTS=clean_root exec unshare --mount sh "$0" "$@"
 fi
 

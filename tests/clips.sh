@@ -9,7 +9,7 @@ rm -rf "$work" && mkdir -p "$work/out" && cd "$work"
 n=0
 
 fail() { echo "FAILED: $*"; exit 1; }
-# refused CLIP WORDS: the clip alone gives exit code 3, and the text names the file and has WORDS
+# refused CLIP WORDS: the clip alone fails with exit code 3 and an error that names the file and contains WORDS
 refused() {
     "$write_clips" "$1" > made.txt
     [ -s "$1" ] || [ "$1" = empty.mp4 ] || fail "$1 was not made"
@@ -23,9 +23,9 @@ refused empty.mp4 'the file is empty'
 refused encrypted.mp4 'the video is encrypted; an unencrypted file is needed'
 refused huge.png 'frames of 65535x65535; at most 16384x16384 pixels are read'
 
-# the measured rate and the header's, where they differ
+# the measured rate and the header's, if they differ
 "$write_clips" vfr.mkv vfr.mp4 > made.txt
-"$qwenvit" info vfr.mkv | grep -q ', 40 frames at 0\.26[0-9]* fps (by its header 10), 152' || fail 'one rate'
+"$qwenvit" info vfr.mkv | grep -q ', 40 frames at 0\.26[0-9]* fps (10 in its header), 152' || fail 'one rate'
 "$qwenvit" info vfr.mkv --json | grep -q '"source_fps":0\.26.*"header_fps":10\.0' || fail 'no rate of the header'
 "$qwenvit" info vfr.mp4 | grep -q ' fps, 152' || fail 'two rates, which are equal'
 

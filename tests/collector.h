@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Collects what a job told its sink about each source, by the source's key. It also checks the
- * rules of the sink: one begin in front of rows, rows in order, one end as the last call, and one
- * call of a source at a time. */
+/* Collects a job's results in its sink, by the source's key. It also checks the rules of the sink:
+ * one begin before any rows, rows in order, one end as the last call, and one call per source at a
+ * time. */
 #pragma once
 
 #include <math.h>
@@ -31,7 +31,7 @@ struct collector {
     qv_model_info model;
     struct got got[512];
     int n, at_once, most_at_once;
-    const char *fails; /* The key of which the first call of this kind fails. */
+    const char *fails; /* The first call of this kind for this key fails. */
     enum { IN_ROWS, IN_BEGIN, IN_END } where;
     qv_status how; /* The status with which it fails. */
     useconds_t slow;
@@ -92,7 +92,7 @@ enter(struct collector *c, const qv_job_result *r)
     return g;
 }
 
-/* Notes that it ends, and fails it if it is to be failed. */
+/* Notes that the call ends, and makes it fail if the test asks for that. */
 static qv_status
 leave(struct collector *c, struct got *g, int where, qv_error *err)
 {
@@ -106,7 +106,7 @@ leave(struct collector *c, struct got *g, int where, qv_error *err)
         c->fails && !strcmp(c->fails, g->key) && !g->status && (int)c->where == where;
     g->has_failed = g->has_failed || fails;
     pthread_mutex_unlock(&c->lock);
-    return fails ? qv_fail(err, c->how, "%s: the sink does not want it", g->key) : QV_OK;
+    return fails ? qv_fail(err, c->how, "%s: the sink refuses it", g->key) : QV_OK;
 }
 
 static qv_status

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Runs the command for tests by pytest, and says of each run what must come of it."""
+"""Runs the command for pytest, and checks the result of each run."""
 import json
 import os
 import shlex
@@ -34,7 +34,7 @@ class Ran:
 
 
 def run(line, *says, code=0, program=QWENVIT, stdin=None, **environment):
-    """Runs qwenvit with the words of a line. Its exit code and texts of its output are given."""
+    """Runs qwenvit with the words of a line, and checks its exit code and texts in its output."""
     done = subprocess.run([program, *shlex.split(line)], capture_output=True, check=False,
                           stdin=open(stdin or os.devnull, "rb"), env={**os.environ, **environment})
     ran = Ran(line, done.returncode, *(text.decode(errors="surrogateescape")
@@ -44,7 +44,7 @@ def run(line, *says, code=0, program=QWENVIT, stdin=None, **environment):
 
 
 def each(code, *cases, **more):
-    """Runs a line for each case, which is the line and texts of its output."""
+    """Runs each case: a line, and texts that its output must contain."""
     for line, *says in cases:
         run(line, *says, code=code, **more)
 
@@ -63,7 +63,7 @@ class Begun:
             time.sleep(pause)
 
     def end(self, code, seconds=300):
-        """Waits for its end, which is killed after so many seconds."""
+        """Waits for its end; it is killed after this many seconds."""
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:

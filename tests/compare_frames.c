@@ -16,7 +16,7 @@
 #include "../decoder/decoder.h"
 #include "judge.h"
 
-#define MOST_ASPECT 200 /* of clips for a tower: above, the public way refuses them */
+#define MOST_ASPECT 200 /* of clips for a tower: the public interface refuses higher rates */
 
 /* ---- FFmpeg's frames ------------------------------------------------------------------------- */
 
@@ -84,7 +84,7 @@ ignore(void *user)
 {
 }
 
-/* Keeps what was found first. */
+/* Keeps only the first difference. */
 static void
 find(compared *result, const char *format, ...)
 {
@@ -110,8 +110,8 @@ check_frame(const struct judged *j, const struct selection *s, int64_t i, qvm_re
              r->why ? r->why : "packets left out", (int)qvm_reader_damaged(r));
 }
 
-/* Reads the selected frames in the file's own size, and compares each. An index that another reader
- * made is used; without one it is made. With `j` NULL the file is opened alone. */
+/* Reads the selected frames in the file's own size, and compares each. Uses the index of an earlier
+ * reader, or makes one. With `j` NULL the file is only opened. */
 static struct outcome
 read_frames(const char *name, const struct judged *j, const struct selection *s, qvm_index **index,
             compared *result)
@@ -180,7 +180,7 @@ compare(struct comparison *c, int64_t from, int64_t end, int64_t step, int threa
     if (o.status)
         find(&c->result, "%s", o.err.text);
     if (o.info.source_frames != c->judged->n)
-        find(&c->result, "%d frames, of which FFmpeg decodes %d", (int)o.info.source_frames,
+        find(&c->result, "%d frames, but FFmpeg decodes %d", (int)o.info.source_frames,
              (int)c->judged->n);
     c->result.left_out = c->result.left_out && !o.why;
     if (o.why)
@@ -188,7 +188,7 @@ compare(struct comparison *c, int64_t from, int64_t end, int64_t step, int threa
     free(none);
 }
 
-/* Reads stretches and rates through the public way: by seconds. */
+/* Reads stretches and rates through the public interface, in seconds. */
 static void
 compare_cut(struct comparison *c, double start_s, double end_s, double fps)
 {
@@ -209,7 +209,7 @@ compare_cut(struct comparison *c, double start_s, double end_s, double fps)
         return;
     }
     qv_clip_get_info(clip, &info);
-    /* sides that are no multiples are resized */
+    /* sides that are not multiples are resized */
     const bool same = info.width == j->width && info.height == j->height && !info.rotation;
     uint8_t *rgb = malloc(3 * (size_t)info.width * (size_t)info.height);
     assert_non_null(rgb);

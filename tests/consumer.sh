@@ -14,7 +14,7 @@ rm -rf "$work" && mkdir -p "$work" && cd "$work"
 fail() { echo "FAILED: $*"; exit 1; }
 cuda=
 [ ! -e "$build/libqwenvit_cuda.so" ] || cuda=yes
-# finds_cuda TEXT: the output of a program that asked for a backend names CUDA, or says why there is no GPU
+# finds_cuda TEXT: the output of a program that asked for a backend names CUDA, or the reason why there is no GPU
 finds_cuda() {
     [ -z "$cuda" ] || grep -qE 'backend +cuda|no NVIDIA' "$1" || {
         cat "$1"
@@ -30,7 +30,7 @@ uses() {
     ! readelf -d "$1" | grep -q 'NEEDED.*libqwenvit' || linked=shared
     [ $linked = "$2" ] || fail "$1 is linked $linked"
 }
-# alone WAY FOLDER: runs, for each library, the program that is linked with it and no other one
+# alone WAY FOLDER: runs, for each library, the program that is linked with only that library
 alone() {
     bad=
     for library in qwenvit cache; do
@@ -69,7 +69,7 @@ uses cmake/consumer_static static "$(sed -n 's/^-- decoder: //p' cmake.log)" \
 alone shared cmake
 alone static cmake
 
-# lacks COMPONENT WORDS: CMake reports WORDS if the component is asked for
+# lacks COMPONENT WORDS: CMake reports WORDS if the component is required
 mkdir lacking
 lacks() {
     printf 'cmake_minimum_required(VERSION 3.22)\nproject(lacking C)\nfind_package(qwenvit REQUIRED COMPONENTS %s)\n' \
@@ -83,7 +83,7 @@ lacks decoders 'components are cache and static'
 pc=$(find "$prefix" -name pkgconfig)
 export PKG_CONFIG_PATH="$pc"
 libs=${pc%/pkgconfig}
-# builds OUT LINE: as that line of docs/c.md says
+# builds OUT LINE: with that line of docs/c.md
 cp "$consumer/main.c" mine.c
 builds() {
     line=$(sed -n 's/^    cc \(mine.c \)/\1/p' "$source/docs/c.md" | sed -n "$2p")
@@ -92,7 +92,7 @@ builds() {
 # only the shared libraries, as on a machine without the packages they were built on
 (export PKG_CONFIG_LIBDIR="$pc"; builds pc_loader 1; builds pc_shared 2)
 uses ./pc_shared shared
-! ./pc_loader "$model" > said.txt 2>&1 || fail 'the loader needs not be told of the libraries'
+! ./pc_loader "$model" > said.txt 2>&1 || fail 'the loader finds the libraries without a path'
 LD_LIBRARY_PATH=$libs uses ./pc_loader shared
 # ldconfig knows them by the names that programs ask for
 echo "$libs" > ld.conf
@@ -102,11 +102,11 @@ for name in $(readelf -d pc_loader | sed -n 's/.*NEEDED.*\[\(libqwenvit.*\)\]/\1
 done
 # a relative path to the libraries finds the decoder too
 LD_LIBRARY_PATH=${libs#"$work"/} ./pc_loader "$model" > said.txt && grep -q '^QV_OK' said.txt || fail 'a relative LD_LIBRARY_PATH'
-# the environment names another decoder, and a wrong one is told of
+# the environment names another decoder, and a wrong name is reported
 decoder=$prefix/libexec/qwenvit/qwenvit-decoder
 QWENVIT_DECODER=$decoder moved/bin/qwenvit info image.ppm > said.txt || fail 'QWENVIT_DECODER'
 ! QWENVIT_DECODER=/nowhere moved/bin/qwenvit info image.ppm > said.txt 2>&1 || fail 'a QWENVIT_DECODER that is missing'
-grep -q /nowhere said.txt || { cat said.txt; fail 'no word of QWENVIT_DECODER'; }
+grep -q /nowhere said.txt || { cat said.txt; fail 'the error does not name QWENVIT_DECODER'; }
 builds pc_static 3
 uses ./pc_static static "$(pkg-config --variable=libexecdir qwenvit)/qwenvit-decoder" \
     "$(pkg-config --variable=backendsdir qwenvit)"
@@ -129,7 +129,7 @@ names() { readelf -d "$@" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p'; }
 for program in qwenvit qwenvit-bench; do # all of FFmpeg is in the decoder's process, and what it needs not on every machine
     ! names "$prefix/bin/$program" | grep -E 'lib(av|sw)[a-z]*\.|libjpeg' || fail "$program needs FFmpeg or libjpeg"
 done
-! ldd pc/alone_cache_shared | grep -E 'dnnl|lib(av|sw)[a-z]*\.|libjpeg' || fail 'who reads caches needs more than jansson'
+! ldd pc/alone_cache_shared | grep -E 'dnnl|lib(av|sw)[a-z]*\.|libjpeg' || fail 'reading caches needs more than jansson'
 
 { command -v dpkg-shlibdeps && command -v file; } > /dev/null || {
     echo 'no dpkg-dev or no file here: no Debian packages'
@@ -155,13 +155,13 @@ has qwenvit-dev include/qwenvit.h include/qwenvit_conv3d.h include/qwenvit_clips
     libqwenvit.so pkgconfig/qwenvit.pc cmake/qwenvit/qwenvit-config.cmake
 grep -q 'Depends:.*libavformat.*libjansson4.*libjpeg.*libseccomp2' qwenvit.control || fail 'what qwenvit depends on'
 grep -q 'Depends:.*qwenvit (= ' qwenvit-dev.control || fail 'what qwenvit-dev depends on'
-! grep -E 'Depends:.*(cuda|cublas|cudnn)' qwenvit.control || fail 'qwenvit alone wants CUDA'
+! grep -E 'Depends:.*(cuda|cublas|cudnn)' qwenvit.control || fail 'the package qwenvit depends on CUDA'
 root-qwenvit/usr/bin/qwenvit info "$model" > said.txt || fail 'the packaged command does not run'
 if [ -n "$cuda" ]; then
     [ -z "$(find root-qwenvit root-qwenvit-dev -name '*cuda*')" ] || fail 'CUDA outside of qwenvit-cuda'
     has qwenvit-cuda qwenvit/libqwenvit_cuda.so
     grep -q 'Depends:.*qwenvit (= ' qwenvit-cuda.control || fail 'what qwenvit-cuda depends on'
-    grep -q 'Recommends:.*libcublas-.*libcudnn9-' qwenvit-cuda.control || fail 'no word of cuDNN'
+    grep -q 'Recommends:.*libcublas-.*libcudnn9-' qwenvit-cuda.control || fail 'cuDNN is not recommended'
     dpkg-deb -x "$(find deb -maxdepth 1 -name 'qwenvit-cuda_*.deb')" root-qwenvit # both packages in one tree
     root-qwenvit/usr/bin/qwenvit info "$model" --backend cuda > said.txt 2>&1 || [ $? = 4 ] ||
         fail 'the packaged command with qwenvit-cuda'

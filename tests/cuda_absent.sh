@@ -1,13 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Tests a machine without a GPU: --backend cuda says what is missing and exits with 4, auto takes the CPU, and
-# info says why. If the backend is a library of its own (LIBQWENVIT is given), neither the command nor
+# Tests a machine without a GPU: --backend cuda names what is missing and exits with 4, auto uses the CPU, and
+# info reports why. If the backend is a separate library (LIBQWENVIT is given), neither the command nor
 # LIBQWENVIT is linked with any part of CUDA. STUB is the toolkit's stub of the driver.
 # Usage: cuda_absent.sh QWENVIT MODEL WORK [LIBQWENVIT [STUB]]
 set -eu
 qwenvit=$1 model=$2 work=$3 library=${4:-} stub=${5:-}
 fail() { printf 'cuda_absent: %s\n' "$*" >&2; exit 1; }
-# refused WORDS [ENVIRONMENT...]: --backend cuda fails with WORDS, and info with auto says the same
+# refused WORDS [ENVIRONMENT...]: --backend cuda fails with WORDS, and info with auto reports the same
 refused() {
     words=$1 status=0
     shift

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * cuda_plans LIBCUDA SHAPES...: makes the backend's cuDNN plans for GPUs that this machine does not
- * have, each as far as loading its kernel. LIBCUDA is the toolkit's stub of the driver's library,
- * which cuDNN asks for. The stub refuses to load anything and says so in words that can be
- * recognised: if they come, everything that cuDNN decides and compiles before went well. SHAPES are
- * lists of convolutions as `bench conv3d` takes them. --gpu N tries only one GPU of the list.
+ * have, each up to the loading of its kernel. LIBCUDA is the toolkit's stub of the driver's
+ * library, which cuDNN asks for. The stub refuses to load anything, with a recognisable error: if
+ * that error appears, all of cuDNN's earlier decisions and compilation succeeded. SHAPES are lists
+ * of convolutions in the format of `bench conv3d`. --gpu N tries only one GPU of the list.
  */
 #include <ctype.h>
 #include <dlfcn.h>
@@ -92,7 +92,8 @@ open_check(struct check *check, struct sketch_cuda *sketch, const struct gpu *gp
 
 /* ---- plans ------------------------------------------------------------------------------------*/
 
-/* Makes the plan of one operation and writes into `text` what would run it, as `info` does. */
+/* Makes the plan of one operation and writes the kernel that would run it to `text`, like
+ * `info`. */
 static qv_status
 make_plan(struct check *check, const struct qv_op *op, char *text, size_t size, qv_error *err)
 {
@@ -118,7 +119,7 @@ make_plan(struct check *check, const struct qv_op *op, char *text, size_t size, 
     return status;
 }
 
-/* Tells whether `text` names an engine by its number, or the naive kernel with cuDNN's reason. */
+/* Returns whether `text` names an engine by its number, or the naive kernel with cuDNN's reason. */
 static bool
 is_said(const char *text, qv_status status, const char *why)
 {
@@ -181,8 +182,8 @@ try_segments(struct check *check, int64_t head_dim, int64_t rows, int64_t segmen
     try_operation(check, &op);
 }
 
-/* Tries packs from the smallest bucket to many images. One engine must serve all of them, or the
- * bits of a segment would depend on the plan that it goes through. */
+/* Tries packs from the smallest bucket to many images. One engine must serve all of them; otherwise
+ * a segment's bits would depend on the plan that computes it. */
 static void
 try_packs(struct check *check, int64_t head_dim)
 {
@@ -295,7 +296,7 @@ try_list(struct check *check, const char *path)
     return !status && read;
 }
 
-/* Checks what cuDNN is not asked for. No device is asked either. */
+/* Checks the operations for which cuDNN is not used. No device is used either. */
 static bool
 check_cublas(void)
 {
@@ -330,8 +331,8 @@ check_cublas(void)
     return right;
 }
 
-/* Checks that an operation that no cuDNN takes runs on our kernel, and that this is said. No device
- * is asked. */
+/* Checks that an operation that no version of cuDNN supports runs on our kernel, and that this is
+ * reported. No device is used. */
 static bool
 check_naive(void)
 {
@@ -357,8 +358,8 @@ check_naive(void)
     return right;
 }
 
-/* Checks that short segments run on our kernel in bf16, and equal ones too where they say that they
- * are short. No device is asked. */
+/* Checks that short segments run on our kernel in bf16, and equal segments too if they are declared
+ * short. No device is used. */
 static bool
 check_short(void)
 {

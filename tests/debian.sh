@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # Sourced by tests that need packages of another release of Debian or Ubuntu. `find_mirror SUITE` sets `mirror` to the one
-# that apt uses on this machine, and `keyring` to the keys of its packages; QV_MIRROR=URL names another one.
+# that apt uses on this machine, and `keyring` to the keys of its packages; QV_MIRROR=URL overrides the mirror.
 skip() { echo "$*: skipped"; exit 77; }
 find_mirror() {
     id=debian

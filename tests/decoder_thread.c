@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Has threads of the test decode, in place of processes of their own, where a clip or a job is
- * given no decoder: there the sanitizers, wrapped calls and counters of a test see what decodes.
- * The linker (--wrap) puts this between a clip and the program that decodes. */
+/* Decodes in threads of the test, instead of in separate processes, if a clip or a job has no
+ * decoder: there the test's sanitizers, wrapped calls and counters see the decoding. The linker
+ * (--wrap) inserts this between a clip and the decoder program. */
 #include "decoder_thread.h"
 
 #include <fcntl.h>
@@ -88,7 +88,7 @@ serve(void *user)
     return NULL;
 }
 
-/* The thread has descriptors of its own for what the caller closes. */
+/* The thread has its own descriptors, because the caller closes its. */
 WRAPPED(qv_status, qvm_session_start,
         (qv_decoder * decoder, const qvm_session *session, int64_t memory, qvm_server *server,
          qv_error *err))

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Tests that tools/deps.sh takes what a prefix has for installed, and asks for what it lacks. Stand-ins for dpkg-query, id and
+# Tests that tools/deps.sh accepts a prefix's contents as installed, and installs the rest. Stand-ins for dpkg-query, id and
 # sudo play a system without packages, and a user who is not root; nothing is installed. Usage: deps.sh SOURCE WORK
 set -eu
 source=$1 work=$2
@@ -11,7 +11,7 @@ plays dpkg-query 'exit 1'
 plays id 'echo 1000'
 plays sudo :
 fail() { echo "FAILED: $*"; cat log; exit 1; }
-# asks LIST VARIABLE=VALUE: deps.sh asks for LIST, or for nothing
+# asks LIST VARIABLE=VALUE: deps.sh wants to install LIST, or nothing
 asks() {
     wanted=${1:+"installing: $1"}
     shift

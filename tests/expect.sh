@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-# This is what the tests of the command share. They include it (.) before they change to their
+# Shared by the tests of the command. They include it (.) before they change to their
 # folder.
 n=0 # how many commands were run
 
 fail() { echo "FAILED: $*"; cat out.txt err.txt; exit 1; }
-# expect CODE WORDS COMMAND...: runs it, checks the exit code and that its output says WORDS
+# expect CODE WORDS COMMAND...: runs it, checks the exit code and that its output contains WORDS
 expect() {
     code=$1 words=$2; shift 2
     n=$((n + 1)) got=0

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Libraries that stand in for libqwenvit_cuda.so. What is defined decides which one is built. With
- * FAKE_QV_BUILD_ID, its backend is ref under the name cuda; with FAKE_LOST as well, its device is
- * lost after as many lists of operations as the environment says, and it locks pages. With
- * FAKE_NEEDS, it needs another library. With neither, it is no backend at all.
+ * Libraries that stand in for libqwenvit_cuda.so; macros select which one is built. With
+ * FAKE_QV_BUILD_ID, its backend is ref under the name cuda; with FAKE_LOST as well, it locks pages,
+ * and its device is lost after the number of lists of operations that the environment sets. With
+ * FAKE_NEEDS, it needs another library. With neither, it is not a backend.
  */
 #include <stdatomic.h>
 #include <stdlib.h>

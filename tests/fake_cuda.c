@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Stands in for those functions of CUDA's libraries that the backend calls and that have no result
- * of interest to tests: they say that all went well. No header declares them here, as their
- * parameters do not matter.
+ * Stands in for the functions of CUDA's libraries that the backend calls and whose results tests do
+ * not need: they all report success. They are declared without headers, as their parameters do not
+ * matter.
  */
 
 void fake_cuda_called(const char *name); /* test_cuda_contexts.c */

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Makes every call that can fail do so once. `test_faults CLASS BACKEND` runs small jobs (a
- * Conv3d, frames of a photo and of clips, `qwenvit encode` of a short clip), each again and again,
- * and in the nth run the nth call of the class fails. The job must then end with the right status
- * and an error text, and leave no memory, descriptor or half-written file behind; or, where the
- * table gives a reason, it must end as if nothing had failed. The next job must not be affected.
- * With JOB N only that call fails, and the program prints where it came from. The linker (--wrap)
- * puts the wrappers between, so only the calls of our own code count.
+ * Makes every call that can fail do so once. `test_faults CLASS BACKEND` runs small jobs (a Conv3d,
+ * frames of a photo and of clips, `qwenvit encode` of a short clip), each again and again, and in
+ * the nth run the nth call of the class fails. The job must then end with the right status and an
+ * error message, and must not leak memory or descriptors or leave a half-written file; or, where
+ * the table gives a reason, it must end as if nothing had failed. The next job must not be
+ * affected. With JOB N only that call fails, and the program prints where it was made. The linker
+ * (--wrap) inserts the wrappers, so only our own code's calls count.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -41,7 +41,7 @@
 
 enum class { ALLOC, IO, INTERRUPTED, PARTIAL, FFMPEG, PROCESS, ONEDNN, N_CLASSES };
 
-/* `least` is how many calls of a class the jobs surely make. */
+/* `least` is a lower bound for the number of calls of a class. */
 static const struct {
     const char *name;
     long least;
@@ -59,7 +59,7 @@ struct call {
     const char *name;
     qv_status status, also; /* The status of a job in which this call fails; `also` is a second one
                              * that is allowed. */
-    const char *absorbed;   /* Why the job may end well all the same; NULL if it may not. */
+    const char *absorbed;   /* Why the job may succeed all the same; NULL if it must fail. */
 };
 
 static enum class armed = N_CLASSES;
@@ -173,7 +173,7 @@ static const char clip_file[] = "clip.y4m", jpeg_file[] = "photo.jpg", cut_file[
 
 int __real_fstat(int fd, struct stat *out);
 
-/* Closes the file even when it reports a failure. The system does the same, and it may say only
+/* Closes the file even when it reports a failure. The system does the same, and may report only
  * then that written data is lost. */
 WRAPPER(close, int, (int fd))
 {
@@ -204,8 +204,8 @@ WRAPPER(mmap, void *, (void *at, size_t n, int protection, int flags, int fd, of
     return fails(PROCESS, &self) ? MAP_FAILED : __real_mmap(at, n, protection, flags, fd, from);
 }
 
-/* These find what a power loss would take: a name given to a file that was not synced, and a name
- * whose folder was not synced afterwards. */
+/* These find what a power loss would destroy: a name given to an unsynced file, and a name whose
+ * folder was not synced afterwards. */
 static atomic_ullong synced; /* The file that was synced last. */
 static atomic_bool name_is_lost, order_is_wrong;
 
@@ -255,7 +255,7 @@ enum { DEPTH = 4, SIDE = 5, IN = 2, OUT = 3, KERNEL = 2, N_Y = DEPTH * SIDE * SI
 
 enum { MOST_RGB = 64 * 64 * 3 };
 
-/* What a job makes in addition to its files. */
+/* A job's results other than files. */
 struct made {
     float y[N_Y];
     uint8_t rgb[MOST_RGB];
@@ -269,7 +269,7 @@ WRAPPER(tool_fail, int, (qv_status status, const qv_error *err))
     return complaint.status == status ? tool_exit_code(status) : -1;
 }
 
-/* What was wrong with a clip; status and text are the job's. */
+/* A clip's error; status and text are the job's. */
 WRAPPER(tool_reasons_lose, void,
         (struct tool_reasons * r, const struct tool_results *to, const char *clip, const char *key,
          qv_status status, const char *words))
@@ -434,8 +434,8 @@ take_clip(qv_job *job, struct told *told)
         complain(before, "memory for frames is lost", "");
 }
 
-/* A job with memory for one frame pair at a time goes on after one of its calls has failed: nothing
- * that it counts is lost with the call. */
+/* A job with memory for one frame pair at a time goes on after one of its calls has failed: all of
+ * its counters stay right. */
 static qv_status
 last(const char *backend, qv_decoder *decoder, struct made *made, qv_error *err)
 {
@@ -525,7 +525,7 @@ complain(long n, const char *what, const char *more)
     wrong++;
 }
 
-/* `out->n` is 0 if there is no such file. */
+/* `out->n` is 0 if the file does not exist. */
 static void
 load(const char *name, struct bytes *out)
 {
@@ -563,8 +563,8 @@ check_folder(long n)
     closedir(dir);
 }
 
-/* The number of fields in the file; 0 if there is no such file or if it is empty. A half-written
- * file counts as a fault. */
+/* The number of fields in the file; 0 if it does not exist or is empty. A half-written file counts
+ * as a fault. */
 static size_t
 fields(long n, const char *name)
 {
@@ -576,7 +576,7 @@ fields(long n, const char *name)
     json_t *json = json_load_file(name, 0, &why);
     size_t size = json_object_size(json);
     if (!json)
-        complain(n, "is no JSON:", name);
+        complain(n, "not JSON:", name);
     json_decref(json);
     return size;
 }
@@ -590,8 +590,7 @@ next_fd(void)
     return fd;
 }
 
-/* Returns the status of a job for that of a call. What decodes a clip may only speak for that
- * clip. */
+/* Returns the job's status for a call's status. The decoding side may only fail its own clip. */
 static qv_status
 as_believed(qv_status status)
 {
@@ -599,7 +598,7 @@ as_believed(qv_status status)
                                                                                   : status;
 }
 
-/* Runs one job in which call n of a class fails; with N_CLASSES none fails. Returns false if the
+/* Runs one job in which call n of a class fails; with N_CLASSES no call fails. Returns false if the
  * job has fewer calls than that. */
 static bool
 check_job(const char *backend, enum class class, bool isolated, long n)
@@ -621,7 +620,7 @@ check_job(const char *backend, enum class class, bool isolated, long n)
     if (waitpid(-1, NULL, WNOHANG) >= 0)
         complain(n, "a process is not ended", "");
     if (atomic_load(&order_is_wrong) || (!call && atomic_load(&name_is_lost)))
-        complain(n, "a power loss would leave a file that is not whole, or none:",
+        complain(n, "a power loss would leave an incomplete file, or none:",
                  atomic_load(&order_is_wrong) ? "not synced before it was named"
                                               : "its folder was not synced");
     check_folder(n);
@@ -629,11 +628,11 @@ check_job(const char *backend, enum class class, bool isolated, long n)
     check_file(n, image_file, &is_image, !status && job->writes);
     size_t logged = fields(n, log_file);
     if (logged != log_size && (logged || (!status && job->writes)))
-        complain(n, "not the result that was to be:", log_file);
+        complain(n, "not the expected result:", log_file);
     if (!status && memcmp(&made, &as_wanted, sizeof made) != 0)
-        complain(n, "another result of the conv3d, or another image", "");
+        complain(n, "a different result of the conv3d, or a different image", "");
     if (!status && call && !call->absorbed)
-        complain(n, "nobody noticed", "");
+        complain(n, "the failure was not noticed", "");
     if (status &&
         (!call || (status != as_believed(call->status) && status != as_believed(call->also)) ||
          err.status != status || !*err.text))
@@ -658,8 +657,8 @@ make_clip(void)
     fclose(f);
 }
 
-/* Makes each call of a job fail in turn, or with `only`, its name and a number, that one. Returns
- * how many calls failed. */
+/* Makes each call of a job fail in turn or, with `only` (a job's name and a number), that one call.
+ * Returns how many calls failed. */
 static long
 sweep(const struct job *of, const char *backend, enum class class, char **only)
 {
@@ -680,7 +679,7 @@ sweep(const struct job *of, const char *backend, enum class class, char **only)
     if (only) {
         show_where = true;
         if (!strcmp(only[0], job->name) && !check_job(backend, class, isolated, atol(only[1])))
-            complain(atol(only[1]), "there is no such call", "");
+            complain(atol(only[1]), "unknown call", "");
         return 0;
     }
     for (; check_job(backend, class, isolated, n); n++)

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 # faults.sh TABLE LIBRARY...: tests that each call of the LIBRARYs that can fail is in the TABLE (faults.inc),
-# or in the list below of calls whose failure changes nothing: those of av_bsf and beside it leave a clip of a GPU to the CPU,
-# or are of programs that take orders or make clips; where a file's own path is not found (fopen, getline), the program is only looked for elsewhere.
+# or in the list below of calls whose failure changes nothing: av_bsf and its neighbours leave a GPU's clip to the CPU,
+# or belong to programs that receive orders or make clips; if a file's own path is not found (fopen, getline), the program is only searched for elsewhere.
 set -eu
 table=$1
 shift

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A hostile qwenvit-decoder. Before the third frame it does what QV_FAULT says (if the value begins
- * with "opening ", while it looks into the file): it behaves as code that took over a codec would,
- * or tells lies about the file. Without QV_FAULT each clip can bring its own fault, in a box behind
- * its end (faulty_decoder.h); a clip that brings none is decoded well. tests/test_isolation.c,
- * test_planted.c and planted.sh start this program. It is linked with
- * --wrap for the functions that decoding goes through.
+ * A hostile qwenvit-decoder. Before the third frame (or while opening the file, if the value begins
+ * with "opening ") it commits the fault QV_FAULT: it behaves like code that took over a codec, or
+ * lies about the file. Without QV_FAULT each clip can contain a fault, in a box after its end
+ * (faulty_decoder.h); other clips are decoded correctly. tests/test_isolation.c, test_planted.c and
+ * planted.sh start this program. It is linked with --wrap for the functions that decoding calls.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -61,7 +60,7 @@ send_event(int32_t kind, int32_t status)
     qvm_send(FIRST_FD, &event, sizeof event);
 }
 
-/* Says that the process is alive, and adds false numbers. */
+/* Reports that the process is alive, and adds false numbers. */
 static void
 send_outcome(qv_outcome outcome)
 {
@@ -91,7 +90,7 @@ hang(void)
         ;
 }
 
-/* Takes memory until there is none left, as a decompression bomb does. */
+/* Allocates memory until none is left, like a decompression bomb. */
 static qv_status
 take_all_memory(qv_error *err)
 {
@@ -267,7 +266,7 @@ WRAPPED(qv_status, qvm_reader_read,
     return status ? status : __real_qvm_reader_read(reader, index, height, width, dst, err);
 }
 
-/* Takes the fault that the clip itself brings. */
+/* Reads the fault that the clip itself contains. */
 static void
 take_fault_of(int fd)
 {

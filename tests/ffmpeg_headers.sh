@@ -9,7 +9,7 @@ cache=$(cd "$1" && pwd) cc=${2:-cc}
 cd "$(dirname "$0")/.."
 . tests/debian.sh
 
-# fetch SUITE gets the headers into CACHE/SUITE, by an apt with lists of its own
+# fetch SUITE gets the headers into CACHE/SUITE, by an apt with separate lists
 fetch() (
     find_mirror "$1"
     into=$cache/$1

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What tests that write clips and images by FFmpeg share; some of it is written in one way with
- * FFmpeg 5.1 and in another since 6.1. */
+/* Shared by tests that write clips and images with FFmpeg, with the differences between FFmpeg 5.1,
+ * 6.1 and later. */
 #pragma once
 
 #include <libavcodec/avcodec.h>

@@ -41,7 +41,7 @@ put_text(struct bytes *b, const char *text)
     put(b, text, strlen(text));
 }
 
-/* A file's parts, which are joined at the end. */
+/* A file's parts, joined at the end. */
 struct gguf_file {
     struct bytes keys, tensors, data;
     uint64_t n_keys, n_tensors;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gpu_clips PROGRAM [threads=N] [repeat=N] [gpu=N] [fps=F] [max_pixels=N] [only=gpu|cpu]
- * [quiet=1] [again=N] CLIP... tests whether a GPU's decoders give the CPU's frames. It reads each
- * clip with both, in so many threads at once and so often, and says what was equal, what was left
- * to the CPU and why, what failed, and how long each took. With again=N the CPU reads each clip N
- * times more, with as many threads as FFmpeg chooses; clips of which it does not repeat its frames,
- * as damage may cause, are counted and not compared. It exits with 1 if frames differ. PROGRAM is
+ * gpu_clips PROGRAM [threads=N] [repeat=N] [gpu=N] [fps=F] [max_pixels=N] [only=gpu|cpu] [quiet=1]
+ * [again=N] CLIP... tests that a GPU's decoders return the CPU's frames. It reads each clip with
+ * both, `repeat` times in `threads` threads at once, and reports which clips were equal, which were
+ * left to the CPU and why, which failed, and how long both took. With again=N the CPU reads each
+ * clip N more times, with as many threads as FFmpeg chooses; clips whose frames then differ, as
+ * damage may cause, are counted and not compared. It exits with 1 if frames differ. PROGRAM is
  * qwenvit-decoder.
  */
 #include <pthread.h>
@@ -146,8 +146,8 @@ run(qv_decode which)
            frames / took_s);
 }
 
-/* Reads the next frame of each and says where they differ. False: they do not, and more may
- * come. */
+/* Reads the next frame of each and reports where they differ. False: they are equal, and there may
+ * be more. */
 static bool
 explain_frame(qv_clip *clips[2], uint8_t *frames[2], const qv_outcome *info, int frame)
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* On a GPU: compares all triples of Y, U and V, of both ranges and three matrices, and widths and
- * sizes of all kinds, with what the CPU makes of them. */
+/* On a GPU: compares the results for all triples of Y, U and V, in both ranges and three matrices,
+ * and for all kinds of sizes, with the CPU's. */
 #include <stdio.h>
 
 #include "../decoder/nvcuvid.h"
 #include "colours.h"
 
-/* Returns for how many U some triple differs. */
+/* Returns the number of U values with a differing triple. */
 static int
 compare_colours(const qvm_nvdec *gpu, int kind)
 {

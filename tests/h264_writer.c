@@ -33,7 +33,7 @@ put_ue(struct bits *b, unsigned value)
     put(b, n + 1, value + 1);
 }
 
-/* Writes the unit behind a start code, with a stop bit, and with no start code inside (7.4.1). */
+/* Writes the unit after a start code, with a stop bit, and without start codes inside (7.4.1). */
 static size_t
 end_unit(uint8_t *to, unsigned head, struct bits *b)
 {
@@ -54,7 +54,7 @@ end_unit(uint8_t *to, unsigned head, struct bits *b)
 
 /* ---- parameter sets -------------------------------------------------------------------------- */
 
-/* Puts what a decoder needs to know of the display order (E.1.1): one picture waits for a later
+/* Writes the display order's parameters for the decoder (E.1.1): one picture waits for a later
  * one. */
 static void
 put_usability(struct bits *b)
@@ -62,7 +62,7 @@ put_usability(struct bits *b)
     put(b, 4, 0); /* nothing of aspect, overscan, signal or chroma */
     put(b, 1, 1); /* the times follow */
     put(b, 32, 1);
-    put(b, 32, 20); /* fields a second */
+    put(b, 32, 20); /* fields per second */
     put(b, 1, 1);
     put(b, 3, 0); /* no HRD of either kind, and no pic_struct */
     put(b, 1, 1); /* the restrictions follow */

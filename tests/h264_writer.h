@@ -17,13 +17,13 @@ typedef struct h264_picture {
     int shows;      /* decides the raw macroblocks' content, and which macroblock is raw */
     int place;      /* place in the display order since the last IDR picture */
     int frame_num;  /* below 16 (7.4.3) */
-    bool idr;       /* an IDR picture, all of which is raw */
+    bool idr;       /* an IDR picture, entirely raw */
     bool is_field;  /* false: a frame */
     bool is_bottom; /* the second of the two fields */
     bool referred;  /* nal_ref_idc is not 0 */
-    bool recovery;  /* no IDR picture, but all of it is raw, and decoding may begin with it */
+    bool recovery;  /* not an IDR picture, but entirely raw, and decoding may begin with it */
 } h264_picture;
 
-/* Both write NAL units behind start codes, and return the number of bytes. */
+/* Both write NAL units after start codes, and return the number of bytes. */
 size_t h264_write_parameters(uint8_t *to);
 size_t h264_write_picture(uint8_t *to, const h264_picture *picture);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* image_dump FOLDER IMAGE... decodes each image, upright and at its own size, and writes its RGB
- * to FOLDER/0, FOLDER/1 and so on, and a line of JSON about it to stdout. like=1 in front of
- * FOLDER follows qwen-vl-utils. media_parity.py runs it. */
+/* image_dump FOLDER IMAGE... decodes each image, upright and at its own size, and writes its RGB to
+ * FOLDER/0, FOLDER/1 and so on, and a line of JSON about it to stdout. like=1 before FOLDER follows
+ * qwen-vl-utils. media_parity.py runs it. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

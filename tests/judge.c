@@ -6,7 +6,7 @@
 #include <libswscale/swscale.h>
 #include <string.h>
 
-/* Hashes eight bytes at once, and then those that are left. */
+/* Hashes eight bytes at once, and then the remaining bytes. */
 static uint64_t
 hash_bytes(uint64_t hash, const uint8_t *at, size_t n)
 {
@@ -53,7 +53,7 @@ judge_hash(const AVFrame *frame)
     return hash;
 }
 
-/* Sets the matrix and the range; all else stays as swscale has it. */
+/* Sets the matrix and the range; everything else keeps swscale's defaults. */
 static bool
 set_colours(struct SwsContext *sws, const AVFrame *frame)
 {

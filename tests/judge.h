@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Decodes a file by FFmpeg alone: its demuxer, and its decoder with one thread, from the first
- * packet to the last. No code of ours has part in it, so what our reader gives may be judged by it.
+ * packet to the last. It uses none of our code, so our reader can be compared with it.
  */
 #pragma once
 
@@ -19,11 +19,11 @@ typedef void judge_sink(void *user, int64_t number, const AVFrame *frame);
  * may be damaged. */
 int64_t judge_decode(const char *path, judge_sink *sink, void *user, bool *sound);
 
-/* Hashes what a frame shows: its planes' visible samples, its palette, size, format and colours. */
+/* Hashes a frame's contents: its planes' visible samples, its palette, size, format and colours. */
 uint64_t judge_hash(const AVFrame *frame);
 /* Converts a frame to RGB as torchcodec and plain ffmpeg do: swscale with its default flags, the
  * frame's matrix, and the frame's range, or the format's own where the frame names none. Returns
  * NULL if swscale cannot, else RGB24, which the caller frees. */
 AVFrame *judge_rgb(const AVFrame *frame);
-/* Hashes rows of so many bytes, which are `stride` bytes apart. */
+/* Hashes rows of the given number of bytes, `stride` bytes apart. */
 uint64_t judge_hash_rows(const uint8_t *at, int64_t stride, size_t bytes, int rows);

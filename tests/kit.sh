@@ -1,14 +1,14 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Tests tools/mac.sh: in the emulator, with a few small cases; and that it ends early, with the reason, on machines that
-# it is not for, which stand-ins for uname, sw_vers, sysctl and nvidia-smi play. Usage: kit.sh SOURCE BUILD WORK
+# Tests tools/mac.sh: in the emulator, with a few small cases; and that it exits early, with the reason, on unsuitable
+# machines, simulated by stand-ins for uname, sw_vers, sysctl and nvidia-smi. Usage: kit.sh SOURCE BUILD WORK
 set -eu
 kit=$1/tools/mac.sh build=$2 work=$3
 rm -rf "$work" && mkdir -p "$work/bin" && cd "$work"
 
 # plays NAME 'SHELL': a program of that name
 plays() { printf '#!/bin/sh\n%s\n' "$2" > "bin/$1" && chmod +x "bin/$1"; }
-# refused WORDS: the kit ends with 4 and these words
+# refused WORDS: the kit exits with code 4 and an error that contains WORDS
 refused() {
     status=0
     PATH=$PWD/bin:$PATH sh "$kit" > refused 2>&1 || status=$?

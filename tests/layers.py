@@ -15,7 +15,7 @@ def path_of(module):
 
 
 def imports(path):
-    """Gives (line, name) of each import of a module of the package, or of a name in one."""
+    """Yields (line, name) of each import of a module of the package, or of a name in one."""
     for node in ast.walk(ast.parse(open(path, encoding="utf-8").read())):
         base = ""
         if isinstance(node, ast.ImportFrom):

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Tests that every link of a page to a file leads to one, and that no page names a generator beside a preset,
-# which has its own.
+# Tests that every link from a page to a file is valid, and that no page names a generator next to a preset,
+# which sets the generator itself.
 # Usage: links.sh ROOT
 set -eu
 cd "$1"

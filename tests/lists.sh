@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Tests that what clips/options.inc and src/outcome.inc list stands nowhere else: the name of an entry may stand in
-# the list, in the public headers, and in the files of the table below, each of which has its reason. A plain word
+# Tests that the entries of clips/options.inc and src/outcome.inc are listed nowhere else: an entry's name may occur in
+# the list, in the public headers, and in the files of the table below, each for a reason. A plain word
 # (fps) counts only between quotes, and not if much else is called by it. In C, members of an outcome may be used: its
-# names count where they are text, in quotes or in a template of tool_show, and where a member is copied to another of
+# names count where they are text, in quotes or in a template of tool_show, and where a member is copied to a member of
 # the same name. Comments and Python's docstrings do not count.
 # The list of options and the struct in the header must have the same members (for outcomes the compiler sees to it).
 set -eu
@@ -11,37 +11,37 @@ cd "$(dirname "$0")/.."
 
 # A list, a file that may name its entries, and why.
 table='
-clips/options.inc clips/task.c              makes of them what is to be done with a clip
-clips/options.inc clips/task.h              is what is to be done
+clips/options.inc clips/task.c              makes the task of a clip from them
+clips/options.inc clips/task.h              declares the task of a clip
 clips/options.inc clips/choose.c            decides which frames are read, and at which size
 clips/options.inc clips/qwen_vl_utils.c     does so by the rules of qwen-vl-utils
 clips/options.inc clips/sampling.c          does so by the rules of transformers
-clips/options.inc clips/clip.c              keeps the index of a file of which a piece is read
+clips/options.inc clips/clip.c              keeps the index of a file that is read in part
 clips/options.inc decoder/frame_reader.c      reads the first frame
 clips/options.inc clips/decoder_process.c   limits the process that decodes
 clips/options.inc decoder/codec.c             FFmpeg has a max_pixels too
-clips/options.inc decoder/source.c            so has its parser of images
+clips/options.inc decoder/source.c            its parser of images has one too
 clips/options.inc clips/option_list.h       a rate replaces a number of frames
 clips/options.inc clips/clip_options.c      checks which options go together
-clips/options.inc cache/resolve.c           knows the numbers of qwen-vl-utils
-clips/options.inc tools/command/info.c      prints the numbers of the model, and where a piece begins
-clips/options.inc python/src/model.cpp      gives the numbers of the model
-clips/options.inc python/src/frames.cpp     resizes frames that are in memory
-clips/options.inc python/qwenvit/_options.py    types of options, which a test holds to those of the binding
-clips/options.inc python/qwenvit/_sources.py    says what frames in memory may have
+clips/options.inc cache/resolve.c           knows the default values of qwen-vl-utils
+clips/options.inc tools/command/info.c      prints the values of the model, and where a piece begins
+clips/options.inc python/src/model.cpp      returns the values of the model
+clips/options.inc python/src/frames.cpp     resizes frames in memory
+clips/options.inc python/qwenvit/_options.py    types of the options, which a test compares with the binding
+clips/options.inc python/qwenvit/_sources.py    lists the fields of frames in memory
 clips/options.inc python/qwenvit/media.py       knows names of options in qwen-vl-utils
 clips/options.inc python/qwenvit/_transformers.py calls smart_resize of transformers
 src/outcome.inc job/fill.c                frames in memory come with their rate
-src/outcome.inc cache/reader.c              gives the rate of a row of the index
-src/outcome.inc cache/record.c              reads two fields of a record, of which older records lack either
-src/outcome.inc tools/command/info.c        tells them in sentences
-src/outcome.inc tools/command/token_sink.c      tells them in sentences
+src/outcome.inc cache/reader.c              returns the rate of an index row
+src/outcome.inc cache/record.c              reads two fields of a record that older records lack
+src/outcome.inc tools/command/info.c        prints them in sentences
+src/outcome.inc tools/command/token_sink.c      prints them in sentences
 src/outcome.inc tools/command/estimate.c    sums frames of a list of clips
 src/outcome.inc tools/command/progress_line.c sums frames and times of the clips of a job
 src/outcome.inc python/src/cache.cpp        frames in memory come with their rate
-src/outcome.inc python/qwenvit/adapters/items.py says what is damaged
-src/outcome.inc python/qwenvit/_cache.py    gives fields of a record as properties, with their defaults
-src/outcome.inc python/qwenvit/_tokens.py   gives properties of Tokens, of which some are None if unset
+src/outcome.inc python/qwenvit/adapters/items.py describes damage
+src/outcome.inc python/qwenvit/_cache.py    exposes fields of a record as properties, with their defaults
+src/outcome.inc python/qwenvit/_tokens.py   exposes properties of Tokens, some of them None if unset
 src/outcome.inc python/qwenvit/adapters/engines.py second_per_grid_ts is a field of processors
 '
 # words that other things are called by
@@ -106,7 +106,7 @@ breaches() {
             for (i = 1; i <= n; i++) { split(lines[i], w, " "); if (w[1] == list) allowed[w[2]] = 1 }
         }
         { file = $1; sub(/:.*/, "", file) }
-        !(file in allowed) { print $0 " stands here; go through " list ", or give the file a reason"; bad = 1 }
+        !(file in allowed) { print $0 " occurs here; go through " list ", or give the file a reason"; bad = 1 }
         END { exit bad }'
 }
 

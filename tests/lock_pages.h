@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The verbs of a backend that locks pages, which makes a context keep blocks for all threads. */
+/* The functions of a backend that locks pages, which makes a context keep blocks for all
+ * threads. */
 #pragma once
 
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Tries what a locked-in process must not be able to do, row by row (decoder/lock.inc). */
+/* Tries everything that a locked-in process must not be able to do, row by row
+ * (decoder/lock.inc). */
 #include "locked.h"
 
 #include <errno.h>
@@ -69,7 +70,7 @@ open_of_victim(const char *name)
     return open(path, O_RDONLY);
 }
 
-/* Writes behind the end of the shared memory, which the limit of a file's size refuses. */
+/* Writes past the end of the shared memory, which the limit on file sizes forbids. */
 static long
 grow_shared(void)
 {
@@ -162,7 +163,7 @@ map_and_protect(size_t bytes)
     return code;
 }
 
-/* What is more than the limits allow is refused for lack of memory. */
+/* Allocations beyond the limits fail with a lack of memory. */
 static long
 fits(long result)
 {
@@ -190,10 +191,9 @@ enum row_number {
 #include "../decoder/lock.inc"
 };
 
-/* The way of one row of lock.inc. It is shut if the expression is below zero with EPERM, EACCES or
- * ENOSYS. Anything else, such as EFAULT, says that the call was let through. An unlocked process
- * must find the way open; with ATTEMPT_IF, some systems do not let an unlocked process do it
- * either. */
+/* The attempt of one row of lock.inc. It is shut if the expression is below zero with EPERM, EACCES
+ * or ENOSYS. Any other result, such as EFAULT, means that the call was let through. In an unlocked
+ * process it must be open; with ATTEMPT_IF, some systems refuse it to an unlocked process too. */
 #define ATTEMPT_AS(name, depends, expression)                                                      \
     enum { DEPENDS_##name = (depends) + 0 * ROW_##name };                                          \
     static long try_##name(void)                                                                   \
@@ -446,7 +446,7 @@ locked_try(enum locked_kind kind, char *text, size_t size)
         n++;
         const bool shut = is_shut(row), wrong = kind == LOCKED_FREE ? shut : !shut;
         if (kind == LOCKED_FREE && shut && row->depends)
-            printf("no process may do this here, so nothing is shown by it: %s\n", row->text);
+            printf("no process may do this here, so it is not tested: %s\n", row->text);
         else if (wrong && at < size)
             at += (size_t)snprintf(text + at, size - at, " %s;", row->text);
     }

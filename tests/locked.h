@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Declares the rows of decoder/lock.inc, as a process tries them. */
+/* Declares how a process tries the rows of decoder/lock.inc. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,10 +10,10 @@
  * filter of calls. */
 enum locked_kind { LOCKED_FREE, LOCKED_CLIP, LOCKED_GPU, LOCKED_FILES_ONLY };
 
-/* What a process uses to try rows. */
+/* The resources that a process needs to try rows. */
 extern struct locked {
     pid_t victim; /* another process, of the same user */
-    int socket;   /* a socket of its own */
+    int socket;   /* a separate socket */
     int shared;   /* the shared memory, of a fixed size; `socket` if there is none */
     int none[2];
     char text[4];
@@ -30,9 +30,9 @@ struct locked_row {
 extern const struct locked_row locked_rows[];
 extern const int locked_n_rows;
 
-/* Tries all rows that are shut in a process of this kind. Writes the names of those that are not to
- * text[size], each after a space, and returns how many rows were tried. For LOCKED_FREE it writes
- * those that are shut, but must not be. */
+/* Tries all rows that are shut in a process of this kind. Writes the names of the rows that are
+ * open to text[size], each after a space, and returns the number of rows tried. For LOCKED_FREE it
+ * writes the rows that are shut, but must be open. */
 int locked_try(enum locked_kind kind, char *text, size_t size);
-/* Returns the version of Landlock that this system has; 0: it has none. */
+/* Returns this system's version of Landlock; 0: none. */
 int locked_landlock(void);

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Tests a device that is lost in the middle of a list, at each of its chunks in turn. The command must say so
-# and give exit code 4. The clips that were done are complete, nothing is half written, and another run
+# Tests a device that is lost in the middle of a list, at each of its chunks in turn. The command must report it
+# and exit with code 4. Finished clips are complete, nothing is half written, and another run
 # completes the list to the result of an undisturbed run.
 # Usage: lost_device.sh QWENVIT MODEL DRIVER BACKENDS WORK. DRIVER is a fake driver and BACKENDS a folder with a
 # fake backend (fake_backend.c).
@@ -56,7 +56,7 @@ while ! run $cache -o some/$after; do
     expect 0 ' 0 failed' "$qwenvit" cache status some/$after --list list.txt
     there=$(sed -n 's/.*: \([0-9]*\) ok.*/\1/p' out.txt)
     expect 0 "$((3 - there)) done" $cache -o some/$after
-    grep -q "; $there were there" out.txt || fail "lost after $after: what was sealed was done again"
+    grep -q "; $there already there" out.txt || fail "lost after $after: what was sealed was done again"
     expect 0 '3 keys in ' "$qwenvit" cache check some/$after --quiet
     for i in 1 2 3; do
         "$qwenvit" cache get some/$after p$i.ppm -o one.safetensors

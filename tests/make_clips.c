@@ -45,16 +45,16 @@ clips_leave_folder(void)
 
 /* ---- how a clip is made ---------------------------------------------------------------------- */
 
-/* Says what frames look like. A clip that changes on the way has several looks, with a key frame at
- * each. */
+/* What frames look like. A clip that changes in the middle has several looks, each beginning with a
+ * key frame. */
 typedef struct look {
     int width, height;         /* 0: the usual size */
     enum AVPixelFormat format; /* 0: yuv420p */
     bool full_range;
 } look;
 
-/* Numbers of 32 bits become the body of a box that is named by its path, or lie so many bytes
- * behind the first place of a name. */
+/* Numbers of 32 bits become the body of the box with this path, or are written this many bytes
+ * after the first occurrence of a name. */
 typedef struct change {
     const char *at;
     int behind; /* 0: the box's body */
@@ -78,7 +78,7 @@ typedef struct recipe {
     bool packed;
     change changes[4];
     void (*edit)(clip_bytes *file);
-    /* one of these makes the file, instead of all of this */
+    /* one of these makes the file instead of the members above */
     clip_bytes (*make)(const struct recipe *r);
     clip_bytes bytes;
     /* for `make` */
@@ -201,7 +201,7 @@ read_file(const char *name)
     return bytes;
 }
 
-/* Writes through a file, because some muxers fill gaps of FFmpeg's memory files with zeros. */
+/* Writes through a file, because some muxers fill gaps in FFmpeg's memory files with zeros. */
 static clip_bytes
 end_file(AVFormatContext *mux)
 {
@@ -212,7 +212,7 @@ end_file(AVFormatContext *mux)
     return bytes;
 }
 
-/* Finds where `what` begins, `after` bytes or more from the start. */
+/* Finds the position of `what`, at least `after` bytes from the start. */
 static uint8_t *
 find(const clip_bytes *file, const void *what, size_t n, size_t after)
 {
@@ -245,9 +245,9 @@ put_behind(AVPacket *packet, const void *bytes, int n)
     memcpy(packet->data + at, bytes, (size_t)n);
 }
 
-/* Moves a B-picture into the packet before it, and puts a picture that is not coded in its
- * place; the first packet names the encoder that is known for this. `held` is the packet before
- * this one, which is not written yet. */
+/* Moves a B-picture into the packet before it, and puts an uncoded picture in its place; the first
+ * packet names the encoder known for this. `held` is the previous packet, which is not written
+ * yet. */
 static void
 pack(AVPacket *held, AVPacket *packet)
 {
@@ -370,8 +370,8 @@ find_name(const clip_bytes *file, const char *fourcc)
     return find(file, fourcc, 4, 0);
 }
 
-/* Replaces the body of an MP4 file's box, which is named by its path. Offsets in the file stay
- * right as long as the box is behind the frames, as the muxer puts it. */
+/* Replaces the body of an MP4 file's box, given by its path. Offsets in the file stay right as long
+ * as the box follows the frames, where the muxer puts it. */
 static void
 replace_box(clip_bytes *file, const char *path, const void *body, size_t n)
 {
@@ -633,8 +633,8 @@ huge_jpeg(clip_bytes *file)
         }
 }
 
-/* Makes a JPEG file of 4096 x 4096 gray, with so many scans of 40 bytes, each of which takes a
- * pass over all blocks: runs of 16384 blocks without a value. */
+/* Makes a JPEG file of 4096 x 4096 gray with the given number of scans of 40 bytes. Each scan needs
+ * a pass over all blocks, in runs of 16384 blocks without a value. */
 static clip_bytes
 make_scans_jpeg(const recipe *r)
 {
@@ -659,7 +659,7 @@ make_scans_jpeg(const recipe *r)
     return file;
 }
 
-/* Makes millions of frames that exist: each chunk is the same bytes. */
+/* Makes millions of frames that exist: all chunks are the same bytes. */
 static void
 have_millions(clip_bytes *file)
 {
@@ -699,7 +699,7 @@ show_often(clip_bytes *file)
 
 /* ---- T23: what names other files ------------------------------------------------------------- */
 
-/* Says that the frames are in one.mp4. */
+/* Refers to the frames in one.mp4. */
 static void
 lie_elsewhere_by_url(clip_bytes *file)
 {
@@ -707,7 +707,7 @@ lie_elsewhere_by_url(clip_bytes *file)
     replace_box(file, "moov/trak/mdia/minf/dinf/dref", dref, sizeof dref);
 }
 
-/* Says so by a Macintosh alias: 150 bytes in fixed places, then tagged paths. */
+/* Refers to them by a Macintosh alias: 150 bytes in fixed places, then tagged paths. */
 static void
 lie_elsewhere_by_alias(clip_bytes *file)
 {
@@ -752,7 +752,7 @@ hide_key(AVPacket *packet, int number)
         packet->flags &= ~AV_PKT_FLAG_KEY;
 }
 
-/* Claims of every fifth packet that it needs none before it, which is true of the first only. */
+/* Marks every fifth packet as independent of earlier ones, which is true only of the first. */
 static void
 claim_key(AVPacket *packet, int number)
 {
@@ -854,7 +854,7 @@ make_fields(const recipe *r)
         __VA_ARGS__                                                                                \
     }
 #define MATRIX_OF(...) .corners = true, .changes = { AT("tkhd", 44, __VA_ARGS__) }
-/* Where an AVI file says twice how many frames it has. */
+/* The two places where an AVI file states its number of frames. */
 #define AVI_SAYS(frames)                                                                           \
     .changes = { { "avih", 24, NUMBERS(frames), .little = true },                                  \
                  { "strh", 40, NUMBERS(frames), .little = true } }
@@ -866,7 +866,7 @@ make_fields(const recipe *r)
 enum { NAN_BITS = 0x7fc00000 };
 
 static const recipe recipes[] = {
-    /* files that are no clip, or not the clip that they seem */
+    /* files that are not a clip, or not the clip that they seem to be */
     { "empty.mp4", BYTES("") },
     { "text.mp4", BYTES("This is a text file and no clip at all.\n") },
     { "audio.mov", .make = make_audio },
@@ -894,7 +894,7 @@ static const recipe recipes[] = {
     { .name = "three.mp4", .frames = 3 },
     { "encrypted.mp4", 10, .muxer_options = CENC },
 
-    /* whole clips, of which tests cut parts off */
+    /* whole clips, for tests that cut parts off */
     { .name = "back.mp4", .frames = 40 },
     { "front.mp4", 40, .muxer_options = "moov_size=1800" },
     { "pieces.mp4", 40, .muxer_options = "movflags=empty_moov+frag_keyframe" },
@@ -904,7 +904,7 @@ static const recipe recipes[] = {
     { "whole.m4v", 40, .muxer = "m4v" },
     { "whole.gif", 20, .encoder = "gif", OF(GRAY8, false) },
     { "jpegs.mov", 4, .encoder = "mjpeg", OF(YUVJ420P, true) },
-    /* parameter sets in front of each group of three: what drops something leaves others */
+    /* parameter sets before each group of three: dropping some leaves others */
     { "x264-sets.ts", 8, X264(":g=3:bf=0") },
     { "x264.mp4", 40, X264(""), .muxer_options = "moov_size=1800" },
     { "vp8.webm", 20, ENCODER("libvpx", "cpu-used=8:deadline=realtime") },
@@ -921,7 +921,7 @@ static const recipe recipes[] = {
     { "x264-pyramid.mkv", 60, X264(":g=20:x264-params=bframes=5\\:b-pyramid=normal\\:b-adapt=0") },
     { "x264-pyramid.ts", 60, X264(":g=20:x264-params=bframes=5\\:b-pyramid=normal\\:b-adapt=0") },
     { "x264-refresh.mkv", 60, X264(":g=20:x264-params=intra-refresh=1\\:bframes=2") },
-    /* of which a decoder's picture shows a part: all four sides are cut off */
+    /* the decoder's picture is cropped on all four sides */
     { "x264-cropped.mp4", 20, X264(":x264-params=crop-rect=64,4,2,8") },
     { "x264-full.mp4", 20, X264(""), .looks = { { 90, 50, AV_PIX_FMT_YUVJ420P, true } } },
     { "x264-fields.mkv", 40, X264(":g=20:x264-params=tff=1\\:bframes=2") },
@@ -950,7 +950,7 @@ static const recipe recipes[] = {
     { "false-keys.mp4", 300, .encoder_options = "g=600", .packet = claim_key },
     { "no-moov.mp4", 10, .edit = drop_moov },
 
-    /* clips that give a wrong number of frames */
+    /* clips that state a wrong number of frames */
     { "over.mp4", 40, .changes = { BOX(TABLE "stts", 0, 1, 431, 1024) } },
     { "under.mp4", 40, .changes = { BOX(TABLE "stts", 0, 1, 7, 1024) } },
     { "over.avi", 40, AVI_SAYS(431) },
@@ -1030,7 +1030,7 @@ static const recipe recipes[] = {
     { "reordered-13.mp4", 13, .encoder_options = "bf=2" },
     { "reordered.ts", 14, .encoder = "mpeg2video", .encoder_options = "bf=2" },
 
-    /* clips that promise much from few bytes */
+    /* clips that claim much data in few bytes */
     { "huge.png", STILL_PNG, .edit = huge_png },
     { "huge-png.mp4", 4, .encoder = "png", OF(RGB24, false), .edit = huge_png },
     { "huge-jpeg.avi", 4, .encoder = "mjpeg", OF(YUVJ420P, true), .edit = huge_jpeg },

@@ -208,7 +208,7 @@ save("moving.png", "PNG", of("RGBA"), save_all=True, append_images=[scene(97, 61
 
 
 def tiff16(order, channels, photometric, width=37, height=23):
-    """Returns a TIFF of 16 bits a channel, in one strip."""
+    """Returns a TIFF of 16 bits per channel, in one strip."""
     rng = random.Random(channels)
     data = b"".join(struct.pack(order + "H", rng.randrange(65536)) for _ in range(width * height * channels))
     tags = [(256, width), (257, height), (258, 16), (259, 1), (262, photometric), (273, 512), (277, channels),

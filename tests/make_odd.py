@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Makes odd files, and says what qwenvit must take each for.
+"""Makes odd files, with the kind that qwenvit must recognise in each.
 
 ODD maps each name to the file's bytes and what they are: UNKNOWN, "image", an image with a remark, or the name
 of a kind of image that is not read."""

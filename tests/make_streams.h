@@ -23,10 +23,10 @@ typedef struct stream {
 
 typedef struct stream_recipe {
     const char *encoder, *options;
-    int frames, group; /* group: 0 for 5 */
-    int first;         /* number of the first frame, which decides what the frames show */
-    int still;         /* so many frames in a row show the same; 0: each shows something else */
-    int width, height; /* 0: 96x64 */
+    int frames, group;         /* group: 0 for 5 */
+    int first;                 /* number of the first frame, which decides what the frames show */
+    int still;                 /* this many frames in a row show the same; 0: all differ */
+    int width, height;         /* 0: 96x64 */
     enum AVPixelFormat format; /* AV_PIX_FMT_NONE: the encoder's first one; 0: yuv420p */
     bool headers_in_packets;   /* headers are in packets, and not in the codec's parameters */
 } stream_recipe;
@@ -44,6 +44,6 @@ void stream_add(stream *to, const uint8_t *bytes, size_t n, int64_t pts, int64_t
 /* Writes the stream to a file; false, without a file, if the muxer refuses it. */
 bool stream_write(const stream *s, const char *muxer, const char *options, const char *name);
 
-/* For H.264 and HEVC behind start codes: takes the NAL units out of a packet, or of the parameters,
- * for which `out` says so; the argument is the unit's first byte. */
+/* For H.264 and HEVC with start codes: removes the NAL units for which `out` returns true from a
+ * packet or from the parameters; its argument is the unit's first byte. */
 void stream_cut_units(AVPacket *packet, bool (*out)(int head));

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Encodes a folder of N clips and images of all formats that tests make, a tenth of them broken, and checks that what
-# a terminal shows of the failures fits one screen. Then folders and lists as arguments.
+# Encodes a folder of N clips and images in all formats that the tests make, a tenth of them broken, and checks that the
+# failures shown on a terminal fit on one screen. Then folders and lists as arguments.
 # Usage: many.sh QWENVIT GOLDEN WORK WRITE_CLIPS IMAGE_WRITE [N]
 set -eu
 qwenvit=$1 model=$2/qwen3_vl work=$3 write_clips=$4 image_write=$5 files=${6:-100}
@@ -45,7 +45,7 @@ echo "$files files of $(ls made | wc -l) kinds: $good done, $failed failed, told
 tail -n 1 out.txt | grep -q ' frames in .* to load the model); then ' || fail 'the summary does not come last'
 grep -q ' with damaged frames' out.txt || fail 'damaged clips are not in the summary'
 [ "$(wc -l < failures)" = "$failed" ] || fail 'failures are missing from --failures'
-grep -q '^{"key":"clips/a/[0-9a-z./]*","status":"failed","code":"QV_E' failures || fail 'a failure is no record'
+grep -q '^{"key":"clips/a/[0-9a-z./]*","status":"failed","code":"QV_E' failures || fail 'a failure is not a record'
 expect 0 "$good ok, $failed failed, " "$qwenvit" cache status tokens
 screen 'cache status'
 expect 0 '"failures":[{' "$qwenvit" cache status tokens --json
@@ -63,10 +63,10 @@ expect 0 '' "$qwenvit" encode two/a/ --model "$model" $small -o one
 [ -s one/a/clip.mp4.safetensors ] || fail 'the folder two/a has another name'
 expect 0 '' "$qwenvit" encode two/a/clip.mp4 --model "$model" $small -o new/
 [ -s new/clip.mp4.safetensors ] || fail 'new/ is no folder'
-expect 3 'no file in this folder has the ending of a clip or image (--recursive' "$qwenvit" encode two --model "$model" -o new
+expect 3 "no file in this folder has a clip's or image's ending (--recursive" "$qwenvit" encode two --model "$model" -o new
 expect 2 'would both be written' "$qwenvit" encode two/a two/a --model "$model" -o new
 expect 2 'two/a/clip.mp4 is given twice' "$qwenvit" cache fill two/a/clip.mp4 two/a/clip.mp4 --model "$model" -o c
-expect 2 'exclude each other' "$qwenvit" cache fill two --list list --model "$model" -o c
+expect 2 'give clips or --list, not both' "$qwenvit" cache fill two --list list --model "$model" -o c
 expect 2 'no clip given' "$qwenvit" cache fill --model "$model" -o c
 expect 0 '3 done' "$qwenvit" cache fill two --recursive --shard 0/1 --model "$model" $small -o c
 # lists
@@ -75,26 +75,26 @@ expect 0 '2 clips' "$qwenvit" encode --list list --model "$model" $small -o /"$P
 [ -s new/k.safetensors ] && [ -s "new/$PWD/two/a/clip.mp4.safetensors" ] || fail 'file:// addresses'
 echo '{"pth": "x"}' > list
 expect 3 'unknown field "pth"; the fields are path, key, fps, start, end, first_frame,' "$qwenvit" encode --list list --model "$model" -o new
-# what lies in a tar file
+# clips in a tar file
 tar -cf all.tar two
 expect 0 '"key":"all/two/a/clip.mp4","offset":' "$qwenvit" list all.tar
 cp out.txt list
 expect 0 '3 clips' "$qwenvit" encode --list list --model "$model" $small -o shards
 "$qwenvit" info shards/all/two/a/clip.mp4.safetensors > a.txt && "$qwenvit" info new/clip.mp4.safetensors > b.txt
-[ "$(sed 1,2d a.txt)" = "$(sed 1,2d b.txt)" ] || fail 'other tokens from a tar file'
+[ "$(sed 1,2d a.txt)" = "$(sed 1,2d b.txt)" ] || fail 'different tokens from a tar file'
 tar cf none.tar clips/a/notes.txt
-expect 3 'no file in it has the ending of a clip or image' "$qwenvit" list none.tar
-# what info says of files that are neither models nor clips
-expect 0 'all.tar: a tar file of 3 files; 3 have the ending of a clip or image' "$qwenvit" info all.tar
+expect 3 "contains no file with a clip's or image's ending" "$qwenvit" list none.tar
+# info describes files that are neither models nor clips
+expect 0 "all.tar: a tar file of 3 files; 3 with a clip's or image's ending" "$qwenvit" info all.tar
 expect 0 '  model      qwen3_vl, weights ' "$qwenvit" info new/clip.mp4.safetensors
 expect 0 '"about":{"qwenvit_version":"' "$qwenvit" info new/clip.mp4.safetensors --json
 expect 0 "part of a cache" "$qwenvit" info c/part-*
-grep -q '^  keys       3, ' out.txt || fail 'how many keys a part has'
-# damaged keys, and keys that are not there
+grep -q '^  keys       3, ' out.txt || fail 'the number of keys of a part'
+# damaged keys, and unknown keys
 at=$("$qwenvit" cache keys c --json | sed -n 's/.*"key":"two.a.clip.mp4".*"part":"\([^"]*\)".*/\1/p')
 printf '\377\377\377' | dd of="c/$at" bs=1 seek=$(($(wc -c < "c/$at") - 5000)) conv=notrunc 2> dd.txt
 expect 1 '1 bad key,' "$qwenvit" cache check c
-grep -q -e '--repair removes the bad keys, and the next run makes them again' out.txt || fail 'what mends it is not said'
+grep -q -e '--repair removes the bad keys, and the next run encodes them again' out.txt || fail 'the remedy is not named'
 expect 0 '1 bad key,' "$qwenvit" cache check c --repair
 expect 0 '2 keys' "$qwenvit" cache check c
 expect 0 '1 done' "$qwenvit" cache fill two --recursive --model "$model" $small -o c

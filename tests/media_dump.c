@@ -94,7 +94,7 @@ set_option(const char *text, qv_clip_options *o, qv_preprocess *image, qv_prepro
         }
         return true;
     }
-    fprintf(stderr, "media_dump: no option %s\n", text);
+    fprintf(stderr, "media_dump: unknown option %s\n", text);
     return false;
 }
 

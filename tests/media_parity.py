@@ -69,13 +69,13 @@ def asked_size(size, options):
 
 
 def sample(processor, meta, options):
-    """Samples as asked for, or 2 frames a second. min_frames and max_frames are the processor's
+    """Samples as requested, or 2 frames per second. min_frames and max_frames are the processor's
     own."""
     counts = {k: int(options[k]) for k in ("min_frames", "max_frames") if k in options}
     for key, value in counts.items():
         setattr(processor, key, value)
     if isinstance(processor, Glm4vVideoProcessor):
-        meta.duration = meta.duration or meta.total_num_frames / meta.fps  # as the processor's readers fill it in
+        meta.duration = meta.duration or meta.total_num_frames / meta.fps  # as the processor's readers set it
         return processor.sample_frames(meta, fps=options.get("fps")).tolist()
     num_frames = int(options["num_frames"]) if "num_frames" in options else None
     if isinstance(processor, Qwen2VLVideoProcessor):

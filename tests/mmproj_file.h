@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Makes a GGUF file from a tower's checkpoint folder as llama.cpp's converter does (its naming
- * rules are written here a second time), and in forms that other converters wrote. Include it after
- * test.h.
+ * Makes a GGUF file from a tower's checkpoint folder like llama.cpp's converter (its naming rules
+ * are repeated here), and in the forms of other converters. Include it after test.h.
  */
 #pragma once
 
@@ -14,12 +13,12 @@
 
 enum { F32_TYPE = 0, F16_TYPE = 1, BF16_TYPE = 30 };
 
-/* Says how the file is made, and what is wrong with it. */
+/* How the file is made, and its faults. */
 struct mmproj_how {
     const char *projector;
     uint32_t type;      /* for matrices whose rows are whole blocks; others are F32 */
     uint32_t type_of_k; /* for attn_k, if that is apart; 0: type */
-    /* fused: q, k and v in one tensor; split: apart; neither: as the converter has them */
+    /* fused: q, k and v in one tensor; split: separate; neither: as the converter writes them */
     bool fused, split;
     bool swapped;        /* ffn_up and ffn_down have each other's name */
     bool flat;           /* slices of the patch embedding are matrices */
@@ -190,7 +189,7 @@ mmproj_qkv(struct mmproj_maker *m, const char *name, const struct qv_safetensor 
     }
 }
 
-/* Joins the three tensors of a family that has them apart. */
+/* Joins the three tensors of a family that stores them separately. */
 static inline void
 mmproj_fuse(struct mmproj_maker *m, const char *name, int64_t rows, int64_t cols, float *x)
 {
@@ -310,7 +309,7 @@ mmproj_take(struct mmproj_maker *m, const struct qv_safetensors *from,
     m->values[m->n++] = x;
 }
 
-/* Joins q, k and v of a family that has them apart, which come in any order. */
+/* Joins q, k and v of a family that stores them separately, in any order. */
 static inline void
 mmproj_fuse_all(struct mmproj_maker *m)
 {

@@ -9,8 +9,8 @@
 #include "dtype.h"
 #include "error.h"
 
-/* Says what has been read: one bit, 1 << field, for each field, and dtype=, which is for the
- * operands that were not named. */
+/* The fields read so far, as bits 1 << field, and dtype=, which applies to the operands that were
+ * not named. */
 struct reading {
     struct qv_op op;
     uint64_t seen;
@@ -122,7 +122,7 @@ parse_word(struct reading *r, char *word, qv_error *err)
     bool is_common = !strcmp(word, "dtype");
     size_t i = find_field(r->op.kind, word, value);
     if (!is_common && i == n)
-        return qv_fail(err, QV_EINVAL, "%s: there is no field '%s'", name, word);
+        return qv_fail(err, QV_EINVAL, "%s: unknown field '%s'", name, word);
     if (is_common ? r->has_dtype : r->seen >> i & 1)
         return qv_fail(err, QV_EINVAL, "%s: %s is given twice", name, word);
     if (is_common) {
@@ -158,7 +158,7 @@ qv_op_parse(const char *text, struct qv_op *op, qv_error *err)
         if (!strcmp(qv_op_name((enum qv_op_kind)kind), word))
             r.op.kind = (enum qv_op_kind)kind;
     if (r.op.kind == QV_OP_COUNT)
-        return qv_fail(err, QV_EINVAL, "there is no operation '%s'", word);
+        return qv_fail(err, QV_EINVAL, "unknown operation '%s'", word);
     while (next_word(&text, word, sizeof word)) {
         qv_status status = parse_word(&r, word, err);
         if (status)

@@ -5,14 +5,14 @@
 # code and a text report the failure.
 # Usage: output.sh QWENVIT GOLDEN WORK
 set -eu
-# name spaces of our own, where they can be had: to mount a small disk in
+# separate name spaces, if the system allows it: to mount a small disk in
 [ -n "${QV_OWN_MOUNTS:-}" ] || ! unshare -rm true 2> /dev/null ||
     exec env QV_OWN_MOUNTS=1 unshare -rm sh "$0" "$@"
 qwenvit=$1 model=$2/qwen3_vl work=$3
 . "$(dirname "$0")/expect.sh"
 rm -rf "$work" && mkdir -p "$work/disk" && cd "$work"
 
-# whole CODE WORDS COMMAND...: does what expect does, and checks that no temporary file stays
+# whole CODE WORDS COMMAND...: like expect, and checks that no temporary file stays
 whole() {
     expect "$@"
     [ -z "$(ls . disk | grep '\.tmp\.' || true)" ] || fail "a temporary file stays: $*"
@@ -64,9 +64,9 @@ if [ -e /dev/full ]; then
     fails 3 '/dev/full: cannot write: No space' o.safetensors $encode -o o.safetensors \
         --drawing /dev/full
     whole 3 '/dev/full: cannot append' $encode -o /dev/null --json=/dev/full
-    whole 3 'standard output cannot be written' sh -c '"$1" info "$2" > /dev/full' - "$qwenvit" "$model"
+    whole 3 'cannot write to standard output' sh -c '"$1" info "$2" > /dev/full' - "$qwenvit" "$model"
     for asked in --help --version help 'help --bash' 'help encode'; do
-        whole 3 'standard output cannot be written' sh -c '"$1" $2 > /dev/full' - "$qwenvit" "$asked"
+        whole 3 'cannot write to standard output' sh -c '"$1" $2 > /dev/full' - "$qwenvit" "$asked"
     done
     [ -c /dev/full ] && [ -c /dev/null ] || fail 'a device was replaced'
 fi

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Tests that the pages' tables and pictures are what the records give, and which figures README and pages refuse.
+"""Tests that the pages' tables and pictures follow from the records, and which figures README and pages refuse.
 
-Each way in which a record may be of something else is planted in turn, and must leave its row out, with
+Each way in which a record may not fit is planted in turn, and must leave its row out, with
 the reason. A figure typed by hand is found. The numbers of drawn records are theirs. Usage: pages.py
 """
 import json
@@ -42,7 +42,7 @@ PEERS = [record(way, ms, **PEER) for way, ms in (("transformers", 20.0), ("trans
 
 
 def pages(folder, ours, peers=None):
-    """README's text, the other page's, and what is said, made of these records in a folder of their own."""
+    """README's text, the other page's, and the messages, made from these records in a separate folder."""
     os.makedirs(os.path.join(folder, "docs", "measurements"), exist_ok=True)
     files = [os.path.join(folder, page) for page in ("README.md", "docs/measured.md")]
     for path, name in zip(files, ("README", "towers")):

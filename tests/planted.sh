@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Tests the command with a hostile decoder beside it. Of the clips of a cache or a list, each clip with a planted
-# fault fails alone and with an error text, and the others are done. Run again, a cache goes on to the missing ones.
+# Tests the command with a hostile decoder. In a cache or a list, each clip with a planted
+# fault fails alone, with an error message, and the others are encoded. A second run adds a cache's missing clips.
 # Usage: planted.sh QWENVIT FAULTY_DECODER MODEL WORK
 set -eu
 qwenvit=$1 faulty=$2 model=$3 work=$4
@@ -9,7 +9,7 @@ qwenvit=$1 faulty=$2 model=$3 work=$4
 unset QV_FAULT # each clip brings its own fault
 rm -rf "$work" && mkdir -p "$work/bin" "$work/out" && cd "$work"
 cp "$qwenvit" bin/qwenvit
-cp "$faulty" bin/qwenvit-decoder # the command looks for it beside itself
+cp "$faulty" bin/qwenvit-decoder # the command looks for it next to itself
 qwenvit=$PWD/bin/qwenvit
 
 # plant FAULT FILE: makes a clip whose decoder has the fault (faulty_decoder.h)
@@ -17,7 +17,7 @@ plant() {
     cp v.mp4 "$2"
     printf '\000\000\000\060free%-40s' "planted: $1" >> "$2"
 }
-n_good=20 n_bad=0 # clips with so many frames that the requests for them would fill a socket
+n_good=20 n_bad=0 # clips with enough frames for their requests to fill a socket
 "$qwenvit" synth --clip v.mp4 > /dev/null
 for i in $(seq $n_good); do echo "{\"path\": \"v.mp4\", \"key\": \"good $i\"}" >> list.txt; done
 cp list.txt clips.txt
@@ -40,7 +40,7 @@ frames
 garbage
 END
 plant names 'names.mp4'
-echo names.mp4 >> list.txt # a name of a codec that is no text costs nothing
+echo names.mp4 >> list.txt # a codec name that is not text does no harm
 sort list.txt > mixed.txt  # bad clips come first
 common="--model $model --backend ref --quiet --decode-seconds 20 --num-frames 400 --min-pixels 1 --max-pixels 16384"
 cache="$qwenvit cache fill $common --list mixed.txt -o tokens"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Looks at processes by /proc. Include this file after test.h. */
+/* Inspects processes through /proc. Include this file after test.h. */
 #pragma once
 
 #include <dirent.h>
@@ -11,7 +11,7 @@ struct child {
     DIR *dir;
 };
 
-/* Goes to the next process that a process has started; *c is zeros in front of the first one. */
+/* Goes to the next child of a process; *c is all zeros before the first one. */
 static inline bool
 next_child(int parent, struct child *c)
 {
@@ -47,7 +47,7 @@ count_descriptors(int pid)
     return n;
 }
 
-/* How many of this process's maps are of a file of such a name. */
+/* Returns how many of this process's maps are of a file with this name. */
 static inline int
 count_maps(const char *name)
 {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Tests the files that people see who never build: the wheel's description, issue forms, CITATION.cff, workflows.
+"""Tests files for people who never build: the wheel's description, issue forms, CITATION.cff, workflows.
 
 The wheel's links, versions and licenses are checked here; schemas and workflows by check-jsonschema,
 actionlint and zizmor where `sh tools/deps.sh tests` has installed them. Usage: published.py [DEPS]
@@ -51,13 +51,13 @@ def pinned():
     for path in WORKFLOWS:
         text = open(path).read()
         for used in re.findall(r"uses: (.*)", text):
-            assert re.fullmatch(r"\./.*|[\w./-]+@[0-9a-f]{40} # v[\d.]+", used), f"{path}: {used} is no full SHA # version"
+            assert re.fullmatch(r"\./.*|[\w./-]+@[0-9a-f]{40} # v[\d.]+", used), f"{path}: {used} is not a full SHA # version"
         assert "\npermissions:\n  contents: read\n" in text, f"{path}: no top-level permissions"
         assert text.count("actions/checkout@") == text.count("persist-credentials: false"), f"{path}: credentials are kept"
 
 
 def checked():
-    """What the tools find, each with files that it checks."""
+    """The tools' findings, each tool with the files that it checks."""
     forms = [path for path in glob.glob(".github/ISSUE_TEMPLATE/*.yml") if not path.endswith("config.yml")]
     schema = ("check-jsonschema", "--builtin-schema")
     for command, paths in (

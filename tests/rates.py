@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Compares rates, numbers of frames and seconds with those that follow from the packets that ffprobe prints.
+"""Compares rates, frame counts and durations with the values that follow from the packets that ffprobe prints.
 
     rates.py MEDIA_DUMP FOLDER [--clips WRITE_CLIPS] [--ffmpeg VERSION] [FILE..]
 
@@ -60,7 +60,7 @@ def sampled(total, rate):
 
 
 def check(tool, path):
-    """Returns a text that says what differs, "" if nothing does, or None where there is no clip to compare."""
+    """Returns the difference as a text, "" if there is none, or None if there is no clip to compare."""
     with tempfile.NamedTemporaryFile() as raw:
         done = subprocess.run([tool, path, raw.name], capture_output=True, text=True)
     ours = json.loads(done.stdout)

@@ -39,7 +39,7 @@ clip_info(const qv_clip *clip)
     return info;
 }
 
-/* Reads a clip to its end, or until it fails. `see`, unless it is NULL, says what is seen of a
+/* Reads a clip to its end, or until it fails. `see`, unless NULL, extracts a number from a
  * frame. */
 static inline struct clip_read
 read_clip_seeing(const char *path, const qv_clip_options *options,

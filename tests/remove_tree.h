@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Removes a folder with all that is in it. */
+/* Removes a folder and its contents. */
 #pragma once
 
 #include <ftw.h>
@@ -11,7 +11,7 @@ remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
     return remove(path);
 }
 
-/* Returns 0 if nothing is left. */
+/* Returns 0 on success. */
 static inline int
 remove_tree(const char *folder)
 {

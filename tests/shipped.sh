@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Tests that shipped files name no folder of the machine that built them. On another machine anybody may own a
-# folder of that name, and put files there that would be opened.
+# Tests that shipped files name no folder of the machine that built them. On another machine anyone may own a
+# folder of that name, and plant files there that would be opened.
 # Usage: shipped.sh FOLDER|WHEEL PATH...: exits with 1 if a file of it contains one of the paths anywhere.
 set -eu
 shipped=$1

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Runs the shell and Python snippets of the READMEs and of every page of docs/, as they stand there.
+"""Runs the shell and Python snippets of the READMEs and of every page of docs/, unchanged.
 
     snippets.py WORK [PAGE..]        all, or those of some pages, below the folder WORK
     snippets.py --show PAGE          the first snippet of a page
 
-README's first lines are run first. They make an environment in a home of their own, and all other blocks run in it.
+README's first lines are run first. They make an environment in a separate home, and all other blocks run in it.
 A page runs from its top to its end in a folder that holds the files it names (clip.mp4, clips.txt, a checkpoint, a
 cache). An indented block or one of ```sh runs in a shell; blocks of ```python run in one interpreter, one after
 another. Other blocks are not run. A comment before a block changes how it is run:
@@ -52,7 +52,7 @@ def pages():
 
 
 def _code_end(lines, i):
-    """Returns the index behind the last line of the indented block that begins at i."""
+    """Returns the index after the last line of the indented block that begins at i."""
     end = i
     while i < len(lines) and (lines[i].startswith("    ") or not lines[i].strip()):
         i += 1

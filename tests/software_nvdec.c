@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Stands in for a GPU's decoders (decoder/nvdec.c): FFmpeg decodes, and frames come as a GPU gives
- * them. With device.c and decoder.c it is a qwenvit-decoder that needs no GPU. QV_GPU_FAULT says
- * what goes wrong with it, "FAULT" or "FAULT N": from the Nth packet on that this process is given.
+ * Stands in for a GPU's decoders (decoder/nvdec.c): FFmpeg decodes, and frames arrive as from a
+ * GPU. With device.c and decoder.c it is a qwenvit-decoder that needs no GPU. QV_GPU_FAULT sets a
+ * fault, as "FAULT" or "FAULT N": from this process's Nth packet on.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -39,14 +39,14 @@ struct qvm_nvstream {
     } sent[MOST_SENT]; /* [n_sent]: frames come in the order of their packets, as from a GPU */
     int n_sent;
     int64_t n_shown;
-    int n_late;    /* frames that were wanted since damage that is told late */
+    int n_late;    /* wanted frames since damage that is reported late */
     int32_t whole; /* groups before this one are whole */
     const char *why;
 };
 
 static qvm_nvdec gpu;
 
-/* Returns whether this is the fault, and its time has come. */
+/* Returns whether this fault is set and has begun. */
 static bool
 is(const char *fault)
 {
@@ -129,7 +129,7 @@ try_rows(void)
     return text;
 }
 
-/* Tries what Landlock alone refuses, as there is no filter yet. */
+/* Tries the calls that Landlock alone refuses, before the filter is installed. */
 static const char *
 try_files(void)
 {
@@ -246,7 +246,7 @@ put_scaled(const qvm_nvstream *s, const AVFrame *f, int left, int top, uint8_t *
     free(rgb);
 }
 
-/* Returns whether a frame is told of at all; the faults change what is told. */
+/* Returns whether a frame is reported at all; the faults change the report. */
 static bool
 change(qvm_gpu_decoder_event *e, uint8_t *to)
 {
@@ -269,7 +269,7 @@ change(qvm_gpu_decoder_event *e, uint8_t *to)
     return !is("lost");
 }
 
-/* Damages frames, and tells of it when three were wanted since. */
+/* Damages frames, and reports the damage three wanted frames later. */
 static void
 damage_late(qvm_nvstream *s, uint8_t *to)
 {

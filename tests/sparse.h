@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Writes a safetensors file that consists of its header and a hole where the data would be, so
- * checkpoints of any size take no room. A test that wants values writes them to sparse_offset.
+ * Writes a safetensors file that consists of its header and a hole instead of the data, so
+ * checkpoints of any size need no space. A test that needs values writes them at sparse_offset.
  */
 #pragma once
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Starts decoders that have one fault. Each is stopped when the test is over. */
+/* Starts decoders with one fault each. They are stopped at the end of the test. */
 #pragma once
 
 #include <stdlib.h>

@@ -13,7 +13,7 @@ case $1 in
     trap 'rm -rf "$work"' EXIT
     python3 -m zipfile -e "$1" "$work"
     for library in "$work"/qwenvit/_core.*.so "$work"/qwenvit/libqwenvit_cuda*.so; do
-        [ -e "$library" ] || continue # a wheel may have no backend of its own
+        [ -e "$library" ] || continue # a wheel may contain no backend
         case $library in *_core.*) wanted=PyInit__core ;; *) wanted=qv_backend_entry ;; esac
         exported=$(exports "$library")
         missing=$(nm -D --undefined-only "$library" | awk '$2 ~ /^qvm?_/ {print $2}')

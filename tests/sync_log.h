@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Keeps what was written, synced and named, in order, for tests whose wrappers the linker puts
- * between a library and the system. A power loss may undo everything that was not synced. It may
- * then leave a name for bytes that are not on the disk, or a file without its name. Include this
- * file after test.h.
+ * Logs writes, syncs and renames in order, for tests whose wrappers the linker inserts between a
+ * library and the system. A power loss may undo everything that was not synced: it may leave a name
+ * without bytes on the disk, or a file without its name. Include this file after test.h.
  */
 #pragma once
 
@@ -56,7 +55,7 @@ sync_log_fd(enum sync_kind kind, int fd)
         sync_log_add(kind, &st, NULL);
 }
 
-/* Tells whether an inode was synced among events [from, end). */
+/* Returns whether an inode was synced among events [from, end). */
 static inline bool
 sync_log_has(dev_t device, ino_t inode, size_t from, size_t end)
 {
@@ -67,7 +66,7 @@ sync_log_has(dev_t device, ino_t inode, size_t from, size_t end)
     return false;
 }
 
-/* Tells whether the bytes of a file were on the disk before event `end`. */
+/* Returns whether the bytes of a file were on the disk before event `end`. */
 static inline bool
 sync_log_is_clean(const struct sync_event *file, size_t end)
 {
@@ -79,8 +78,8 @@ sync_log_is_clean(const struct sync_event *file, size_t end)
     return clean;
 }
 
-/* Ends the log and checks that each file that was given a name was synced before, and its folder
- * afterwards. Returns how many names there were. */
+/* Ends the log and checks that each file was synced before it got its name, and its folder
+ * afterwards. Returns the number of names. */
 static inline int
 sync_log_end(void)
 {

@@ -66,7 +66,7 @@ struct file {
     size_t bytes;
 };
 
-/* With so many zeros behind its bytes. */
+/* With the given number of zeros after its bytes. */
 static inline struct file
 read_file_and(const char *path, size_t zeros)
 {
@@ -121,8 +121,8 @@ temp_count(void)
     return n;
 }
 
-/* Checks the status, and that the error text has every word of `words` (separated by '|') and
- * nothing that a terminal would obey. */
+/* Checks the status, and that the error contains every text in `words` (separated by '|') and no
+ * terminal controls. */
 static inline void
 expect_failure(const char *what, qv_status wanted, const char *words, qv_status got,
                const qv_error *err)
@@ -140,7 +140,7 @@ expect_failure(const char *what, qv_status wanted, const char *words, qv_status 
             fail_msg("%s: a control character in: %s", what, err->text);
 }
 
-/* Loads a model, which must fail so. */
+/* Loads a model, which must fail with this error. */
 static inline void
 expect_load_failure(const char *what, const char *path, const char *backend,
                     const qv_model_options *options, qv_status wanted, const char *words)
@@ -155,7 +155,7 @@ expect_load_failure(const char *what, const char *path, const char *backend,
     qv_context_close(&ctx);
 }
 
-/* The same of a call that is given ERR for its error. */
+/* The same for a call with ERR as its error. */
 #define expect_error(wanted, words, call)                                                          \
     do {                                                                                           \
         qv_error test_error = { 0 };                                                               \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Runs the tests that test.h's macros have named before main began. */
+/* Runs the tests that test.h's macros registered before main. */
 #include "test.h"
 
 #include <pthread.h>

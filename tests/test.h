@@ -20,13 +20,13 @@
     TEST_AT_START(test_add(#name, name, __LINE__));                                                \
     static void name(void)
 
-/* What is done before and after each test, and around all tests; 0 is success. With several
+/* Functions called before and after each test, and around all tests; 0 is success. With several
  * TEST_GROUP, all tests run once with each. */
 #define TEST_EACH(set_up, tear_down) TEST_AT_START(test_each(set_up, tear_down))
 #define TEST_GROUP(set_up, tear_down) TEST_AT_START(test_group(set_up, tear_down))
 
-/* TEST_MAIN(argc, argv) { ... } is done first. It returns the program's exit status, or
- * TEST_GO_ON, and then the tests run. */
+/* TEST_MAIN(argc, argv) { ... } runs first. It returns the program's exit status, or TEST_GO_ON,
+ * and then the tests run. */
 #define TEST_MAIN(argc, argv)                                                                      \
     static int test_main_first(int argc, char **argv);                                             \
     TEST_AT_START(test_main(test_main_first));                                                     \
@@ -49,7 +49,7 @@ void test_main(int (*first)(int argc, char **argv));
     }                                                                                              \
     struct test_at_start
 
-/* Fails with the error's text unless a call is QV_OK, which is given ERR for its error. */
+/* Fails with the error's text unless the call, with ERR as its error, returns QV_OK. */
 #define ERR (&test_error)
 #define assert_ok(call)                                                                            \
     do {                                                                                           \
@@ -58,16 +58,16 @@ void test_main(int (*first)(int argc, char **argv));
             fail_msg("%s", test_error.text);                                                       \
     } while (0)
 
-/* Calls end(what) when the test has passed, for the last one first; what a group's set-up gives is
- * ended with the group. Returns `what`, which must not be NULL. */
+/* Calls end(what) when the test has passed, in reverse order; objects of a group's set-up are ended
+ * with the group. Returns `what`, which must not be NULL. */
 void *test_ends(void *what, void (*end)(void *));
 /* Ends it now. */
 void test_end(void *what);
-/* Memory that is there until the test is over. */
+/* Memory that stays valid until the end of the test. */
 #define test_alloc(bytes) test_ends(malloc(bytes), free)
 
 #define LENGTH(array) (sizeof(array) / sizeof *(array))
-/* EACH(one, array) { ... } is done with `one` at each element of the array. */
+/* EACH(one, array) { ... } runs with `one` pointing to each element of the array. */
 #define EACH(one, array)                                                                           \
     for (const __typeof__(*(array)) *one = (array); one < (array) + LENGTH(array); one++)
 
@@ -86,10 +86,10 @@ static inline void
 expect_words(const char *text, const char *words)
 {
     if (!strstr(text, words))
-        fail_msg("\"%s\" does not say \"%s\"", text, words);
+        fail_msg("\"%s\" does not contain \"%s\"", text, words);
 }
 
-/* The next number of a sequence that *seed begins, of which the upper bits look random. */
+/* The next number of the sequence that starts at *seed; its upper bits look random. */
 static inline uint32_t
 test_random(uint32_t *seed)
 {

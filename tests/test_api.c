@@ -39,7 +39,7 @@ TEST_ON_EACH(same_bits_every_time)
     assert_memory_equal(a, b, n);
 }
 
-/* Takes memory for the caller and gives it back, in another thread while this one encodes. It is
+/* Allocates memory for the caller and frees it, in another thread while this one encodes. It is
  * aligned to pages, all of it is the caller's, and it serves for frames and tokens like any
  * other. */
 static void *
@@ -111,9 +111,8 @@ unlock_pages(struct qv_device *dev, void *p)
     free(p);
 }
 
-/* Locking is slow, so blocks are kept: the smallest kept block that is large enough serves again,
- * the four largest are kept, and kept blocks are freed when memory that is asked for is not there
- * otherwise. */
+/* Locking is slow, so blocks are kept: the smallest kept block that is large enough is reused, the
+ * four largest are kept, and kept blocks are freed when memory would otherwise run out. */
 TEST(locked_pages_are_kept)
 {
     qv_context *ctx = tiny_context("ref");
@@ -169,8 +168,8 @@ TEST(host_memory_that_cannot_be)
     qv_host_free(NULL, NULL);
 }
 
-/* Frame pairs [first, first + n) of a long clip have the same bits as in chunks of their own:
- * all at once, cut so that the last chunk is not full, and from the beginning of a chunk. */
+/* Frame pairs [first, first + n) of a long clip have the same bits as in separate chunks: all at
+ * once, cut so that the last chunk is not full, and from the beginning of a chunk. */
 TEST(chunks_do_not_depend_on_length)
 {
     enum { H = 4, W = 6, PATCHES = H * W };
@@ -220,8 +219,8 @@ assert_near(const struct tiny *t, const float *a, const float *b, size_t bytes)
         fail_msg("worst distance %g", far);
 }
 
-/* A clip's odd last frame is paired with itself. An image is two equal frames, whatever is in
- * memory behind it, if both are normalised alike, as they are here. */
+/* A clip's odd last frame is paired with itself. An image is two equal frames, whatever follows it
+ * in memory, if both are normalised alike, as they are here. */
 TEST_ON_EACH(one_frame_is_two_equal_ones)
 {
     uint8_t *three = tiny_frames(&t, 4, 4, 4, 11), *four = tiny_frames(&t, 4, 4, 4, 11);
@@ -237,7 +236,7 @@ TEST_ON_EACH(one_frame_is_two_equal_ones)
     float *b = tiny_encode(&t, QV_INPUT_FRAMES, &items[3], 1, NULL, &m);
     assert_int_equal(n, m);
     assert_memory_equal(a, b, n);
-    /* all in one chunk, so that reading behind a frame would read another item */
+    /* all in one chunk, so that reading past a frame would read another item */
     a = tiny_encode(&t, QV_INPUT_FRAMES, items, 3, &(qv_plan_options){ .capacity.patches = 64 },
                     &k);
     for (int i = 0; i < 2; i++) {
@@ -253,7 +252,7 @@ TEST_ON_EACH(one_frame_is_two_equal_ones)
     }
 }
 
-/* Asks to stop after it was asked so often. */
+/* Asks to stop after the given number of calls. */
 struct patience {
     int asked, most;
 };
@@ -275,7 +274,7 @@ plan_info(const struct tiny *t, const qv_plan_options *options)
     return info;
 }
 
-/* There are several items, each of which fills a chunk. */
+/* Several items, each filling a chunk. */
 TEST_ON_EACH(a_caller_ends_it_between_chunks)
 {
     enum { PAIRS = 6 };
@@ -303,8 +302,8 @@ TEST_ON_EACH(a_caller_ends_it_between_chunks)
     assert_memory_equal(whole, again, bytes);
 }
 
-/* An image with more rows than a chunk gets a dense chunk of its own, which gives what the image
- * gives in a chunk that is asked for. */
+/* An image with more rows than a chunk gets a separate dense chunk, with the same tokens as in a
+ * chunk of a requested size. */
 TEST_ON_EACH(an_image_larger_than_a_chunk)
 {
     const int64_t side = 2 * (int64_t)sqrt((double)t.ctx->caps.chunk_rows / 4) + 2;
@@ -420,7 +419,7 @@ TEST(wrong_calls_are_refused_with_words)
         { { .backend = "ref:1x" }, QV_EINVAL, "ref:1x" },
         { { .backend = "ref:-1" }, QV_EINVAL, "ref:-1" },
         { { .backend = "ref:99999999999" }, QV_EINVAL, "ref:99999999999" },
-        /* which backends were tried for a device that none has, and those that are installed */
+        /* the backends that were tried for a missing device, and the installed ones */
         { { .device = 99 }, QV_ENODEVICE, "ref: device 99" },
         { { .device = 99, .backends = "/nowhere" }, QV_ENODEVICE, "no backend has a device 99: " },
 #if !defined(QV_CUDA_STATIC) && !defined(QV_WITH_METAL) && defined(QV_WITH_CPU)
@@ -465,8 +464,8 @@ TEST(wrong_calls_are_refused_with_words)
     assert_null(plan);
 }
 
-/* Items that are wrong or do not fit are refused with a text that names item and value, and
- * nothing has been pushed. */
+/* Items that are wrong or do not fit are refused with an error that names item and value, and
+ * nothing is pushed. */
 TEST(wrong_items_are_refused_with_words)
 {
     static const uint8_t data[1];
@@ -621,7 +620,7 @@ TEST(names_of_everything)
     assert_string_equal(qv_dtype_name(QV_BF16), "bf16");
 }
 
-/* A clip's pieces follow one another, and the last has the frames that are left. An image's
+/* A clip's pieces follow one another, and the last one contains the remaining frames. An image's
  * pieces share its frames, but not its patches. */
 TEST(items_are_cut_at_frame_pairs)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Tests that a file appears as a whole or not at all: it is on the disk before it has its name, and
- * gone after a signal. */
+/* Tests that a file appears whole or not at all: it is on the disk before it gets its name, and is
+ * removed after a signal. */
 #include "test.h"
 
 #include <signal.h>
@@ -31,7 +31,7 @@ WRAPPED(ssize_t, pwrite, (int fd, const void *data, size_t n, off_t at))
     return __real_pwrite(fd, data, n, at);
 }
 
-/* Logs the name that a file or a folder has now. */
+/* Logs the new name of a file or folder. */
 static void
 log_name(const char *path)
 {
@@ -75,8 +75,8 @@ TEST(test_order)
     assert_int_equal(sync_log_end(), 2);
 }
 
-/* A key with slashes makes folders. If they were not synced, a power loss would take them and
- * everything in them. */
+/* A key with slashes creates folders. If they were not synced, a power loss would destroy them and
+ * their contents. */
 TEST(test_folders)
 {
     char path[600];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Tests the CPU's attention over segments. A segment has the bits that it has alone, whatever lies
- * beside it and, with AVX-512, for any number of threads. Rows of no segment, which are NaN here,
+ * Tests the CPU's attention over segments. A segment has the same bits as alone, whatever its
+ * neighbours and, with AVX-512, for any number of threads. Rows of no segment, which are NaN here,
  * have no effect; a NaN in a segment does. Long segments, of several blocks of keys, are right as
  * well.
  */
@@ -215,9 +215,8 @@ check_nan(int head_dim, qv_dtype dtype)
     close_kernel(&k);
 }
 
-/* Each score of the longest segment is greater than the one before, by 400 from the first to the
- * last. So in every block of keys the exponentials begin with a maximum that turns out too
- * small. */
+/* The scores of the longest segment ascend, by 400 from the first to the last. So in every block of
+ * keys the exponentials start from a maximum that is too small. */
 static void
 check_rising(int head_dim, qv_dtype dtype)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Tests backends in libraries of their own, without a GPU. The libraries in place of
- * libqwenvit_cuda.so are missing, broken or of another build, or have ref under another name.
+ * Tests backends in separate libraries, without a GPU. The libraries in place of libqwenvit_cuda.so
+ * are missing, broken or from another build, or contain ref under another name.
  */
 
 #include "test.h"
@@ -72,8 +72,8 @@ open_and_close(void *failures)
     return NULL;
 }
 
-/* Many threads ask for the backend. The library is asked for its table once and then stays,
- * whatever folder is named. */
+/* Many threads open the backend. The library's table is read once and then kept, whatever folder is
+ * named. */
 TEST(one_library_is_opened_once)
 {
     enum { N = 8 };
@@ -94,7 +94,7 @@ TEST(one_library_is_opened_once)
     qv_context_close(&ctx);
 }
 
-/* Computing goes through the library's table, which gives the bits of ref. */
+/* Computing uses the library's table, which gives the bits of ref. */
 TEST(the_librarys_table_computes)
 {
     enum { FRAMES = 2, GRID = 4 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Tests what `qwenvit bench` believes: times that scatter are not to be trusted, and figures that
- * cannot be true are withheld. Also tests how long it says that it takes. */
+/* Tests which results `qwenvit bench` trusts: scattered times are not trusted, and impossible
+ * figures are withheld. Also tests its prediction of its own duration. */
 
 #include "test.h"
 
@@ -48,7 +48,7 @@ run_slowly(void *user, double *ms, qv_error *err)
     return QV_OK;
 }
 
-/* Times three works of so many seconds. Returns how many were timed, and *runs becomes how often
+/* Times three works of the given seconds. Returns how many were timed, and sets *runs to how often
  * they ran. */
 static int
 time_three(double takes_s, double budget_s, int *runs)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Tests that `qwenvit bench` and `qwenvit profile` run the program qwenvit-bench beside the command, and
-what that measures: tables for people, and a record a line for machines, appended to a file."""
+"""Tests that `qwenvit bench` and `qwenvit profile` run the program qwenvit-bench next to the command, and
+its output: tables for people, and one record per line for machines, appended to a file."""
 import json
 import os
 import shutil
@@ -28,7 +28,7 @@ def test_both_start_the_same_program():
         said = run(f"{name} --help", f"usage: qwenvit {name}").out
         assert run(f"{name} --help", program=BENCH).out == said
     each(0, ("--help", "qwenvit-bench SUBCOMMAND --help"), ("--version", "  commit   "), program=BENCH)
-    each(2, ("bench", "usage: qwenvit bench SUBCOMMAND"), ("encode", "no subcommand encode"), program=BENCH)
+    each(2, ("bench", "usage: qwenvit bench SUBCOMMAND"), ("encode", "unknown subcommand encode"), program=BENCH)
 
 
 def test_the_program_is_beside_the_command():
@@ -40,7 +40,7 @@ def test_the_program_is_beside_the_command():
     program("qwenvit-bench", "#!/bin/sh\necho planted")  # one in another folder is not used
     here = {"program": "bin/qwenvit", "PATH": f"{os.getcwd()}:{os.environ['PATH']}"}
     for line in ("bench gemm", "profile", "bench --help"):
-        ran = run(line, f"{line.split()[0]}: it needs the program qwenvit-bench, which is not next to this one: "
+        ran = run(line, f"{line.split()[0]}: needs the program qwenvit-bench, which is not next to this one: "
                   f"{os.getcwd()}/bin/qwenvit-bench", code=4, **here)
         assert not ran.out
     each(0, (f"info {MODEL}", "vision tower"), ("--help", "Times this machine"), **here)
@@ -117,8 +117,8 @@ def test_ways_to_bench():
 
 
 def test_usage():
-    each(2, ("bench", "usage: qwenvit bench SUBCOMMAND"), ("bench nothing", "no subcommand nothing"),
-         *((f"bench {line}", "no option --") for line in  # of another bench
+    each(2, ("bench", "usage: qwenvit bench SUBCOMMAND"), ("bench nothing", "unknown subcommand nothing"),
+         *((f"bench {line}", "unknown option --") for line in  # of another bench
            ("gemm --grid 1,4,4", "tower --lowering direct", "tower --weights q4g64",
             "conv3d --fps 2")),
          *((line, "--model DIR is required") for line in ("bench tower", "bench patch-embed", "profile")),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Tests what plans of different capacities share. A row of a GEMM and a segment of an attention
- * have the same bits however many rows are beside them, where the device promises that
+ * have the same bits however many rows are next to them, if the device promises that
  * (qv_caps.same).
  */
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Tests a cache's folder: everything that is written can be read back, and whatever does not belong
+/* Tests a cache's folder: everything written can be read back, and anything that does not belong
  * there is reported. */
 #include "test.h"
 
@@ -482,7 +482,7 @@ TEST(test_other_caches)
 enum { PACK_ROWS = 3072 };
 
 /* Nothing is added to a cache that was filled by another rule of packing or of frames, or before
- * there was one. */
+ * these rules existed. */
 static void
 test_rules(const qv_model_info *model, const qv_clip_options *clip)
 {
@@ -522,7 +522,7 @@ test_rules(const qv_model_info *model, const qv_clip_options *clip)
     free(by);
 }
 
-/* A cache says which model and sampling made it, and refuses others. */
+/* A cache records the model and sampling that made it, and refuses others. */
 TEST(test_made_by)
 {
     const char *dir = temp_path("made_by");
@@ -638,7 +638,7 @@ TEST(test_two_make_it)
 
 /* ---- damage ---------------------------------------------------------------------------------- */
 
-/* A part that is cut short or altered is reported and its keys are missing. The other keys stay. */
+/* A truncated or altered part is reported and its keys are missing. The other keys stay. */
 TEST(test_damage)
 {
     const char *dir = temp_path("cache");
@@ -667,8 +667,8 @@ TEST(test_damage)
                          QV_CACHE_MISSING);
         close_cache(&c);
     }
-    /* Any byte in front may change. In the header's length, the index and the keys it is found when
-     * the cache is opened, in header and records by who checks the part. */
+    /* Any byte before the data may change. Opening the cache detects changes in the header's
+     * length, the index and the keys; checking the part detects changes in header and records. */
     for (size_t at = 0; at < header; at += at < 8 ? 1 : at + 4099 < index && at >= used ? 4099 : 3)
         for (int bit = (int)(at % 8); bit < 8; bit += 8) {
             qv_error err = { 0 };
@@ -720,8 +720,8 @@ put_altered(const char *path, const struct file *good, const char *from, const c
     put_file(path, f.data, f.bytes);
 }
 
-/* Headers and records that contradict the index. Opening does not look at them; who checks a part
- * says what is wrong. */
+/* Headers and records that contradict the index. Opening does not read them; checking a part
+ * reports them. */
 TEST(test_contradictions)
 {
     static const struct {

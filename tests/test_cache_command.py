@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Tests qwenvit cache. A list becomes parts whatever its order, however it is split over processes
-and however often it is interrupted. Clips that are there are not done again, and those that failed
+and however often it is interrupted. Clips in the cache are not encoded again, and clips that failed
 or changed are reported."""
 import glob
 import json
@@ -15,10 +15,10 @@ from command_runs import (GOLDEN, MODEL, OWN_MOUNTS, QWENVIT, Begun, get, image,
                           no_temporary_files, read_file, run, write)
 
 ODD = {"path": "v.mp4", "key": "an odd/key é", "fps": 1}
-SMALL = "--min-pixels 1024 --max-pixels 16384"  # small images, of which several lie in a chunk
+SMALL = "--min-pixels 1024 --max-pixels 16384"  # small images, so that several share a chunk
 FILL = f"cache fill --model {MODEL} --backend ref {SMALL}"
 QUIET = f"{FILL} --quiet"
-# chunks of a moment, so that clips take long and signals are heard
+# short chunks, so that clips last long and signals are handled
 SLOW = "--max-pixels 262144 --num-frames 768 --chunk-rows 1024"
 
 
@@ -42,15 +42,15 @@ def test_made_and_made_again():
     is_rate(records[-1], "tokens_per_s", "tokens", "job_s")
     run("info first", "11 ok, 1 failed")
     run(f"{QUIET} --list list.txt -o first",
-        "0 done, 0 tokens, 0 failed; 11 were there, 1 had failed before", code=1)
-    run(f"{QUIET} --list good.txt -o first", "0 done, 0 tokens, 0 failed; 11 were there")
+        "0 done, 0 tokens, 0 failed; 11 already there, 1 failed earlier", code=1)
+    run(f"{QUIET} --list good.txt -o first", "0 done, 0 tokens, 0 failed; 11 already there")
     assert len(os.listdir("first")) == 2  # nothing was added
     run("cache status first", "11 ok, 1 failed")
     assert run("cache status first --list list.txt --json").record["missing"] == 0
     run("cache check first --quiet", "12 keys in 1 part: 0 bad keys")
     run("cache get first nobody -o none.safetensors", ": no key ", code=3)
     run("cache get first missing.mp4 -o none.safetensors", "missing.mp4: cannot be opened", code=3)
-    run("cache get first p0.ppm -o none.json", "none.json: this file must end in .safetensors", code=2)
+    run("cache get first p0.ppm -o none.json", "none.json: the file's name must end in .safetensors", code=2)
     assert not os.path.exists("none.safetensors")
 
 
@@ -82,7 +82,7 @@ def test_any_order_sharding_and_interruption():
             time.sleep(wait)
             begun.process.send_signal(number)
             begun.end(None)
-    run(line, "were there", code=1)
+    run(line, "already there", code=1)
     run("cache status killed --list list.txt", "11 ok, 1 failed, 0 missing, 0 changed")
     for key in ("p1.ppm", "p9.ppm", "v.mp4", ODD["key"]):
         for other in ("reversed", "sharded", "killed"):
@@ -92,7 +92,7 @@ def test_any_order_sharding_and_interruption():
 
 
 def ended_by(number, files, line):
-    """Sends the signal one second after such files exist, which two images make. The run then has
+    """Sends the signal one second after these files, which two images make, exist. The run then has
     half a minute to end, whatever the length of the list: more clips wait than the queue holds."""
     write("long.txt", "p1.ppm", "p2.ppm", *({"path": "v.mp4", "key": str(i)} for i in range(1200)))
     begun = Begun(line)
@@ -108,7 +108,7 @@ def test_a_signal_is_heard_at_once(number):
     cache = f"long_{number}"
     ran = ended_by(number, f"{cache}/part-*",
                    f"{QUIET} --list long.txt -o {cache} {SLOW} --part-seconds 0.1")
-    assert "interrupted: what was done is sealed" in ran.err
+    assert "interrupted: finished clips are sealed" in ran.err
     assert run(f"cache status {cache} --list long.txt --json").record["ok"] > 0
     no_temporary_files(cache)
     run(f"cache check {cache} --quiet", " 0 bad keys, 0 damaged")
@@ -120,7 +120,7 @@ def test_a_signal_ends_encode():
     done = sum(len(files) for _, _, files in os.walk("encoded_long"))
     no_temporary_files("encoded_long")
     left = 1202 - done
-    assert f"interrupted: {done} of 1202 clips are done, 0 failed, {left} were not done" in ran.err
+    assert f"interrupted: {done} of 1202 clips done, 0 failed, {left} not done" in ran.err
     job = next(r["job"] for r in ran.records if "job" in r)
     assert (job["clips"], job["not_done"], job["interrupted"]) == (done, left, True)
 
@@ -145,7 +145,7 @@ def test_a_clip_that_changed_and_one_that_is_good_by_now():
     shutil.copy("p3.ppm", "kept.ppm")
     write("p3.ppm", "nonsense")
     run(fill, "0 done, 0 tokens, 1 failed", code=1)
-    run(fill, "0 done, 0 tokens, 0 failed; 11 were there, 1 had failed before", code=1)
+    run(fill, "0 done, 0 tokens, 0 failed; 11 already there, 1 failed earlier", code=1)
     run(status, "11 ok, 1 failed, 0 missing, 0 changed")
     run("cache get first p3.ppm -o k.safetensors", "p3.ppm", code=3)
     os.rename("kept.ppm", "p3.ppm")
@@ -197,7 +197,7 @@ def test_other_seconds_of_one_clip():
     record = json.loads(get("cut", "cuts")[0]["record"])
     assert (record["start"], record["end"]) == (1.0, 2.0)
     cut("1.0", "2e0")
-    run(fill, "0 done, 0 tokens, 0 failed; 1 were there")
+    run(fill, "0 done, 0 tokens, 0 failed; 1 already there")
     for start, end in (("1.000000001", "2"), ("1", "2.5"), ("0", "2")):
         cut(start, end)
         run("cache status cuts --list cut.txt", "0 missing, 1 changed")
@@ -208,8 +208,8 @@ def test_other_seconds_of_one_clip():
     write("gone.txt", "gone.mp4")
     gone = f"{QUIET} --list gone.txt -o first"
     run(gone, "1 failed", code=1)
-    run(gone, "0 failed; 0 were there, 1 had failed before (--retry-failed)", code=1)
-    run(f"{gone} --retry-failed", "1 failed; 0 were there", code=1)
+    run(gone, "0 failed; 0 already there, 1 failed earlier (--retry-failed)", code=1)
+    run(f"{gone} --retry-failed", "1 failed; 0 already there", code=1)
 
 
 def test_other_layouts():
@@ -316,7 +316,7 @@ def test_the_longest_key():
     ("cache status", "DIR is required"),
     ("cache get x k", "-o OUT is required"),
     ("cache get x -o k", "KEY is required"),
-    ("cache check x y", "y is one argument too many"),
+    ("cache check x y", "unexpected argument: y"),
     # the options of old, which were modes
     ("cache --out x --check", "options: qwenvit cache check DIR ("),
     ("cache --keys --json --out x", "options: qwenvit cache keys DIR ("),
@@ -326,10 +326,10 @@ def test_the_longest_key():
     ("cache --out x --delete k", "options: qwenvit cache delete DIR KEY... ("),
     ("cache --model m --list l --out x",
      "options: qwenvit cache fill [CLIP...] --model DIR -o DIR ("),
-    ("cache fill --out x", "--out is -o now"),
-    ("encode v.mp4 --picture x.png", "--picture is --drawing now"),
-    ("cache status x --shard 0/2", "--shard goes with --list"),
-    ("cache status --out x", "--out is the argument DIR now"),
+    ("cache fill --out x", "--out is now -o"),
+    ("encode v.mp4 --picture x.png", "--picture is now --drawing"),
+    ("cache status x --shard 0/2", "--shard requires --list"),
+    ("cache status --out x", "--out is now the argument DIR"),
     *((f"{QUIET} --list good.txt -o x --shard {shard}", "I/N")
       for shard in ("3/3", "-1/3", "1", "1/0", "a/b", "1/2x")),
     (f"{QUIET} --list good.txt -o x --tokens f16", "bf16 or f32"),
@@ -401,7 +401,7 @@ def test_disks_that_cannot_be_written():
     run(f"{fill} --part-bytes 30000", "No space left", code=4)
     no_temporary_files("disk/c")
     mount("-o remount,size=40m")
-    run(f"{fill} --part-bytes 30000", "were there")
+    run(f"{fill} --part-bytes 30000", "already there")
     run("cache status disk/c --list good.txt", "11 ok, 0 failed, 0 missing")
     mount("-o remount,ro")
     run(f"{QUIET} --list good.txt -o disk/d --tokens f32", "Read-only", code=3)

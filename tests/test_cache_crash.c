@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Ends a run that adds to a cache, or prunes it, at every call that changes the folder (kill -9
- * before the call, or half way through it), or lets that call fail. Then the run is repeated: every
- * key must be there once, with the bytes of a run that was never disturbed, and nothing else. What
- * a prune leaves at any moment must be what counted before. The linker puts the wrappers between.
+ * Kills a run that adds to a cache or prunes it at every call that changes the folder (kill -9
+ * before the call, or half way through it), or makes that call fail. Then the run is repeated:
+ * every key must be in the cache once, with the bytes of an undisturbed run, and nothing else. At
+ * any moment of a prune, the valid records must be the same as before it. The linker inserts the
+ * wrappers.
  */
 #include "test.h"
 
@@ -29,7 +30,7 @@ static bool no_locks;    /* As on a file system that has no locks. */
 static int sync_at;      /* The number of the sync that fails, from 1; 0: none. */
 static off_t disk_bytes; /* The space that the disk has for a part; 0: there is no limit. */
 
-/* Tells whether the call has to fail, and sets errno. */
+/* Returns whether the call must fail, and sets errno. */
 static bool
 is_fault(void)
 {
@@ -307,7 +308,7 @@ add_key(qv_cache_writer *w, int k, qv_error *err)
     return s;
 }
 
-/* Does what `qwenvit cache` does with the first n keys: it leaves out those that are there. */
+/* Does what `qwenvit cache` does with the first n keys: skips existing keys. */
 static qv_status
 run(const char *dir, int n, qv_error *err)
 {
@@ -356,7 +357,7 @@ add_all(const char *dir)
     return run_here(dir, N_KEYS);
 }
 
-/* Starts it in a process of its own. */
+/* Starts it in a separate process. */
 static pid_t
 start(int (*act)(const char *dir), const char *dir)
 {
@@ -484,8 +485,8 @@ cut_copy(const char *path, void *user)
     put_file(name, f.data, f.bytes - 3);
 }
 
-/* Makes a cache with keys in several parts, newer versions of some keys behind them, and a part
- * that was cut. */
+/* Makes a cache with keys in several parts, newer versions of some keys after them, and a truncated
+ * part. */
 static const char *
 make_prunable(void)
 {
@@ -498,7 +499,7 @@ make_prunable(void)
     const qv_cache_writer_options o = { .layout = layout, .part_bytes = 900, .after = info.sealed };
     qv_cache_writer *w = NULL;
     assert_ok(qv_cache_writer_open(dir, &o, &w, ERR));
-    for (int i = 0; i < 2; i++) { /* Parts of which nothing stays. */
+    for (int i = 0; i < 2; i++) { /* Parts that lose everything. */
         write_key(w, &layout, key_name(4), key_rows(4));
         assert_ok(qv_cache_seal(w, ERR));
     }
@@ -619,10 +620,10 @@ static const struct subject {
 
 enum fault { KILL, FAIL, SYNC, READ, MEMORY };
 
-/* Disturbs it at each call, from the first on, until there are no more. Which threads come first
- * differs from run to run, and so may the number of a call, but every number is tried. A failure is
- * reported, or it changes nothing; what is there stays, and the next run goes on. `with` is the
- * errno of FAIL; killed is a write half way, if it is not 0. Returns how many calls there were. */
+/* Disturbs it at each call, from the first to the last. Which threads come first differs from run
+ * to run, and so may the number of a call, but every number is tried. A failure is reported, or it
+ * changes nothing; what is there stays, and the next run goes on. `with` is the errno of FAIL;
+ * killed is a write half way, if it is not 0. Returns how many calls there were. */
 static int
 disturb(const struct subject *s, enum fault fault, int with)
 {
@@ -701,7 +702,7 @@ TEST(test_prune_cannot_read)
     assert_true(disturb(&pruning_no_key, READ, 0) > 30);
 }
 
-/* A lack of memory at any allocation is reported as one. */
+/* If any allocation fails, the error is a lack of memory. */
 TEST(test_no_memory)
 {
     disturb(&adding, MEMORY, 0);
@@ -831,7 +832,7 @@ TEST(test_prune_full_disk)
 {
     const char *dir = make_prunable();
     no_faults();
-    disk_bytes = 4500; /* Room for a header and the first tensors behind it. */
+    disk_bytes = 4500; /* Room for a header and the first tensors. */
     expect_error(QV_EIO, "No space left", prune(dir, ERR));
     no_faults();
     check_prunable(dir, false);
@@ -858,8 +859,8 @@ lose_header(int fd)
     assert_int_equal(__real_pwrite(fd, "\0\0\0\0\0\0\0\0", 8, 0), 8);
 }
 
-/* A disk that keeps something else than what was written, and says nothing, costs no old part: a
- * part is read back before it has its name. */
+/* A disk that silently corrupts written data destroys no old part: a part is read back before it is
+ * renamed. */
 TEST(test_prune_reads_back)
 {
     static void (*const spoils[])(int) = { cut_end, lose_header };
@@ -890,9 +891,9 @@ TEST(test_prune_reads_back)
 
 /* ---- disks and companions -------------------------------------------------------------------- */
 
-/* Two keys are open when the disk is full, at any byte of either, and are given up in either order.
- * What was finished before is sealed, because the room for its header was reserved before; nothing
- * is added any more. */
+/* Two keys are open when the disk fills up, at any byte of either, and are given up in either
+ * order. Earlier finished keys are sealed, because the room for their header was reserved; no more
+ * keys are added. */
 TEST(test_full_disk)
 {
     for (int more = 0; more < 40; more++) {
@@ -931,7 +932,7 @@ TEST(test_full_disk)
     }
 }
 
-/* Two runs with the same keys at once waste work but do no harm. */
+/* Two simultaneous runs with the same keys waste work but do no harm. */
 TEST(test_two_at_once)
 {
     for (int i = 0; i < 20; i++) {
@@ -963,7 +964,7 @@ TEST(test_sweep)
     put_rows(e, &layout, "mine", 0, 2);
     finish_key(&e, QV_OK, NULL);
     close_writer(&w);
-    /* One file is of another host and one of no process; only the second is ours to remove. */
+    /* One file belongs to another host and one to no process; only the second may be removed. */
     char host[60] = "", path[200];
     gethostname(host, sizeof host - 1);
     const pid_t gone = start(add_all, fresh());
@@ -1029,7 +1030,7 @@ warn(void *user, const char *words)
     snprintf(warnings, sizeof warnings, "%s", words);
 }
 
-/* Only a file system that has no locks lets a run go on without one, and the run says so. */
+/* A run continues without a lock only on a file system that has no locks, and reports it. */
 TEST(test_lock_errors)
 {
     static const struct {
@@ -1060,8 +1061,8 @@ TEST(test_lock_errors)
     }
 }
 
-/* A process that may open no more files, or a server that is gone, is an error wherever that
- * happens, and no part only seems to be damaged. */
+/* Running out of file descriptors, or losing the file server, is an error wherever it happens, and
+ * never makes a part seem damaged. */
 TEST(test_what_is_away_for_now)
 {
     static const struct {

@@ -29,7 +29,7 @@ def fill(out, *says, code=0, clips="list.txt", options=""):
 
 
 def test_before_starting():
-    ran = fill("c", "c: 7 to do; 0 are there", "clips      7, 6 of them images", "it cannot be told",
+    ran = fill("c", "c: 7 to do; 0 already there", "clips      7, 6 of them images", "unknown: no run here",
                options="--dry-run")
     assert re.search(r"^  disk .* KB of bf16, \[n, \d*\] and \d DeepStack", ran.out, re.M)
     assert not os.path.exists("c")
@@ -44,7 +44,7 @@ def test_before_starting():
     assert said["bytes"] < run("cache status c --json").record["bytes"] < said["bytes"] + 7 * 1024
     image("p7.ppm", 96, 7)
     write("more.txt", *LIST, "p7.ppm")
-    fill("c", "1 to do; 7 are there", "as fast as the last run here, which sealed 6 clips",
+    fill("c", "1 to do; 7 already there", "at the rate of the last run here, which sealed 6 clips",
          clips="more.txt", options="--dry-run")
     run(f"info --list list.txt --model {MODEL} --backend ref {SMALL}",
         f"tokens     {done['tokens']}", "KB of bf16")
@@ -67,32 +67,32 @@ def test_what_is_there():
 
 
 def test_options_that_ask_for_what_the_model_does_anyway():
-    fill("c", "7 were there", options="--fps 2")
+    fill("c", "7 already there", options="--fps 2")
     fill("c", "preprocessing.options.fps", code=3, options="--fps 3")
     write("asks.txt", *LIST[:-1], {"path": "v.mp4", "fps": 2})
-    fill("c", "7 were there", clips="asks.txt")
+    fill("c", "7 already there", clips="asks.txt")
 
 
 def test_sources_that_lie_elsewhere_are_new_downloads_or_gone():
     os.utime("p1.ppm", (1e9, 1e9))
-    fill("c", "6 are there", options="--dry-run")
-    fill("c", "7 were there", options="--same size")
+    fill("c", "6 already there", options="--dry-run")
+    fill("c", "7 already there", options="--same size")
     os.mkdir("moved")
     for i in (1, 2):
         shutil.copy(f"p{i}.ppm", "moved")
     write("moved.txt", *({"path": f"moved/p{i}.ppm", "key": f"p{i}.ppm"} for i in (1, 2)))
     run("cache status c --list moved.txt", "0 ok, 0 failed, 0 missing, 2 changed")
     run("cache status c --list moved.txt --trust-keys", "2 ok, 0 failed, 0 missing, 0 changed")
-    fill("c", "2 were there", clips="moved.txt", options="--trust-keys")
+    fill("c", "2 already there", clips="moved.txt", options="--trust-keys")
     for i in (3, 4):
         shutil.move(f"p{i}.ppm", "moved")
     parts = os.listdir("c")
     for _ in range(2):
-        ran = fill("c", "0 done, 0 tokens, 0 failed; 7 were there, 0 had failed before",
-                   "the files of 2 clips are gone, the first is p3.ppm", options="--same size")
+        ran = fill("c", "0 done, 0 tokens, 0 failed; 7 already there, 0 failed earlier",
+                   "the files of 2 clips no longer exist, the first is p3.ppm", options="--same size")
         assert len(ran.err.splitlines()) == 1
     assert os.listdir("c") == parts  # clips that are gone add no part
-    run("cache status c --list list.txt", "gone       2 of the ok")
+    run("cache status c --list list.txt", "gone       2 ok, but their files no longer exist")
     for i in (3, 4):
         shutil.move(f"moved/p{i}.ppm", ".")
 
@@ -107,14 +107,14 @@ def test_superseded_and_damaged():
         with open(f"c/part-cut-short-{name}.safetensors", "wb") as f:
             f.write(data)
     put(1, good[:-1])
-    run("cache check c", "it is superseded: its keys have better records elsewhere, and qwenvit cache "
+    run("cache check c", "it is superseded: other parts have better records of its keys, and qwenvit cache "
         "prune removes it", "1 damaged part, 1 of them superseded (qwenvit cache prune)")
     put(2, good[:200])
     run("cache check c", "2 damaged parts, 1 of them superseded", code=1)
     before = os.listdir("c")
     run("cache prune c --dry-run", "1 record would be removed")
     assert os.listdir("c") == before
-    run("cache prune c", "1 record removed, among them all of 0 keys; 0 parts rewritten, 1 removed, "
+    run("cache prune c", "1 record removed, including every record of 0 keys; 0 parts rewritten, 1 removed, "
         "2 damaged removed")
     run("cache check c", "7 keys in 7 parts: 0 bad keys, 0 damaged parts")
     assert run("cache status c --json").record["superseded"] == 0
@@ -132,19 +132,19 @@ def test_a_link_to_a_part_of_the_same_folder():
 
 def test_keys():
     fill("one", "7 done")  # one part
-    run("cache delete one p1.ppm p2.ppm --quiet", "among them all of 2 keys; 1 part rewritten")
+    run("cache delete one p1.ppm p2.ppm --quiet", "including every record of 2 keys; 1 part rewritten")
     run("cache status one --list list.txt", "5 ok, 0 failed, 2 missing")
     run("cache delete one p1.ppm", "one: no key p1.ppm", code=1)
     run("cache check one --quiet", " 0 bad keys")
     write("keep.txt", "p5.ppm", "v.mp4", "new.ppm")
     for dry in (" --dry-run", ""):
-        run(f"cache prune one --quiet --list keep.txt{dry}", "among them all of 3 keys;")
+        run(f"cache prune one --quiet --list keep.txt{dry}", "including every record of 3 keys;")
     assert sorted(run("cache keys one").out.splitlines()) == ["p5.ppm", "v.mp4"]
     for key in ("p5.ppm", "v.mp4"):
         assert get(key, "one")[1] == get(key, "c")[1], key
     fill("one", "5 done")  # the cache can be continued
     write("empty.txt")
-    run("cache prune one --list empty.txt", "has no key; to remove all of a cache", code=3)
+    run("cache prune one --list empty.txt", "the list is empty; to remove a whole cache", code=3)
     run("cache prune moved", ": not a cache: ", code=3)
 
 
@@ -161,12 +161,12 @@ def test_while_a_run_has_it():
 
 
 @pytest.mark.parametrize("line, text", (
-    ("cache delete c k --list list.txt", "no option --list"),
-    ("cache prune c --list list.txt --shard 0/2", "no option --shard"),
-    ("cache status c --dry-run", "no option --dry-run"),
-    ("cache status c --no-lock", "no option --no-lock"),
-    (f"{FILL} --list list.txt -o c --rate 3", "--rate goes with --dry-run"),
-    (f"{FILL} --list list.txt -o c --same time", '--same is "time", must be size'),
+    ("cache delete c k --list list.txt", "unknown option --list"),
+    ("cache prune c --list list.txt --shard 0/2", "unknown option --shard"),
+    ("cache status c --dry-run", "unknown option --dry-run"),
+    ("cache status c --no-lock", "unknown option --no-lock"),
+    (f"{FILL} --list list.txt -o c --rate 3", "--rate requires --dry-run"),
+    (f"{FILL} --list list.txt -o c --same time", '--same is "time"; must be size'),
     ("cache delete c", "KEY... is required"),
 ))
 def test_usage(line, text):
@@ -187,5 +187,5 @@ def test_disks():
     no_temporary_files("disk/c")
     mount("-o remount,ro")
     run("cache delete disk/c p5.ppm --quiet", "Read-only", code=4)
-    run("cache delete disk/c p5.ppm --quiet --dry-run", "among them all of 1 key;")
+    run("cache delete disk/c p5.ppm --quiet --dry-run", "including every record of 1 key;")
     subprocess.run(["umount", "disk"], check=True)

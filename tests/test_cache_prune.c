@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Tests what pruning removes from a cache and what it leaves, who has the cache locked, readers
- * that have it open, and what is compared of a source. tests/test_cache_crash.c ends and fails each
- * of its calls. */
+/* Tests what pruning removes from a cache and what it keeps, locking, readers that have the cache
+ * open, and the comparison of sources. tests/test_cache_crash.c ends and fails each of its
+ * calls. */
 #include "test.h"
 
 #include <inttypes.h>
@@ -33,8 +33,8 @@ go_on_writing(const char *dir, const char *made_by)
 
 static const qv_cache_source newer = { .path = "clip.mp4", .bytes = 1000, .mtime_ns = 3000 };
 
-/* Makes keys 0 to 9 in some parts, and newer versions of 3 and 4 behind them. "late" failed once
- * and is ok since, "bad" failed twice, and "was" was ok before its file changed and it failed. */
+/* Makes keys 0 to 9 in some parts, and newer versions of 3 and 4 after them. "late" failed once and
+ * is ok since, "bad" failed twice, and "was" was ok before its file changed and it failed. */
 enum { N = 10, SUPERSEDED = 5 };
 
 static const char *
@@ -109,7 +109,7 @@ by_text(const void *a, const void *b)
     return strcmp(a, b);
 }
 
-/* The records that count, and when they were sealed, sorted by text. */
+/* The valid records and their seal times, sorted by text. */
 static struct records
 records_of(const char *dir)
 {
@@ -279,7 +279,7 @@ TEST(test_keep)
     check_keys(dir, 5, N);
 }
 
-/* ---- what cannot be used --------------------------------------------------------------------- */
+/* ---- unusable parts --------------------------------------------------------------------- */
 
 static int n_told;
 static char told[4096];
@@ -352,8 +352,8 @@ TEST(test_damage)
     check_keys(dir, 0, 0);
 }
 
-/* What another version may have written is not broken: a prune leaves it, and says so. Only what no
- * version writes, or what contradicts itself, is removed. */
+/* A part that another version may have written is not broken: a prune leaves and reports it. Only
+ * parts that no version writes, or that contradict themselves, are removed. */
 TEST(test_other_versions)
 {
     static const struct {
@@ -530,7 +530,7 @@ TEST(test_locks)
     o.dry_run = false;
     close_writer(&second);
     assert_int_equal(temp_entries(dir), entries);
-    /* Somebody else prunes. */
+    /* Another process prunes. */
     snprintf(path, sizeof path, "%s/qwenvit-cache.json", dir);
     const int fd = open(path, O_RDWR | O_CLOEXEC);
     assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), 0);
@@ -567,8 +567,8 @@ stop_at(void *user, int64_t done, int64_t n)
     return ++n_asked != *(int *)user;
 }
 
-/* The caller may stop a prune at any moment. No part is then half done, and another prune goes on
- * from there. */
+/* The caller may stop a prune at any moment. No part is then half written, and another prune
+ * continues from there. */
 TEST(test_stopped)
 {
     const char *dir = make_cache();
@@ -589,8 +589,8 @@ TEST(test_stopped)
 
 /* ---- readers --------------------------------------------------------------------------------- */
 
-/* A reader keeps what it holds. What it does not hold is found where it is now, through several
- * prunes, and what is gone is reported. */
+/* A reader keeps the items that it holds. Other items are found at their present place, through
+ * several prunes, and removed ones are reported. */
 TEST(test_readers)
 {
     const char *dir = make_cache();
@@ -618,7 +618,7 @@ TEST(test_readers)
             free(record);
         }
     }
-    /* Two at once, one of them twice, in parts that moved. */
+    /* Two items at once, one of them twice, in parts that moved. */
     qv_cache_item twice;
     assert_ok(qv_cache_find(c, key_name(1), &item, ERR));
     twice = item;
@@ -637,7 +637,7 @@ TEST(test_readers)
     assert_int_equal(qv_cache_record(c, item.index, &record, &err), QV_EIO);
 }
 
-/* A key that was made again has other tokens than the reader's item says. */
+/* A key that was made again has different tokens from the reader's item. */
 TEST(test_made_again)
 {
     const char *dir = make_cache();
@@ -769,7 +769,7 @@ TEST(test_resolved)
         }
 }
 
-/* Writes the key's record in a part of its own: of an image, of a clip, or of what failed. */
+/* Writes the key's record in a separate part: of an image, of a clip, or of a failure. */
 static void
 write_kind(const char *dir, const qv_cache_writer_options *o, const char *key, const char *options,
            char kind)
@@ -790,9 +790,8 @@ write_kind(const char *dir, const qv_cache_writer_options *o, const char *key, c
     close_writer(&w);
 }
 
-/* What failed is neither a clip nor an image for all that its record says, and these have other
- * values of their own. A failure does not take the tokens of a line that asks for such a value, and
- * those of another line it does. */
+/* A failure's record does not show whether it was a clip or an image, whose defaults differ. A line
+ * that sets one kind's default does not match the failure; any other line does. */
 TEST(test_failed_kind)
 {
     static const char images[] = "{\"fps\":0.000000,\"max_frames\":0,\"max_pixels\":500,\"offset\":"

@@ -89,7 +89,7 @@ make_part(int i)
     return f;
 }
 
-/* Writes a part with `more` bytes behind its data. */
+/* Writes a part with `more` bytes after its data. */
 static void
 write_part(const char *dir, int i, size_t more)
 {
@@ -128,7 +128,7 @@ hold_key(const qv_cache *c, int i, qv_cache_item *item)
 
 #define PARTS "/part-00000-of-00001-host-"
 
-/* There are far more parts than there may be files or maps. */
+/* Far more parts than the limit of open files or maps. */
 TEST(test_many_parts)
 {
     enum { N = 6000, HELD = 300 };
@@ -165,8 +165,8 @@ TEST(test_many_parts)
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
-/* Holding more than is allowed fails with an error text and costs nothing that is held. The part
- * that was released first makes room first. */
+/* Holding more than is allowed fails with an error and does not affect the held items. The part
+ * that was released first is unmapped first. */
 TEST(test_bounds)
 {
     enum { MOST = 4 };
@@ -241,7 +241,7 @@ TEST(test_threads)
     qv_cache_close(&c);
 }
 
-/* A cache that is opened with some of its parts has their keys, as the whole cache has. */
+/* A cache opened with some of its parts has their keys, like the whole cache. */
 TEST(test_some_parts)
 {
     const char *dir = make_folder(), *const names[] = {
@@ -309,7 +309,7 @@ TEST(new_parts_alone_are_read)
         assert_string_equal(item.part, part_name(i));
         qv_cache_release(second, &item);
     }
-    /* A part that is gone, or that could not be used, has the others read again. */
+    /* A missing or unusable part makes the reader read the other parts again. */
     assert_int_equal(remove(part_path(dir, 1)), 0);
     qv_cache *third = open_after(dir, second);
     assert_int_equal(count_damaged(third), 1);
@@ -420,7 +420,7 @@ TEST(test_fields)
     }
 }
 
-/* Two rows, of which the second contradicts the first. */
+/* Two rows; the second contradicts the first. */
 TEST(test_two_rows)
 {
     static const struct {
@@ -461,7 +461,7 @@ TEST(test_two_rows)
     }
 }
 
-/* Keys that are none, and a file that is longer or shorter than its index says. */
+/* Invalid keys, and a file that is longer or shorter than its index states. */
 TEST(test_odd_parts)
 {
     static const char *const keys[] = { "__Y00001", "KE\0Y0001", "\xffKEY0001", "KEY0000\xc3" };
@@ -481,7 +481,7 @@ TEST(test_odd_parts)
     expect_one_damaged(dir, "cut short");
 }
 
-/* Things that have a part's name and are not files. The reader waits for none of them. */
+/* Entries with a part's name that are not files. The reader does not wait for any of them. */
 TEST(test_no_files)
 {
     const char *dir = make_folder();

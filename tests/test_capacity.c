@@ -20,8 +20,8 @@ static const struct qv_config plain = { .patch = 16, .merge = 2 };
 enum { N_DEVICES = sizeof devices / sizeof *devices };
 static const int64_t merges[] = { 1, 2, 3 };
 
-/* Devices on which every capacity gives the same bits; on which only dense ones differ; and on
- * which each capacity gives its own. */
+/* Devices on which every capacity has the same bits; on which only dense capacities differ; and on
+ * which every capacity differs. */
 static const struct qv_capacity_bits same,
     dense_differs = { .dense = true },
     all_differ = { .rows = QV_NOT_SEEN, .gemm_rows = QV_NOT_SEEN };
@@ -94,7 +94,7 @@ TEST(an_item_alone_has_its_own_bucket)
                 assert_int_equal(c.segment_rows, segment);
                 assert_int_equal(c.patches, c.segments * segment);
                 assert_true(c.patches <= chunk || c.segments == 1);
-                assert_true(c.patches + segment > chunk); /* it is no smaller than necessary */
+                assert_true(c.patches + segment > chunk); /* it is not smaller than necessary */
                 const struct qv_capacity ragged =
                     qv_capacity_alone(caps, &plain, &dense_differs, g);
                 assert_int_equal(ragged.segment_rows, 0);
@@ -266,7 +266,7 @@ TEST(pairs_of_clips_fill_chunks)
     }
 }
 
-/* If segments are free, only rows bound a chunk, also for windows. Where pairs go is as on other
+/* If segments cost nothing, only rows bound a chunk, also for windows. Pairs are placed as on other
  * devices. */
 TEST(free_segments_fill_chunks)
 {
@@ -295,9 +295,9 @@ TEST(free_segments_fill_chunks)
     }
 }
 
-/* If another number of rows gives other bits, pairs that would leave much of a pack empty have a
- * capacity of their own, from a short list. Otherwise they get a part of the pack. Pairs that do
- * not fit get their own size. */
+/* If another number of rows changes bits, pairs that would leave much of a pack empty get a
+ * separate capacity, from a short list. Otherwise they get a part of the pack. Pairs that do not
+ * fit get their own size. */
 TEST(pairs_that_leave_much_empty_have_their_own)
 {
     for (int d = 0; d < N_DEVICES; d++) {

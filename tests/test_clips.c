@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Odd and hostile clips through the public interface: each gives the frames that it should or an
- * error that says why not, the same for every number of threads, in little time and memory. */
+/* Odd and hostile clips through the public interface: each yields the right frames or an error with
+ * the reason, the same for every number of threads, in little time and memory. */
 #include "test.h"
 
 #include <fcntl.h>
@@ -22,7 +22,7 @@
 
 /* ---- what a clip gives ----------------------------------------------------------------------- */
 
-/* Of each frame the number that its bars show, and its corners' levels. */
+/* The number that each frame's bars show, and its corners' levels. */
 static int
 number(const struct clip_read *r, int64_t i)
 {
@@ -92,7 +92,7 @@ look_through_each_way(const char *path)
 
 typedef struct expected {
     const char *name;
-    const char *error;   /* words of a QV_EFORMAT; NULL: it can be read */
+    const char *error;   /* part of a QV_EFORMAT error; NULL: it can be read */
     int frames, first;   /* how many, and the number of the first */
     bool some;           /* how many is FFmpeg's affair: 1 to `frames`, in their order, */
     bool none;           /* or none */
@@ -197,8 +197,8 @@ TEST(test_wrong_counts)
     check_clips(clips, LENGTH(clips));
 }
 
-/* Frames are counted, not timed: times that make no sense change which ones there are only where
- * an edit list says so, or where FFmpeg drops what has no place in it. */
+/* Frames are counted, not timed: nonsensical times change the set of frames only through an edit
+ * list, or where FFmpeg drops frames without a place. */
 TEST(test_time)
 {
     static const expected clips[] = {
@@ -334,8 +334,8 @@ static const char *const whole[] = { "back.mp4",  "front.mp4", "pieces.mp4", "wh
                                      "whole.avi", "whole.ts",  "vp8.webm",   "x265.mp4",
                                      "whole.m4v", "whole.gif", "x264.mp4",   "vp9.webm" };
 
-/* A file that ends early gives an error, or its first frames. The last one may be half a frame, and
- * one that was to be shown before it may be missing. */
+/* A truncated file causes an error, or yields its first frames. The last one may be half a frame,
+ * and a frame shown before it may be missing. */
 TEST(test_cut)
 {
     enum { PARTS = 32, TAIL = 3 }; /* TAIL: frames that may be so */
@@ -363,7 +363,7 @@ TEST(test_cut)
     }
 }
 
-/* Bits flipped at a rate, evenly from `first` on; one at least. */
+/* Bits flipped at a rate, evenly from `first` on; at least one. */
 static void
 flip_bits(clip_bytes bytes, size_t first, double rate, uint32_t seed)
 {
@@ -441,8 +441,8 @@ peak_mib(void)
 #endif
 }
 
-/* Reads the clip in a process of its own, because the peak of memory must not be that of the tests.
- * The time is that of the process, since other processes may be busy. */
+/* Reads the clip in a separate process, so that its peak of memory does not include the tests'. The
+ * time is the process's CPU time, since other processes may be busy. */
 static void
 check_bomb(const expected *e)
 {
@@ -494,7 +494,7 @@ TEST(test_bombs)
         check_bomb(c);
 }
 
-/* ---- what cannot be read --------------------------------------------------------------------- */
+/* ---- unreadable files ------------------------------------------------------------------------ */
 
 TEST(test_no_files)
 {
@@ -516,7 +516,7 @@ TEST(test_no_files)
 
 #ifndef __APPLE__ /* whose linker cannot wrap functions */
 
-/* Says what happens to reads of regular files; the linker sends them all here. */
+/* What happens to reads of regular files; the linker redirects all of them here. */
 static atomic_int reads, reads_until; /* something goes wrong: 0 is never */
 static void (*wrong)(void);           /* what it is; NULL: the read fails */
 static bool crumbs;                   /* every read gives one byte and is interrupted before it */
@@ -553,7 +553,7 @@ WRAPPED(ssize_t, pread, (int fd, void *buffer, size_t n, off_t at))
 {
     const ssize_t may = meddle(fd, n);
     if (padding && reads >= 100000)
-        return 0; /* where nobody stops, the file ends some time */
+        return 0; /* if nobody stops, the file ends eventually */
     if (padding) {
         memset(buffer, 0xff, n);
         if (!at && n > 1)
@@ -617,8 +617,8 @@ grow(void)
     assert_int_equal(truncate("long.avi", 1 << 22), 0);
 }
 
-/* Reading a file that changes ends at every moment, with frames or with an error, and the frames of
- * a file that grew meanwhile are never given as a whole clip of either size. */
+/* If a file changes while it is read, at any moment, reading ends with frames or an error, and the
+ * frames of a file that grew are never returned as a whole clip of either size. */
 TEST(test_changing_files)
 {
     static void (*const changes[])(void) = { shrink, vanish, grow };
@@ -637,7 +637,7 @@ TEST(test_changing_files)
     free(bytes.data);
 }
 
-/* A JPEG file that is padding and nothing else, as long as anyone reads. */
+/* A JPEG file that is endless padding. */
 static atomic_bool stop_padding;
 static int signs_of_life;
 
@@ -653,7 +653,7 @@ note_life(void *user)
     signs_of_life++;
 }
 
-/* Padding (0xff before a marker) costs a system call a page and not one a byte. */
+/* Padding (0xff before a marker) costs one system call per page, not per byte. */
 TEST(test_padding)
 {
     enum { PADDING = 1 << 20 };
@@ -675,8 +675,8 @@ TEST(test_padding)
     free(image.data);
 }
 
-/* A source that is stopped while it walks over padding ends with the page at hand; until then it
- * signals life. */
+/* A source that is stopped while it skips padding ends with the current page; until then it signals
+ * life. */
 TEST(test_stop_in_padding)
 {
     const qvm_watch watch = { .stop = &stop_padding, .alive = note_life };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Tests that the arithmetic which the GPU has for colours is that of the linked swscale, on CPUs
- * with its vector code. */
+/* Tests that the GPU's colour arithmetic equals the linked swscale's, on CPUs for which swscale has
+ * vector code. */
 #include "test.h"
 
 #include <libavutil/cpu.h>

@@ -52,7 +52,7 @@ def test_help():
     each(0, ("encode --help=clips", "  --fps F "), ("help", "usage: qwenvit SUBCOMMAND"),
          ("help encode", "usage: qwenvit encode "),
          ("verify --help", "cosine        of the worst row"))
-    run("serve --model m", "serve: it is in the Python wheel: pip install 'qwenvit[serve]'", code=4)
+    run("serve --model m", "serve: not in this program; it is in the Python wheel: pip install 'qwenvit[serve]'", code=4)
 
 
 def test_completion():
@@ -68,12 +68,12 @@ def test_completion():
 def test_usage():
     each(2, ("encode --help=threads", "unknown --help=threads"),
          ("synth --help=device", "unknown --help=device"),
-         ("decode", "no subcommand decode"),
-         ("enocde", "no subcommand enocde; did you mean encode?"),
-         ("cache stat", "no subcommand stat; did you mean status?"),
-         ("encode --modle x grey.ppm", "no option --modle; did you mean --model?"),
-         ("encode --modell x grey.ppm", "no option --modell"),
-         ("encode grey.ppm --fps 0", '--fps is "0", must be a number above 0, at most 1000000'),
+         ("decode", "unknown subcommand decode"),
+         ("enocde", "unknown subcommand enocde; did you mean encode?"),
+         ("cache stat", "unknown subcommand stat; did you mean status?"),
+         ("encode --modle x grey.ppm", "unknown option --modle; did you mean --model?"),
+         ("encode --modell x grey.ppm", "unknown option --modell"),
+         ("encode grey.ppm --fps 0", '--fps is "0"; must be a number above 0, at most 1000000'),
          ("encode grey.ppm --model m -o no --fps 1e9",
           "fps is 1000000000; must be a number above 0, at most 1000000"),
          ("info grey.ppm --start 1", "grey.ppm: start 1; an image has no duration"),
@@ -88,16 +88,16 @@ def test_usage():
          ("info motion.mp4 --start -1", '--start is "-1"'),
          ("info motion.mp4 --end nan", '--end is "nan"'),
          (f"{ENCODE} motion.mp4 -o many --start 2 --end 1", "end (1) must be greater than start (2)"),
-         (f"{ENCODE} --list cuts.txt -o listed --end 1", "lines of --list have their own"),
-         (f"{ENCODE} --list list.txt grey.ppm -o listed", "exclude each other"),
-         (f"info {MODEL} --device 0,1", "it runs on one device"),
-         (f"info {MODEL} --backend cpu --device cuda:1", '--device is "cuda:1", must be an index'),
+         (f"{ENCODE} --list cuts.txt -o listed --end 1", "whose lines have their own"),
+         (f"{ENCODE} --list list.txt grey.ppm -o listed", "give clips or --list, not both"),
+         (f"info {MODEL} --device 0,1", "it runs on only one device"),
+         (f"info {MODEL} --backend cpu --device cuda:1", '--device is "cuda:1"; must be an index'),
          (f"{ENCODE} grey.ppm -o many --device x", '--device is "x"'),
          (f"info {MODEL} --backend ref --naive gemm", "no naive kernels"),
          (f"info {MODEL} --backend ref:x", '"ref:x"'),
-         ("synth --clip x.avi", "--clip x.avi: this file must end in .mp4"),
-         *((f"{ENCODE} grey.ppm -o {name}", f"{name}: this file must end in .safetensors") for name in ("x.png", "x.safetensor")),
-         (f"{ENCODE} grey.ppm -o y --drawing x.jpg", "--drawing x.jpg: this file must end in .png"),
+         ("synth --clip x.avi", "--clip x.avi: the file's name must end in .mp4"),
+         *((f"{ENCODE} grey.ppm -o {name}", f"{name}: the file's name must end in .safetensors") for name in ("x.png", "x.safetensor")),
+         (f"{ENCODE} grey.ppm -o y --drawing x.jpg", "--drawing x.jpg: the file's name must end in .png"),
          ("verify", "--model DIR is required"),
          (f"{VERIFY} --against a --against-backend ref", "exclude each other"),
          (f"{VERIFY} --grid 1,3,4", "multiples of 2"), (f"{VERIFY} --grid 1,8194,4", "up to 8192"))
@@ -205,8 +205,8 @@ def test_nothing_that_is_printed_is_obeyed_by_a_terminal():
     for code, text, line in (
         (3, f"no{shown}: cannot be opened", f"info no{hostile}"),
         (3, "checkpoint", "info '" + os.fsdecode(b"o\033\302\205rg/na\nme") + "'"),
-        (2, "no option --?]0;x?", "info '--\033]0;x\007'"),
-        (2, "no subcommand ?[2J", "'\033[2J'"),
+        (2, "unknown option --?]0;x?", "info '--\033]0;x\007'"),
+        (2, "unknown subcommand ?[2J", "'\033[2J'"),
         (3, ": no key ", f"cache get hostile.cache {hostile} -o no"),
     ):
         shows(code, 0, text, line)
@@ -464,7 +464,7 @@ def test_an_output_that_is_an_input():
     shutil.copy("grey.ppm", "named/folder/safe.ppm.safetensors")
     run(f"{named} -o named/folder", "tokens")
     # two outputs are two files, whether they exist already or not
-    apart = "are the same file, and both would be written"
+    apart = "are two outputs to the same file"
     each(2, (f"{encode} -o v.safetensors --failures ./v.safetensors", f"v.safetensors and ./v.safetensors {apart}"),
          (f"{encode} -o t.safetensors --drawing u.png", f"u.png {apart}"),
          (f"{encode} -o nowhere/t --failures nowhere/t", f"nowhere/t and nowhere/t {apart}"),
@@ -498,7 +498,7 @@ def test_memory_does_not_grow_with_the_clip():
 
 
 def test_like():
-    """info and the file say whose rules are used, and options of other rules are refused."""
+    """info and the file name the rules that are used, and options of other rules are refused."""
     like = "--like qwen-vl-utils"
     run("info motion.mp4 --fps 5", "20 frames of 320x256: grid_thw 10,16,20, as transformers does\n")
     run(f"info motion.mp4 {like}", "8 frames of 448x320: grid_thw 4,20,28, as qwen-vl-utils does\n")
@@ -534,7 +534,7 @@ def files_in(folder):
 
 
 def test_a_list():
-    """It has a path or JSON per line, and folders of keys are made."""
+    """It has a path or JSON per line, and folders are created for keys."""
     os.mkdir("listed")
     write("list.txt", "grey.ppm", '{"path":"motion.mp4","key":"deep/er/motion","max_frames":6}', "",
           '{"path":"missing.mp4"}', '{"path":"motion.mp4","key":"other","fps":1,"max_pixels":400000}',
@@ -574,7 +574,7 @@ def test_a_stretch_of_a_clip_has_the_frames_of_the_whole_clip():
     same("many/motion.mp4.safetensors", "listed/cut.safetensors")
     cut = made("listed/cut.safetensors")
     assert [cut[name] for name in ("source_frames", "first_frame", "cut_frames", "sampled_frames")] == [100, 40, 20, 10]
-    run("info motion.mp4 --start 1.6 --end 2.4", "cut        20 frames from number 40 on: 1.6 s to 2.4 s")
+    run("info motion.mp4 --start 1.6 --end 2.4", "cut        20 frames from frame 40: 1.6 s to 2.4 s")
 
 
 def test_clips_inside_a_file():
@@ -625,17 +625,17 @@ def test_names_and_numbers_of_tar_files():
     assert [*list_tar(member("a.mp4", at=[(124, b"\x80" + (700).to_bytes(11, "big"))]))] == ["a.mp4"]
     for much in 2**64, 2**63, 2**88, -1024:
         size = ((1 << 95) + 700 + much) % (1 << 96)
-        list_tar(member("a.mp4", at=[(124, size.to_bytes(12, "big"))]), code=3, says=["t.tar: it is cut short"])
+        list_tar(member("a.mp4", at=[(124, size.to_bytes(12, "big"))]), code=3, says=["t.tar: truncated"])
     for unit in 0, 256:  # sums of unsigned and of signed bytes
         assert [*list_tar(member("\udce9.mp4", unit=unit))] == ["%E9.mp4"]
     # a header of extended attributes
     for size in 100000, 1000000:
         assert [*list_tar(member("a.mp4", form=tarfile.PAX_FORMAT, pax_headers={"SCHILY.xattr.user.x": "y" * size}))]
     list_tar(member("a.mp4", form=tarfile.PAX_FORMAT, pax_headers={"SCHILY.xattr.user.x": "y" * 1100000}), code=3,
-             says=["t.tar: a header of 1100029 bytes; it may have at most 1048576"])
+             says=["t.tar: a header has 1100029 bytes; at most 1048576 are allowed"])
     name = os.fsdecode(b"s\xff.tar")
     shutil.copy("t.tar", name)
-    assert not run(f"list {name}", "s?.tar: no list can have this path: it is not UTF-8", code=3).out
+    assert not run(f"list {name}", "s?.tar: a list cannot contain this path: it is not UTF-8", code=3).out
 
 
 def test_sparse_files_and_hard_links_in_tar_files_are_left_out():
@@ -650,7 +650,7 @@ def test_sparse_files_and_hard_links_in_tar_files_are_left_out():
         subprocess.run(["tar", "-Scf", "sparse.tar", *files.split()], check=True)
         listed = run("list sparse.tar", "qwenvit: sparse.tar: left out 2 members: sparse files and hard links", code=1)
         assert [record["key"] for record in listed.records] == ["sparse/first.mp4", "sparse/grey.ppm"], how
-        run("info sparse.tar", "a tar file of 2 files; 2 have")
+        run("info sparse.tar", "a tar file of 2 files; 2 with")
     link = member("./a.mp4", b"", type=b"1", linkname="a.mp4")  # as GNU tar writes a file that it is given again
     assert not list_tar(link, code=1, says=["t.tar: left out 1 member: sparse"])
     assert [*list_tar(member("a.mp4"), link, code=1, says=["t.tar: left out 1 member: sparse"])] == ["a.mp4"]
@@ -660,7 +660,7 @@ def test_a_list_of_a_tar_file_can_be_used():
     data = read("grey.ppm")
     listed = list_tar(member("n" * 4091 + ".ppm"), member("../a.ppm"), member("d/../b.ppm"), member("c.ppm", data),
                       member("n" * 4090 + ".ppm", data), code=1,
-                      says=['left out 3 members: no list takes a key with "..", of more than 4096 bytes'])
+                      says=['left out 3 members: a key must not contain "..", begin with "__" or be longer than 4096 bytes'])
     assert [*listed] == ["c.ppm", "n" * 4090 + ".ppm"]
     write("tar.txt", *listed.values())
     run(f"cache fill --list tar.txt --model {MODEL} -o of_tar --dry-run", "2 to do")
@@ -670,14 +670,14 @@ def test_a_list_of_a_tar_file_can_be_used():
     assert [r["key"] for r in run("list w.tar --key sample").records] == ["0001", "d.e/0002", "./0003"]
     run("list w.tar --key name", "--key", code=2)
     os.rename("t.tar", "__t.tar")
-    run("list __t.tar", "left out 5 members: no list takes", code=1)
+    run("list __t.tar", "left out 5 members: a key must not contain", code=1)
 
 
 def test_damaged_tar_files():
     whole = member("a.mp4")
     for end in b"", bytes(512), bytes(1024), bytes(700):
         assert [*list_tar(whole, end=end)] == ["a.mp4"]
-    says = ["t.tar: it is cut short, or not a tar file"]
+    says = ["t.tar: truncated, or not a tar file"]
     long, pax = member("n" * 200), member("n", form=tarfile.PAX_FORMAT, pax_headers={"a": "b"})
     link = member("n", b"", type=b"1", linkname="l" * 200)
     for end in (whole[:1], whole[:511], bytes(1), b"\0" + whole[1:], long[:-1536], long[:-1536] + bytes(1024),
@@ -695,12 +695,12 @@ def test_damaged_tar_files():
 def test_a_wrong_line_is_refused_before_any_work():
     for line, text in (
         ("grey.ppm", 'key "grey.ppm" was already in line 1'),
-        ("./grey.ppm", 'the file of key "grey.ppm" was already in line 1'),
+        ("./grey.ppm", 'the file for key "grey.ppm" was already in line 1'),
         ('{"path":"a","key":"grey.ppm"}', 'key "grey.ppm" was already in line 1'),
         ('{"path":"a"', "neither a path nor a JSON object"),
         ('{"path":"a","path":"b"}', "neither a path nor a JSON object"),
-        ('{"key":"a"}', 'no "path"'),
-        ('{"path":7}', '"path" must be a non-empty text'),
+        ('{"key":"a"}', 'missing "path"'),
+        ('{"path":7}', '"path" must be a non-empty string'),
         ('{"path":"a","fps":0}', '"fps" must be a number above 0'),
         ('{"path":"a","max_frames":1.5}', '"max_frames" must be an integer from 1 up'),
         ('{"path":"a","offset":-1}', '"offset" must be an integer from 0 up'),
@@ -709,10 +709,10 @@ def test_a_wrong_line_is_refused_before_any_work():
         ('{"path":"a","start":"1"}', '"start" must be a number from 0 up'),
         ('{"path":"a","end":0}', '"end" must be a number above 0'),
         ('{"path":"a","start":2,"end":2.0}', '"end" (2) must be greater than "start" (2)'),
-        ('{"path":"a","key":"b/../../c"}', 'key "b/../../c": the key must be able to name a file'),
-        ('{"path":"a","key":"b/"}', 'key "b/": the key must be able to name a file'),
-        ("# clips", '"# clips" is a comment, which a list cannot have'),
-        ("#a", '"#a" is a comment, which a list cannot have: remove it (a file of this name is {"path": "#a"})'),
+        ('{"path":"a","key":"b/../../c"}', 'key "b/../../c": the key must be a valid file name'),
+        ('{"path":"a","key":"b/"}', 'key "b/": the key must be a valid file name'),
+        ("# clips", '"# clips" is a comment, which lists do not allow'),
+        ("#a", '"#a" is a comment, which lists do not allow: remove it (for a file of this name write {"path": "#a"})'),
         ("[", '"[" begins a JSON array: write one object per line'),
         ("__a", 'key "__a": a key must not begin with "__"'),
         ("a\0b", "byte 2 of the line is NUL"),
@@ -773,7 +773,7 @@ def test_verify():
 
 
 def test_a_tower_in_a_gguf_file():
-    """It is taken wherever a folder is."""
+    """It is accepted wherever a folder is."""
     gguf = f"{GOLDEN}/../fuzz/corpus/gguf"
     os.mkdir("mmproj")
     file = "mmproj/mmproj-F32.gguf"
@@ -789,7 +789,7 @@ def test_a_tower_in_a_gguf_file():
          ("info qwen2.gguf", "qwen2_vl vision tower"),
          (f"encode grey.ppm --model mmproj {tiny} -o gguf1.safetensors",),
          (f"encode grey.ppm --model {file} {tiny} -o gguf2.safetensors",),
-         (f"{fill} mmproj", "1 done"), (f"{fill} {file}", "1 were there"),
+         (f"{fill} mmproj", "1 done"), (f"{fill} {file}", "1 already there"),
          ("verify --model mmproj --grid 1,4,4", "0 failed"),
          ("info mmproj --image-mean 0.25,0.5,0.75 --image-std 1,1,2", "mean 0.25 0.5 0.75, std 1 1 2"))
     shutil.copy(file, "mmproj/mmproj-F16.gguf")
@@ -797,12 +797,12 @@ def test_a_tower_in_a_gguf_file():
         f.write(read("qwen2.gguf")[:1000])
     write("text.gguf", "a text, and no model")
     each(3, (f"{fill} qwen2.gguf", 'this cache has "model_type"'),
-         (f"synth --config {file} -o never", "is a GGUF file; a config.json is needed"),
+         (f"synth --config {file} -o never", "is a GGUF file; --config needs a folder"),
          ("encode grey.ppm --model mmproj -o g.safetensors", "has 2 GGUF files"),
          ("info cut.gguf", "cut.gguf: the number of tensors is 24, but only"),
          ("encode grey.ppm --model text.gguf -o g.safetensors", "text.gguf: is not a GGUF file"))
     os.remove("mmproj/mmproj-F16.gguf")
-    each(2, ("info mmproj --image-mean 1,2", '--image-mean is "1,2", must be three numbers'),
+    each(2, ("info mmproj --image-mean 1,2", '--image-mean is "1,2"; must be three numbers'),
          ("info mmproj --image-std 1,1,0", "image_std[2] is 0; must be a number from"))
 
 
@@ -821,7 +821,7 @@ def test_the_decoder_may_lie_elsewhere():
 
 
 def test_bad_input():
-    """It gives exit code 3 and a text that names the file, and leaves nothing behind."""
+    """It fails with exit code 3 and an error that names the file, and leaves nothing behind."""
     write("text.mp4", "not a clip")
     write("empty.mp4")
     os.mkdir("bad")

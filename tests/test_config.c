@@ -393,12 +393,13 @@ TEST(files_come_in_the_order_of_transformers)
 
 #define NONE "{\"image_processor\":{},\"video_processor\":{}}"
 
-/* A folder without preprocessor files has transformers' class defaults, and says so: which files
- * are missing, and whose sizes and means were assumed. Where nothing is missing nothing is said. */
+/* A folder without preprocessor files gets transformers' class defaults and a warning: which files
+ * are missing, and whose sizes and means were assumed. If nothing is missing there is no
+ * warning. */
 TEST(missing_files_are_told)
 {
     static const struct {
-        const char *type, *image, *video, *both; /* contents; NULL: there is no such file */
+        const char *type, *image, *video, *both; /* contents; NULL: the file does not exist */
         const char *words, *not ;                /* of the warning; NULL: there is none */
     } folders[] = {
         { "qwen3_vl", NULL, NULL, NULL,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Tests how a Conv3d is run: each side of every guard, hostile descriptions, lists of operations
- * and lines of text. */
+/* Tests how a Conv3d is run: both sides of every guard, hostile descriptions, lists of operations
+ * and their texts. */
 #include "test.h"
 
 #include <math.h>
@@ -486,8 +486,8 @@ largest_use(const struct qv_conv3d_list *list, int place)
     return most;
 }
 
-/* checkconv tests that the operations compute the convolution. Here the test is that there are no
- * more than needed. */
+/* checkconv tests that the operations compute the convolution. This tests that there are no
+ * unneeded operations. */
 TEST(lowerings_list_few_operations)
 {
     struct qv_conv3d_list list;
@@ -572,8 +572,8 @@ TEST(wrong_words_are_named)
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-/* Computes the form for a still: each slice of weight[o, c, kd, kh, kw] and the slices behind it
- * become one. */
+/* Computes the form for a still: each slice of weight[o, c, kd, kh, kw] is summed with the slices
+ * after it. */
 static void
 sum_depth(const void *w, qv_dtype from, const int64_t sizes[5], qv_dtype to, void *out)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Tests qv_conv3d as its users meet it: choices and their reasons, costs, streams and mistakes.
+/* Tests qv_conv3d from its users' view: choices and their reasons, costs, streams and mistakes.
  * checkconv tests that the results are right. */
 
 #include "test.h"
@@ -51,7 +51,7 @@ free_conv(void *conv)
     qv_conv3d_free(&(qv_conv3d *){ conv });
 }
 
-/* Without weights it only says what it would do. */
+/* Without weights it only describes what it would do. */
 static qv_conv3d *
 create(qv_context *ctx, const qv_conv3d_desc *d, const qv_conv3d_weights *w)
 {

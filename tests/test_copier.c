@@ -8,8 +8,8 @@
 
 enum { MOST = (4 << 20) + 77, GUARD = 64, UNTOUCHED = 0x99 };
 
-/* Every byte arrives and no byte beside them is touched. The sizes are close to a slice's, the
- * addresses are not aligned, and one copy lies right behind the other. */
+/* Every byte arrives and no neighbouring byte is touched. The sizes are close to a slice's, the
+ * addresses are not aligned, and the copies lie directly one after the other. */
 TEST(all_bytes_and_no_others)
 {
     static const size_t sizes[] = {

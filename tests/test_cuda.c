@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Tests what only a GPU can show: memory of the device and streams of the caller, several chunks
- * under way at once, the predicted use of memory, every CUDA call that makes something failing in
- * turn, and last a device that is lost. The linker (--wrap) puts the wrappers of the calls between.
+ * Tests that need a GPU: device memory and the caller's streams, several chunks under way at once,
+ * the predicted use of memory, the failure of every CUDA call that creates something, and finally a
+ * lost device. The linker (--wrap) inserts the wrappers of the calls.
  */
 
 #include "test.h"
@@ -212,8 +212,8 @@ call_everything(void *p)
     return NULL;
 }
 
-/* In a thread without a context, in one with a context of its own, and in one that uses a device:
- * another one than ours, if there are two. */
+/* In a thread without a context, in a thread with its own context, and in a thread that uses a
+ * device: not ours, if there are two. */
 TEST(the_callers_context_is_kept)
 {
     int devices = 0;
@@ -412,8 +412,8 @@ look(void *user, const char *name, const float *rows, int64_t n_rows, int64_t n_
     ++*(int *)user;
 }
 
-/* In the graph, DeepStack's mergers run beside the blocks. Running step by step gives the same
- * bits. */
+/* In the graph, DeepStack's mergers run in parallel with the blocks. Running step by step gives the
+ * same bits. */
 TEST(recorded_is_step_by_step)
 {
     struct tiny t = open_on(NULL);
@@ -480,7 +480,7 @@ TEST(pairs_are_the_same_bits_alone_and_packed)
         check_pairs(real);
 }
 
-/* Tests that each operation names the kernel that runs it, and says why if that is a fallback. */
+/* Tests that each operation names the kernel that runs it, with the reason for a fallback. */
 TEST(kernels_have_names)
 {
     struct cudaDeviceProp props;
@@ -645,9 +645,9 @@ whole_job(float *tokens, const uint8_t *frames, int64_t capacity, qv_error *err)
     return status;
 }
 
-/* Each call that makes something fails once. That gives a status and an error text that names the
- * call or says memory, leaves nothing alive, and does not affect the next job. The libraries that a
- * model opens beside its weights never open there, so that each call is made in its turn. */
+/* Each call that creates something fails once. The result is a status and an error that names the
+ * call or memory; nothing leaks, and the next job is not affected. The libraries that a model opens
+ * while it loads weights never open there, so that calls are made one at a time. */
 TEST(every_failed_call_is_reported)
 {
     enum { MOST = 1000, TOKENS = 4096 * 16 };

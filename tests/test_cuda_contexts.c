@@ -373,7 +373,7 @@ TEST(no_context)
     qv_backend_cuda.close(dev);
 }
 
-/* CUDA's gemm_few has one form; what it refuses it says, with what it takes. */
+/* CUDA's gemm_few has one form; its refusal names what it accepts. */
 TEST(forms_of_gemm_few)
 {
     static const struct {

@@ -65,7 +65,7 @@ TEST_MAIN(argc, argv)
 enum layout { PACKED, PLANES, RGBA, GRAY, CROP, UPSIDE_DOWN, BGR, LAYOUTS };
 
 struct work {
-    int64_t n; /* frames, of which the second half is another view */
+    int64_t n; /* frames; the second half is another view */
     int in_h, in_w, out_h, out_w;
     enum layout layout;
     uint8_t *host, *there; /* the frames' bytes */
@@ -152,8 +152,8 @@ close_work(struct work *w)
     cudaFree(w->there);
 }
 
-/* Resizes to memory that holds `fill`, and returns how many bytes differ from the right ones or lie
- * behind them. */
+/* Resizes to memory that holds `fill`, and returns how many bytes are wrong or were written past
+ * the end. */
 static size_t
 count_wrong(const struct work *w, int fill)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Tests drivers, libraries and GPUs of CUDA that this machine does not have, and one that fails.
- * The calls that ask for them answer as a test wants (the linker puts them between, --wrap), and
- * what they would make is NULL. Needs no GPU.
+ * Tests CUDA drivers, libraries and GPUs that this machine does not have, and a failing one. The
+ * calls that query them return what a test wants (the linker wraps them, --wrap), and the objects
+ * that they would create are NULL. Needs no GPU.
  */
 
 #include "test.h"
@@ -165,7 +165,7 @@ TEST(drivers_and_devices)
     expect("none was found");
 }
 
-/* The version of the loaded library counts, not that of the headers. */
+/* The loaded library's version counts, not the headers'. */
 TEST(old_cudnn)
 {
     here.devices = 1;
@@ -238,8 +238,8 @@ open_with_memory(struct qv_memory **memory)
     return ctx;
 }
 
-/* Where the device is lost when memory is given back, the next call says so, and the context's
- * warning does where no call follows. */
+/* If the device is lost while memory is freed, the next call reports it or, if no call follows, the
+ * context's warning. */
 TEST(memory_that_is_not_given_back)
 {
     for (int recording = 0; recording < 2; recording++) {

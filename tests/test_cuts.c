@@ -52,7 +52,7 @@ check_cut(const char *name, const struct clip_read *whole, int64_t first, int64_
     }
 }
 
-/* Beginnings on, before and behind keyframes, which are 5 apart; to the end and not. */
+/* Beginnings on, before and after keyframes, which are 5 apart; to the end and not. */
 TEST(cuts_are_of_the_whole)
 {
     static const char *const names[] = {
@@ -136,9 +136,9 @@ read_frames(const char *name, const int64_t *frames, int64_t n, int threads, qvm
     close(fd);
 }
 
-/* The number of packets that are decoded, and that are decoded to count the frames, follows from
- * what each codec and container tells. With the index of a reader before it, none are decoded to
- * count them, and the frames are the same. */
+/* The numbers of packets that are decoded, and that are decoded to count the frames, follow from
+ * the information in each codec and container. With an earlier reader's index, none are decoded for
+ * counting, and the frames are the same. */
 TEST(decodes_what_is_needed)
 {
     static const struct {
@@ -263,7 +263,7 @@ TEST(decoders_differ_in_threads)
     }
 }
 
-/* A message that a decoder writes only about damage counts as an error, whatever its level in
+/* A decoder's message that only occurs with damage counts as an error, whatever its level in
  * FFmpeg. */
 TEST(complaints_are_counted)
 {
@@ -316,7 +316,7 @@ TEST(bounds_are_timestamps)
     }
 }
 
-/* A cut is sampled as if there was no more. */
+/* A cut is sampled as if it were the whole clip. */
 TEST(sampling_is_of_the_cut)
 {
     qv_preprocess p = qv_preprocess_default(false);
@@ -384,7 +384,7 @@ TEST(words_say_what_is_wrong)
     }
 }
 
-/* A cut that ends behind the clip's end ends with the clip. */
+/* A cut that ends after the clip's end ends with the clip. */
 TEST(ends_behind_the_end)
 {
     clip_write("back.mp4");

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Tests error texts that are longer than a qv_error: what goes is a path's middle, not the
- * reason. */
+/* Tests error texts longer than a qv_error: the middle of a path is cut, not the reason. */
 
 #include "test.h"
 
@@ -14,8 +13,8 @@
 static const size_t lengths[] = { 300, 470, 499, 500, 1000, 3000, 4000, 4096, 5000 };
 enum { N_LENGTHS = sizeof lengths / sizeof *lengths, LONGEST = 5000, FOLDER = 100, SHOWN = 60 };
 
-/* Returns a path below the temporary folder of so many bytes, whose last folder, or file, has no
- * neighbours. made: with its folders, as far as the system has room for its path. */
+/* Returns a path of the given length below the temporary folder, whose last folder or file has no
+ * neighbours. made: also creates its folders, as far as the system allows such a path. */
 static const char *
 path_of(size_t length, bool made)
 {
@@ -72,7 +71,7 @@ load(const char *path, qv_error *err)
     return status;
 }
 
-/* A reason behind a long path is the one behind a short path, or that the path is too long. */
+/* The reason after a long path is the same as after a short path, or that the path is too long. */
 TEST(every_opening)
 {
     static const struct {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests a feeder by itself, in one thread: what goes into its chunks, when, and on which device.
- * Tests of jobs and of qv_encode have it under load. */
+ * Tests of jobs and of qv_encode put it under load. */
 
 #include "test.h"
 
@@ -10,7 +10,7 @@
 #include "model/plan.h"
 #include "tiny.h"
 
-/* Chunks of 64 patches, of which a frame pair of 4x4 takes a quarter. */
+/* Chunks of 64 patches; a frame pair of 4x4 fills a quarter. */
 enum { ROWS = 64, PAIR = 16, FITS = ROWS / PAIR, DEVICES = 2, MOST_PAIRS = 40 };
 
 struct fed {
@@ -95,7 +95,7 @@ drop(struct fed *s, qv_feed *feed)
     return pairs;
 }
 
-/* What waits of an item that failed goes into no chunk. What is under way comes back. */
+/* The waiting frame pairs of a failed item go into no chunk. Pairs under way come back. */
 TEST(a_dropped_item_goes_no_further)
 {
     struct fed s = open_feeder(1);
@@ -211,9 +211,9 @@ lone_image(struct fed *s, double now_s)
     return rows;
 }
 
-/* Of an hour's load, of 8 full chunks per second, nothing stays: an image that then comes by itself
- * pays for a chunk of its own size, where plans are slow to make too, and finds the memory of the
- * first minute. */
+/* An hour's load of 8 full chunks per second leaves no trace: a lone image after it needs only a
+ * chunk of its own size, even if plans are slow to make, and memory is the same as in the first
+ * minute. */
 TEST(a_lone_image_pays_for_itself)
 {
     struct fed s = open_feeder(1);
@@ -244,7 +244,7 @@ has_idle_plan(const qv_model *model, int64_t patches)
     return false;
 }
 
-/* Where plans are slow to make, those of smaller chunks are there before the first item comes. */
+/* If plans are slow to make, the plans of smaller chunks exist before the first item arrives. */
 TEST(plans_of_small_chunks_are_made_before)
 {
     for (int warm = 0; warm < 2; warm++) {

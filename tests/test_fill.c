@@ -35,7 +35,7 @@ struct filler {
     qv_cache_fill_counts counts;
     int n_wanted;
     atomic_int n_told;
-    int64_t enough;    /* The run is stopped once so many clips are done; 0: it is not stopped. */
+    int64_t enough;    /* The run is stopped after this many clips; 0: it is not stopped. */
     char warning[600]; /* of the whole run */
 };
 
@@ -59,7 +59,7 @@ make_images(void)
     return 0;
 }
 
-/* The job's threads call this. cmocka cannot end a test in them, so it only counts. */
+/* Called by the job's threads. cmocka cannot end a test there, so this only counts. */
 static void
 count_told(void *user, const char *key, qv_status status, const char *words)
 {
@@ -199,8 +199,8 @@ TEST(a_file_system_without_locks_is_told)
     assert_string_equal(f.warning, "");
 }
 
-/* A clip's record says what is wrong with the clip. What the process, the machine or the file
- * system lacks would fail the next clip as well: it ends the run, and no clip has failed. */
+/* A clip's record contains the clip's own error. An error of the process, the machine or the file
+ * system would fail the next clip as well: it ends the run, and no clip counts as failed. */
 static void
 fill_and_fail(int error, qv_status ends_with)
 {
@@ -380,7 +380,7 @@ TEST(a_file_is_kept_as_it_was_read)
     temp_file("a.ppm", m.file, m.sources[0].n_bytes);
     assert_ok(qv_cache_fill_add(m.fill, "a", path, NULL, &wanted, ERR));
     assert_true(wanted);
-    temp_file("a.ppm", m.file, m.sources[0].n_bytes + 3); /* A byte or two behind it do no harm. */
+    temp_file("a.ppm", m.file, m.sources[0].n_bytes + 3); /* A byte or two after it do no harm. */
     const struct timespec times[2] = { { .tv_sec = 7 }, { .tv_sec = 7 } };
     assert_int_equal(utimensat(AT_FDCWD, path, times, 0) | stat(path, &st), 0);
     run_in_memory(&m, 1, 1, 0);
@@ -427,9 +427,9 @@ TEST(frames_of_another_shape_are_another_clip)
     qv_cache_fill_forget(m.fill);
 }
 
-/* Frames whose bytes are not as many as their shape says are never read beyond their end, and
- * frames of a shape that no model takes are not read at all. They cost themselves: the run goes on,
- * and the next run knows that they failed. */
+/* Frames with fewer bytes than their shape needs are never read beyond their end, and frames of a
+ * shape that no model accepts are not read at all. Only they fail: the run goes on, and the next
+ * run knows that they failed. */
 TEST(frames_of_a_wrong_size_cost_themselves)
 {
     enum { WRONG = 600 }; /* more than wait in a job at once */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Adds a format of output, text with a line for each token, in this file alone, whose table takes
- * the place of job/formats.c. Tests that `encode` writes it where a file's ending asks for it. */
+/* Adds an output format, text with one line per token, whose table replaces job/formats.c in this
+ * test. Tests that `encode` writes it for files with its ending. */
 #include "test.h"
 
 #include "command/tool.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Tests the frames of odd clips: each that is asked for is the one that FFmpeg alone decodes,
- * whatever was left out before it. With arguments it compares the files that they name. */
+/* Tests the frames of odd clips: each requested frame equals the one that FFmpeg decodes by itself,
+ * whatever was skipped before it. Arguments name files to compare instead. */
 #include "test.h"
 
 #include <fcntl.h>
@@ -13,7 +13,7 @@
 #include "make_streams.h"
 #include "tempdir.h"
 
-/* What is known of a clip beside its frames. */
+/* What is known about a clip besides its frames. */
 typedef enum expectation {
     ANY,
     LEFT_OUT, /* packets are left out, and nothing unforeseen is met */
@@ -200,7 +200,7 @@ TEST(parameter_sets_that_return)
     s = join_segments(hevc, 5, is_hevc_set, is_no_hevc_set);
     if (s)
         check_in(s, "hevc-sets", "mkv mp4 ts", LEFT_OUT);
-    /* sequence parameter sets that come again, without a picture parameter set behind them */
+    /* sequence parameter sets that come again, without a picture parameter set after them */
     s = join_segments(sequences, 5, is_hevc_pps, is_no_hevc_set);
     if (s)
         check_in(s, "hevc-again", "mkv mp4", LEFT_OUT);
@@ -397,7 +397,7 @@ TEST(layers)
     check_in(s, "hevc-layers", "mkv mp4 ts", LEFT_OUT);
 }
 
-/* H.264 in groups that begin with a recovery point R. The picture L behind it is shown before it,
+/* H.264 in groups that begin with a recovery point R. The picture L after it is shown before it,
  * and takes the first place in the list of references of what follows: R L p p .., where the first
  * p is predicted from L. */
 TEST(lists_of_leading_pictures)
@@ -469,7 +469,7 @@ cut_segments(AVPacket *packet, int least, int most)
 
 enum { DHT = 0xc4, DQT = 0xdb, NO_MARKER = 0x100 };
 
-/* Motion JPEG of which every fifth frame alone, or none, brings the tables of markers least ..
+/* Motion JPEG in which only every fifth frame, or no frame, contains the tables of markers least ..
  * most. */
 static void
 check_jpeg(const char *name, int least, int most, bool every_fifth, expectation expected)
@@ -660,7 +660,7 @@ TEST(first_entry_is_wrong)
 
 /* ---- packets without a frame ----------------------------------------------------------------- */
 
-/* MPEG-4 of which some packets hold a picture that is not coded, or nothing. */
+/* MPEG-4 with some packets that hold an uncoded picture or nothing. */
 TEST(nothing_shown)
 {
     /* a P-VOP with vop_coded 0 */
@@ -669,7 +669,7 @@ TEST(nothing_shown)
         stream *s =
             stream_encode(&(stream_recipe){ .encoder = "mpeg4", .frames = 60, .group = 10 });
         assert_non_null(s);
-        for (int i = 7; i < s->n; i += 20) { /* a group of which not all is asked for */
+        for (int i = 7; i < s->n; i += 20) { /* a group that is only partly requested */
             if (!empty)
                 memcpy(s->packets[i]->data, not_coded, sizeof not_coded);
             av_shrink_packet(s->packets[i], empty ? 0 : sizeof not_coded);
@@ -753,7 +753,7 @@ TEST(concatenations)
 TEST_EACH(begin, end);
 TEST_GROUP(clips_enter_folder, clips_leave_folder);
 
-/* test_frames FILE... holds these clips to FFmpeg. */
+/* test_frames FILE... compares these clips with FFmpeg. */
 TEST_MAIN(argc, argv)
 {
     for (int i = 1; i < argc; i++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Tests the frames of small clips of all codecs and containers that this FFmpeg writes: each frame
- * that is asked for is the one that FFmpeg alone decodes. */
+/* Tests the frames of small clips in all codecs and containers that this FFmpeg writes: each
+ * requested frame equals the one that FFmpeg decodes by itself. */
 #include "test.h"
 
 #include <unistd.h>
@@ -21,8 +21,8 @@ static const char *const muxers[] = {
     "ogv",      "asf",  "gif", "apng",    "mjpeg",      "h264",       "hevc",         "ivf",
     "obu",      "nut",  "mxf", "mxf_d10", "mxf_opatom", "dv",         "yuv4mpegpipe",
 };
-/* These write any codec, of which their demuxer knows MPEG's alone: it would search each packet of
- * another in vain. */
+/* These muxers write any codec, but their demuxer knows only MPEG's: it would search packets of
+ * other codecs in vain. */
 static const char *const muxers_of_mpeg[] = { "mpegts", "mpeg", "vob", "dvd", "svcd", "vcd" };
 
 /* Sizes to try, in this order: some codecs take only their own. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Tests GGUF files: honest ones give what they hold; hostile ones are refused with texts that
- * help; and blocks of every quantised type have the values that the `gguf` package computes. */
+/* Tests GGUF files: honest ones are read correctly; hostile ones are refused with helpful errors;
+ * and blocks of every quantised type have the values that the `gguf` package computes. */
 
 #include "test.h"
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Compares tiny towers of every family with transformers, layer by layer, and what a caller
- * receives (tests/golden, made by tools/reference/make_golden.py). In f32 the worst row must be
- * within 2e-5 of the truth. In bf16 it must be as near to the truth as transformers' own bf16 run.
- * On a few dozen tokens transformers' two attention paths differ by up to 20% in the mean and 40%
- * in the worst token (73% in the worst patch of a block), so that much slack is given here; the bar
- * of 1.05 is for real sizes (tools/reference/parity.py).
+ * Compares tiny towers of every family with transformers, layer by layer, and also the results that
+ * a caller receives (tests/golden, made by tools/reference/make_golden.py). In f32 the worst row
+ * must be within 2e-5 of the truth. In bf16 it must be as near to the truth as transformers' own
+ * bf16 run. On a few dozen tokens transformers' two attention paths differ by up to 20% in the mean
+ * and 40% in the worst token (73% in the worst patch of a block), so that much slack is given here;
+ * the bar of 1.05 is for real sizes (tools/reference/parity.py).
  */
 
 #include "test.h"
@@ -63,9 +63,9 @@ see_layer(void *user, const char *name, const float *rows, int64_t n_rows, int64
     l->cols = n_cols;
 }
 
-/* Puts the merged rows of clips, [.., cols], into the order in which transformers has a layer's
- * rows: that of the windows of a frame pair, which have `side` x `side` of them, row by row. The
- * caller frees the result. */
+/* Puts the merged rows of clips, [.., cols], into transformers' order of a layer's rows: window by
+ * window in each frame pair, row by row in a window of `side` x `side`. The caller frees the
+ * result. */
 static float *
 in_windows(const float *rows, int64_t cols, int64_t side, const int64_t *thw, size_t n_clips)
 {
@@ -167,7 +167,7 @@ is_as_near_as_transformers(const struct qv_safetensors *expected, const char *na
     return of_mean <= bf16_mean_slack && of_worst <= worst_slack;
 }
 
-/* Checks a layer of so many patches. */
+/* Checks a layer of the given number of patches. */
 static void
 check_layer(const struct qv_safetensors *expected, const struct layer *l, int64_t patches,
             qv_dtype dtype, const char *what)

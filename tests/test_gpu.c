@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Tests that clips which a GPU decodes are the CPU's to the byte, and that whatever goes wrong
- * there costs no more than decoding them again. software_nvdec.c stands in for the GPU; all else is
- * what runs on one. */
+/* Tests that clips decoded by a GPU equal the CPU's byte for byte, and that no fault there costs
+ * more than decoding a clip again. software_nvdec.c stands in for the GPU; everything else is the
+ * real code. */
 #include "test.h"
 
 #include <fcntl.h>
@@ -32,7 +32,7 @@ no_child(void)
     return waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD ? 0 : -1;
 }
 
-/* Reads a clip with the CPU and with the GPU, and compares. Returns what is said of the latter. */
+/* Reads a clip with the CPU and with the GPU, and compares. Returns the GPU's outcome. */
 static qv_outcome
 compare(const char *path, qv_clip_options options)
 {
@@ -60,7 +60,8 @@ expect(const char *path, const qv_clip_options *options, bool there, const char 
                  info.not_gpu, why);
 }
 
-/* A device's frames are the CPU's, and streams that it does not take are decoded by the CPU. */
+/* A device's frames equal the CPU's, and streams that the device does not support are decoded by
+ * the CPU. */
 TEST(test_bytes)
 {
     static const struct {
@@ -89,14 +90,14 @@ TEST(test_bytes)
             options.fps = fps;
             expect(c->clip, &options, c->there, c->why);
         }
-        options.start_s = 1.5; /* which leaps over what comes before, where the clip allows it */
+        options.start_s = 1.5; /* skips the frames before, if the clip allows it */
         expect(c->clip, &options, c->there, c->why);
         options.start_s = 0;
     }
 }
 
-/* No frame is given out whose time and place by the pictures' headers disagree. Packets without
- * times are left to the CPU. */
+/* A frame whose time contradicts its place in the pictures' headers is never returned. Packets
+ * without times are left to the CPU. */
 TEST(test_times)
 {
     static const stream_recipe recipe = { .encoder = "libx264",
@@ -109,7 +110,7 @@ TEST(test_times)
     assert_non_null(s);
     assert_true(stream_write(s, "h264", NULL, "times.h264"));
     expect("times.h264", &options, false, "a packet has no time");
-    const int64_t pts = s->packets[1]->pts; /* of a P shown behind the B that follows */
+    const int64_t pts = s->packets[1]->pts; /* of a P shown after the B that follows */
     s->packets[1]->pts = s->packets[2]->pts;
     s->packets[2]->pts = pts;
     assert_true(stream_write(s, "mpegts", NULL, "times.ts"));
@@ -128,7 +129,7 @@ TEST(test_damaged_fields)
     expect("fields.mkv", &options, false, "it is interlaced");
 }
 
-/* What the GPU does not convert, the clip's process does, and says why. */
+/* Formats that the GPU does not convert are converted by the clip's process, which reports why. */
 TEST(test_converted_here)
 {
     static const struct {
@@ -184,7 +185,7 @@ TEST(test_no_memory)
     assert_int_equal(count_maps("memfd:"), 0);
 }
 
-/* Whatever goes wrong, the frames are the CPU's. */
+/* Whatever goes wrong, the frames equal the CPU's. */
 TEST(test_faults)
 {
     static const struct {
@@ -224,8 +225,8 @@ TEST(test_faults)
     }
 }
 
-/* A process that has ended or lies is replaced, until that happens too often; and one that has
- * served so many clips. */
+/* A process that has ended or lies is replaced, until that happens too often; so is a process after
+ * a number of clips. */
 TEST(test_replaced)
 {
     static const struct {
@@ -259,7 +260,7 @@ TEST(test_replaced)
     assert_int_equal(kill(first, 0), -1);
 }
 
-/* Has no further descriptor opened, or any number again. */
+/* Lets no further descriptor be opened, or any number again. */
 static void
 set_descriptors(bool none)
 {
@@ -302,8 +303,8 @@ TEST(test_momentary)
     assert_int_equal(gpu->now.child.pid, next);
 }
 
-/* A process that was forked off closes what it has of a decoder: of the program, and of a GPU's
- * processes, past, present and next. The decoder is as it was. */
+/* A forked process closes its copies of a decoder's descriptors: of the program, and of a GPU's
+ * past, present and next processes. The decoder is not affected. */
 TEST(test_forked)
 {
     int how = -1;
@@ -327,7 +328,7 @@ TEST(test_forked)
     assert_int_equal(count_descriptors(getpid()), n);
 }
 
-/* A GPU that is not there is tried again as well, each time after twice as long. */
+/* A missing GPU is also retried, after a delay that doubles each time. */
 TEST(test_missing)
 {
     qv_error err;
@@ -342,7 +343,7 @@ TEST(test_missing)
     assert_int_equal(decoder->gpus->next_retired, 2); /* the third comes a second later */
 }
 
-/* Without a GPU, the error says what is missing. */
+/* Without a GPU, the error names what is missing. */
 TEST(test_none)
 {
     static const struct {
@@ -375,7 +376,7 @@ TEST(test_none)
 
 enum { CLIPS = 16, GPUS = 2 };
 
-static int cores;           /* that this process is told of; 0: as many as there are */
+static int cores;           /* as reported to this process; 0: the real number */
 static bool on_cuda;        /* models say that they are on a GPU */
 static bool is_open = true; /* a GPU is open before a job begins */
 static int64_t memory;      /* qv_job_options.memory */
@@ -498,8 +499,8 @@ run_job(const struct tiny *t, const char *fault, qv_decode decode, struct result
     return status;
 }
 
-/* A process that crashes in the midst costs the clips under way a second decoding; without a GPU
- * the job ends. */
+/* If a process crashes in the middle, the clips under way are decoded again; without a GPU the job
+ * ends. */
 TEST(test_job)
 {
     struct tiny t = tiny_open("ref", QV_F32, 1);
@@ -518,8 +519,8 @@ TEST(test_job)
     assert_int_equal(run_job(&t, "no driver", QV_DECODE_GPU, &gpu), QV_EBACKEND);
 }
 
-/* Unasked, a job of many clips has the GPU of its model decode as well, where that is locked in;
- * and whatever there is instead of such a GPU, its clips are decoded, in words. */
+/* By default, the model's GPU also decodes for a job of many clips if it can be locked in. Without
+ * such a GPU the clips are decoded all the same, and the reason is reported. */
 TEST(test_auto)
 {
     static const struct {
@@ -566,7 +567,7 @@ TEST(test_auto)
 }
 
 /* A GPU that is open decodes for a cache, asked or not, unless the CPU is asked for. Each record
- * says who decoded. */
+ * names what decoded it. */
 TEST(test_cache)
 {
     static const struct {
@@ -642,7 +643,7 @@ TEST(test_long_list)
     on_cuda = false;
 }
 
-/* So do files that the command writes. */
+/* The same for files that the command writes. */
 TEST(test_files)
 {
     const char *clips[] = { "x264.mp4", "x264-pyramid.mkv" };
@@ -673,7 +674,7 @@ TEST(test_files)
     on_cuda = false;
 }
 
-/* In a job of several devices the GPU of each decodes. */
+/* In a job with several devices, each device's GPU decodes. */
 TEST(test_several)
 {
     struct tiny t[GPUS];

@@ -11,7 +11,7 @@
 
 static struct {
     int n_reads;
-    size_t most;            /* The most bytes that a read gives; 0: all. */
+    size_t most;            /* The most bytes that a read returns; 0: all. */
     bool interrupts;        /* Every other read is interrupted. */
     int at;                 /* The number of the read, from 1, at which something happens. */
     int error;              /* The error that the read gives, or ... */

@@ -10,8 +10,8 @@
 #include "tempdir.h"
 #include "towers/read_config.h"
 
-/* Keys on which tokens do not depend, or of which several values mean the same: both accepted names
- * of rope_type, and image_size, of which only whole patches count. */
+/* Keys that tokens do not depend on, or with equivalent values: both accepted names of rope_type,
+ * and image_size, where only whole patches count. */
 static const char *const others[] = {
     "architectures",        "initializer_range", "image_processor_type",
     "video_processor_type", "rope_type",         "image_size"
@@ -70,7 +70,7 @@ quoted(const char *text)
     return to;
 }
 
-/* Sets `identity` to that of the folder. Returns whether the folder is accepted. */
+/* Sets `identity` to the folder's identity. Returns whether the folder is accepted. */
 static bool
 is_accepted(const char *digest, char identity[QV_IDENTITY_SIZE])
 {
@@ -205,7 +205,7 @@ TEST(each_value_of_the_files_counts)
     }
 }
 
-/* The values are hashed, and not their text, which depends on jansson's version. */
+/* The values are hashed, not their text, which depends on jansson's version. */
 TEST(an_identity_stays)
 {
     char identity[QV_IDENTITY_SIZE], *numbers = NULL;

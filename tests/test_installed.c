@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Tests that what this code opens in addition is searched for beside it: not in the working folder,
- * not where a name that somebody gave the program says, and not in a folder that a build knew. */
+/* Tests that the files that this code opens are searched for next to it: not in the working folder,
+ * not where the name given to the program points, and not in the build's folder. */
 
 #include "test.h"
 

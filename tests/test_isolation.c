@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Tests that decoding that crashes, hangs, takes all memory, lies or tries to get out costs its
- * clip, and nothing else. */
+/* Tests that a decoder process that crashes, hangs, exhausts memory, lies or tries to break out
+ * costs its own clip and nothing else. */
 #include "test.h"
 
 #include <fcntl.h>
@@ -20,7 +20,7 @@
 #include "tempdir.h"
 #include "wrap.h"
 
-#define CLIP "isolation.mp4" /* 100 frames of 320x240, of which 8 are sampled. */
+#define CLIP "isolation.mp4" /* 100 frames of 320x240; 8 are sampled. */
 #define N_FRAMES 8
 
 static uint8_t frames[2][N_FRAMES][256 * 320 * 3];
@@ -128,7 +128,7 @@ TEST(test_programs)
     assert_null(decoder);
     struct clip_read r = read_with(start_with("/bin/true", "QV_FAULT", ""));
     expect_failure("/bin/true", QV_EBACKEND, CLIP, r.status, &r.error);
-    /* There is no such program beside this test. If none is installed either, the error says so. */
+    /* The program is not next to this test. If it is not installed either, the error says so. */
     r = read_clip(CLIP, NULL);
     if (r.status)
         assert_non_null(strstr(r.error.text, "qwenvit-decoder"));
@@ -168,8 +168,8 @@ stop_running(const qv_decoder *decoder)
     assert_true(WIFSTOPPED(how));
 }
 
-/* A program that answers nobody is waited for once, then ended and started again. A clip that its
- * process was decoding goes on as well. */
+/* A program that does not answer is waited for once, then killed and restarted. A clip that its
+ * process was decoding continues. */
 TEST(test_stopped)
 {
     const double bound_s = 1, slack_s = 4; /* Other tests keep the machine busy too. */
@@ -185,7 +185,7 @@ TEST(test_stopped)
     test_end(decoder);
     assert_true(qv_seconds() - began_s < bound_s + slack_s);
 
-    decoder = start("none"); /* This time nobody noticed before. */
+    decoder = start("none"); /* This time nothing noticed it before. */
     decoder->patience_s = bound_s;
     expect_all(decoder);
     stop_running(decoder);
@@ -278,8 +278,8 @@ TEST(test_killed_in_a_clip)
 
 /* ---- the program by itself ------------------------------------------------------------------- */
 
-/* Starts the program in a group of its own, so that a signal that it sends to its group does not
- * reach the tests. */
+/* Starts the program in a separate process group, so that a signal that it sends to its group does
+ * not reach the tests. */
 static pid_t
 start_program(int *socket)
 {
@@ -332,9 +332,9 @@ ask(int socket, int32_t kind, pid_t pid, int n)
     return answer;
 }
 
-/* Orders that cannot be obeyed are refused. The program ends nothing that it did not make for a
- * clip, and the descriptors that came with the order do not stay open. (If it went wrong, -1 would
- * mean every process that there is; a number below zero stands for a group.) */
+/* Invalid orders are refused. The program kills no process that it did not make for a clip, and the
+ * descriptors that came with the order do not stay open. (If this went wrong, -1 would mean every
+ * process; a negative number stands for a group.) */
 TEST(test_orders)
 {
     static const int too_few_or_many[] = { 0, 1, QVM_SESSION_FDS - 2, QVM_SESSION_FDS + 1, 16 };
@@ -389,8 +389,7 @@ TEST(test_fork)
 enum { LONGER = 4096 };
 
 static bool makes_longer; /* a value of the environment becomes longer at the next malloc() */
-static uint8_t
-    *made; /* what that gave, with LONGER bytes behind the `made_bytes` that were asked for */
+static uint8_t *made;     /* its result, with LONGER bytes after the requested `made_bytes` */
 static size_t made_bytes;
 static bool is_intact; /* nothing was written to them until it was freed */
 
@@ -450,9 +449,8 @@ count_frames(const char *path, double start_s, qv_decoder *decoder)
     return n;
 }
 
-/* The index that the first cut made serves other cuts, which is shown by a number in it that is
- * changed in between. It serves no other file, not the same file after it was written to, and no
- * clip that is not cut. */
+/* The index that the first cut made serves other cuts, as a number changed in it in between shows.
+ * It serves no other file, not the same file after it was written to, and no uncut clip. */
 TEST(test_cuts_share)
 {
     qv_decoder *decoder = start("none");
@@ -466,7 +464,7 @@ TEST(test_cuts_share)
     assert_int_equal(count_frames(CLIP, 1, decoder), all - 7);
     assert_int_equal(count_frames(CLIP, 0, decoder), all);
     assert_int_equal(kept->n, 1);
-    index->n_entries++; /* that is no index */
+    index->n_entries++; /* not an index */
     assert_int_equal(count_frames(CLIP, 1, decoder), all);
     index->n_entries--;
     assert_int_equal(link(CLIP, "same.mp4"), 0); /* another name of it */
@@ -481,7 +479,7 @@ TEST(test_cuts_share)
     assert_int_equal(fclose(file), 0);
     assert_int_equal(count_frames(CLIP, 1, decoder), all);
     assert_int_equal(kept->n, 2);
-    /* Bytes that are written in the place of others change the time alone. */
+    /* Overwritten bytes change only the time. */
     index = kept->at[0].data;
     index->n_frames = all - 7;
     assert_int_equal(count_frames(CLIP, 1, decoder), all - 7);
@@ -491,7 +489,7 @@ TEST(test_cuts_share)
     assert_int_equal(kept->n, 3);
 }
 
-/* An index is of one file, one version of it, one piece of it and one package's rules. */
+/* An index belongs to one file, one version and one piece of it, and one package's rules. */
 TEST(test_kept_is_of_one_file)
 {
     const qvm_identity file = { 1, 2, 3, 4, 5, 6, QV_LIKE_TRANSFORMERS };
@@ -517,8 +515,8 @@ TEST(test_kept_is_of_one_file)
     qvm_kept_free(&kept);
 }
 
-/* Whoever gets an index believes nothing in it: not how long it is, how many frames there are or
- * that its text ends. */
+/* Nothing in a received index is trusted: neither its length, nor its number of frames, nor the end
+ * of its text. */
 TEST(test_index_is_checked)
 {
     const int64_t bytes = (int64_t)qvm_index_bytes(2);
@@ -567,7 +565,7 @@ TEST(test_kept_is_bounded)
     free(qvm_kept_copy(&kept, &last, &bytes));
     assert_int_equal(bytes, 100);
     const qvm_identity large = { .bytes = 1 };
-    qvm_kept_put(&kept, &large, malloc(1), QVM_MOST_INDEX); /* as far as it is told */
+    qvm_kept_put(&kept, &large, malloc(1), QVM_MOST_INDEX); /* by its stated size */
     assert_true(kept.n == 1 && kept.bytes == QVM_MOST_INDEX);
     qvm_kept_free(&kept);
     assert_true(kept.n == 0 && kept.bytes == 0);

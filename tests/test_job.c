@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Tests jobs. Each source has the tokens that its item gives alone in the same capacity, in any
- * order, with any number of decoders, sinks and devices. The sink is told exactly once that a
- * source has ended. A fault of one source costs only that one. Memory stays below its bound.
+ * order, with any number of decoders, sinks and devices. The sink is called exactly once at a
+ * source's end. A fault of one source costs only that one. Memory stays below its bound.
  */
 #include "test.h"
 
@@ -45,7 +45,7 @@ is_tried(const char *backend)
     EACH (b, test_backends)                                                                        \
         if (is_tried(*b))
 
-/* What most tests have: a model, and who collects what its jobs give. */
+/* Used by most tests: a model, and a collector of its jobs' results. */
 static struct tiny usual;
 static struct collector *kept;
 
@@ -95,7 +95,7 @@ job_open(const struct tiny *t, int n_models, qv_job_options o, struct collector 
 /* A job of one model, with these options. */
 #define job_with(t, c, ...) job_open(t, 1, (qv_job_options){ .chunk_rows = ROWS, __VA_ARGS__ }, c)
 
-/* Ends it; all went well, as far as the job goes. */
+/* Ends the job, which must have succeeded. */
 static qv_job_progress
 job_end(qv_job **job)
 {
@@ -168,8 +168,8 @@ static const size_t value_bytes[] = { [QV_INPUT_FRAMES] = 1,
                                       [QV_INPUT_PATCHES] = sizeof(float),
                                       [QV_INPUT_PATCHES_BF16] = sizeof(uint16_t) };
 
-/* Encodes an item frame pair by frame pair, in the capacity that a job with chunks of so many rows
- * takes for them. A pair has the same bits wherever it lies in a chunk. */
+/* Encodes an item frame pair by frame pair, in the capacity that a job with chunks of the given
+ * rows uses for them. A pair has the same bits wherever it lies in a chunk. */
 static char *
 encode_pairs(const struct tiny *t, qv_input input, const qv_item *item, int64_t rows,
              qv_dtype output, size_t *bytes)
@@ -274,7 +274,7 @@ run_mixed(const struct tiny *t, int n_models, const struct mixed *m, int turn, q
     assert_int_equal(p.done, N);
     assert_int_equal(p.failed, 0);
     assert_int_equal(p.packed, N);
-    if (turn % 2 == 0) /* nobody waits for a millisecond alone */
+    if (turn % 2 == 0) /* a wait of a millisecond */
         assert_true(p.packed_chunks < chunks_unshared(t, m));
     assert_int_equal(p.most_frame_bytes, 0); /* they are the caller's */
     assert_true(c->most_at_once <= 1 + turn % 3);
@@ -426,8 +426,8 @@ TEST(jobs_of_one_model_run_side_by_side)
     }
 }
 
-/* Backends of two devices, the second of which is lost after some chunks, and both of which have
- * little memory on the host. */
+/* Backends of two devices. The second one is lost after some chunks, and both have little host
+ * memory. */
 static const struct qv_backend *sound;
 static atomic_int chunks_left;
 static size_t most_bytes;
@@ -454,8 +454,8 @@ lock_few_pages(struct qv_device *dev, size_t bytes, void **out, qv_error *err)
                               : lock_pages(dev, bytes, out, err);
 }
 
-/* A device that is lost fails what it was computing; the other one goes on. The job ends once no
- * device is left, and tells so. */
+/* A lost device fails only its chunks under way; the other device goes on. The job ends when no
+ * device is left, and reports that. */
 static int losses_told;
 
 static void
@@ -527,7 +527,7 @@ TEST(a_lost_device_costs_what_was_on_it)
         t[i].ctx->backend = sound;
 }
 
-/* Memory that is missing for the tokens of large items fails these alone. */
+/* A lack of memory for large items' tokens fails only these items. */
 TEST(missing_memory_costs_its_item)
 {
     struct tiny t = tiny_open_family(QV_GOLDEN "/qwen3_vl_moe", "ref", QV_F32, 1);
@@ -600,8 +600,7 @@ longs_make(const struct tiny *t)
     return l;
 }
 
-/* The tokens that came of a clip, all or only the first ones, are those that its pairs give by
- * themselves. */
+/* A clip's received tokens, all or only the first ones, equal the tokens of its pairs alone. */
 static void
 expect_begin(const struct tiny *t, const struct got *g, const char *alone)
 {
@@ -732,7 +731,7 @@ TEST(thin_items_have_many_windows)
     }
 }
 
-/* Returns whether a dense plan was made for chunks of so many segments of so many rows. */
+/* Returns whether a dense plan was made for chunks of the given segments and rows. */
 static bool
 has_dense_plan(const qv_model *model, int64_t segments, int64_t rows)
 {
@@ -893,7 +892,7 @@ TEST(options_are_checked)
     }
 }
 
-/* One that the sink refuses in each of its calls, the others none the wiser. */
+/* The sink refuses one source in each of its calls; the other sources are not affected. */
 TEST(a_sink_refuses_one)
 {
     struct tiny t = tiny_open_family(QV_GOLDEN "/qwen3_vl_moe", "ref", QV_F32, 1);
@@ -918,11 +917,11 @@ TEST(a_sink_refuses_one)
         assert_int_equal(g->lasts, 1);
         assert_true(where == IN_END ? g->calls > (turn % 3) : g->calls == (where == IN_ROWS));
         assert_int_equal(g->status, where == IN_END ? QV_OK : QV_ENOMEM);
-        assert_true(where == IN_END || strstr(g->error, "the sink does not want it"));
+        assert_true(where == IN_END || strstr(g->error, "the sink refuses it"));
     }
 }
 
-/* A source that failed before it was added comes to its end in its turn, without an entry. */
+/* A source that failed before it was added gets its end call in its turn, without an entry. */
 TEST(a_source_that_has_failed_is_told_of)
 {
     qv_job *job = job_open(&usual, 1, (qv_job_options){ .chunk_rows = ROWS }, kept);
@@ -943,7 +942,7 @@ TEST(a_source_that_has_failed_is_told_of)
     assert_string_equal(g->error, "row 3 is no row");
 }
 
-/* Every source is told of once, those that were not done as cancelled. */
+/* Every source is reported once; unfinished sources are reported as cancelled. */
 static void
 check_ended(struct collector *c, int n, qv_status status, const char *words)
 {
@@ -975,9 +974,9 @@ TEST(what_is_no_matter_of_one_source_ends_all)
     int added = 0;
     for (; added < N && !qv_job_add(job, &m->sources[added], NULL); added++)
         ;
-    expect_error(QV_ENOMEM, "does not want it", qv_job_end(job, ERR));
+    expect_error(QV_ENOMEM, "the sink refuses it", qv_job_end(job, ERR));
     job_close(&job);
-    check_ended(c, added, QV_ENOMEM, "does not want it");
+    check_ended(c, added, QV_ENOMEM, "the sink refuses it");
     /* a device that cannot compute */
     const qv_model_options o = { .dtype = QV_F32, .describe = true };
     const struct tiny described = tiny_open_model(QV_GOLDEN "/qwen3_vl_moe", "ref", &o, 0);
@@ -1028,7 +1027,7 @@ TEST(a_job_is_closed_early)
     }
 }
 
-/* An item does not wait for a chunk that does not fill, though another is still being read. */
+/* An item does not wait for a chunk that does not fill, even while another item is being read. */
 TEST(nothing_waits_for_ever)
 {
     uint8_t *frames = tiny_frames(&usual, 2, 4, 4, 1);
@@ -1382,8 +1381,8 @@ held_options(struct holder *h, int64_t ahead, int decoders)
                              .clip.decoder = decoder };
 }
 
-/* However small the bound is, and however large the first source, whoever takes results in their
- * order gets the next one; what is held is at most the bound and what was under way. */
+/* However small the bound and however large the first source, a caller that takes results in order
+ * gets the next one; at most the bound and the results under way are held. */
 TEST(results_are_taken_in_order_below_a_bound)
 {
     uint8_t *frames = tiny_frames(&usual, 14, 4, 4, 1);
@@ -1405,7 +1404,8 @@ TEST(results_are_taken_in_order_below_a_bound)
     }
 }
 
-/* Waits until so many sources are done, and sees that no other is being read a moment later. */
+/* Waits until the given number of sources is done, and checks that no other source is being read a
+ * moment later. */
 static void
 expect_done(qv_job *job, int64_t n)
 {
@@ -1454,15 +1454,15 @@ TEST(nothing_is_taken_up_until_results_are_given_back)
     expect_done(h.job, 1);
     const qv_job_source next = { .key = "next", .path = clip_paths[0], .user = &h.bytes[1] };
     expect_error(QV_EFULL, "next: |bytes are ahead", qv_job_add(h.job, &next, ERR));
-    qv_job_give_back(h.job, NULL, INT64_MIN); /* nobody holds less than nothing */
+    qv_job_give_back(h.job, NULL, INT64_MIN); /* a negative amount is ignored */
     expect_error(QV_EFULL, "bytes are ahead", qv_job_add(h.job, &next, ERR));
     take_next(&h, 0);
     add_held(&h, 4, frames);
     expect_done(h.job, 2);
     take_next(&h, 4);
     job_end(&h.job);
-    /* What a file's result takes is known once it was opened. Of three files that were added the
-     * first then is done, and its last chunk does not wait for frames of the others. */
+    /* The size of a file's result is known once it is open. Then the first of three added files is
+     * finished, and its last chunk does not wait for the others' frames. */
     const double began_s = qv_seconds();
     h = (struct holder){ .held = 0 };
     o = held_options(&h, 7000, 1);
@@ -1484,8 +1484,8 @@ TEST(nothing_is_taken_up_until_results_are_given_back)
     assert_int_equal(h.held, 0);
 }
 
-/* A client that gives nothing back holds up itself alone, and one that is cancelled fails the call
- * of qv_job_add that waits for it. */
+/* A client that returns nothing blocks only itself, and a cancelled client fails the call of
+ * qv_job_add that waits for it. */
 struct adding {
     qv_job *job;
     qv_job_source source;
@@ -1543,7 +1543,7 @@ TEST(clients_have_bounds_of_their_own)
     assert_int_equal(p.failed, 2); /* those that waited were dropped */
 }
 
-/* A closed client's sources are dropped, and what it had lent is read no more after their ends. */
+/* A closed client's sources are dropped, and its lent memory is not read after their ends. */
 TEST(a_client_is_closed_while_its_sources_are_under_way)
 {
     uint8_t *frames = tiny_frames(&usual, 14, 4, 4, 1);
@@ -1634,7 +1634,7 @@ kill_some(void *user)
     return NULL;
 }
 
-/* Clips whose decoder is killed say so; the others are right. */
+/* Clips whose decoder is killed report that; the others are right. */
 TEST(decoders_are_killed_at_random)
 {
     enum { MANY = 120 };
@@ -1713,7 +1713,7 @@ TEST(a_soak_leaves_nothing_behind)
 #endif
 }
 
-/* The capacity that a model says before there is a job is the one that a job packs in. */
+/* The capacity that a model reports before a job exists is the capacity in which the job packs. */
 TEST(packs_are_as_large_as_a_model_says)
 {
     EACH_TRIED (on) {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Tests that the stage which a job's progress names as the limit is the one that limits, however
- * early it is asked. */
+/* Tests that a job's progress names the limiting stage correctly, however early it is queried. */
 #include "test.h"
 
 #include <unistd.h>

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Tests what the command takes odd files for (make_odd.py): an image, an image with a remark, or nothing that it
+"""Tests how the command classifies odd files (make_odd.py): an image, an image with a remark, or nothing that it
 reads."""
 import json
 
@@ -16,7 +16,7 @@ def set_up():
 
 
 def wrong(records):
-    """Returns the records of files that were taken for something else."""
+    """Returns the records of files that were classified wrongly."""
     said = {r["clip"]: r for r in records if "clip" in r}
     found = []
     for name in BY_COMMAND:

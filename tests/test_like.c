@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Tests --like qwen-vl-utils: everything that is decided and made must equal what the package
- * decides and makes, by a table that was written with it
- * (tools/reference/make_qwen_vl_utils_table.py). */
+/* Tests --like qwen-vl-utils: all decisions and results must equal the package's, in a table that
+ * was written with it (tools/reference/make_qwen_vl_utils_table.py). */
 #include "test.h"
 
 #include <jansson.h>
@@ -106,7 +105,7 @@ TEST(choices_are_the_packages)
     }
 }
 
-/* An error says in words what is wrong, with the clip or with an option. */
+/* An error describes what is wrong with the clip or with an option. */
 TEST(words_say_what_is_wrong)
 {
     static const struct {

@@ -2,7 +2,8 @@
 /*
  * Tests what a process that is locked in can do, row by row (decoder/lock.inc), in both kinds of
  * process: a clip's, and the one that has a GPU open (software_nvdec.c stands in for the GPU). The
- * rest is seen from outside: what the processes keep of their caller, and whether they outlive it.
+ * rest is tested from outside: what the processes keep from their caller, and whether they outlive
+ * it.
  */
 #include "test.h"
 
@@ -188,7 +189,7 @@ TEST(test_peer)
 
 /* ---- the end of a caller --------------------------------------------------------------------- */
 
-/* Has a GPU process hang in a clip, and then waits to be killed. */
+/* Makes a GPU process hang in a clip, and then waits to be killed. */
 static void
 hang(int told)
 {
@@ -220,8 +221,8 @@ count_ended(int n)
     return ended;
 }
 
-/* A GPU process that hears nothing ends with the process that watches over it, and with its caller,
- * as all others do. */
+/* A GPU process that reads nothing ends with its watcher and with its caller, like all other
+ * processes. */
 TEST(test_stuck)
 {
     enum { MOST = 100 };
@@ -277,7 +278,7 @@ start_late(bool device)
     _exit(0);
 }
 
-/* A program that runs only after its caller has gone ends as well. */
+/* A program that starts running only after its caller has ended exits as well. */
 TEST(test_late)
 {
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);

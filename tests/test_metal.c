@@ -49,8 +49,7 @@ open_pointwise(qv_context *ctx, qv_conv3d **out, qv_error *err)
     return qv_conv3d_create(ctx, &d, &(qv_conv3d_weights){ .weight = weight }, NULL, out, err);
 }
 
-/* Says what a job makes. It has whole pages, so that the convolution's data lie in the device's
- * memory. */
+/* A job's results, in whole pages, so that the convolution's data lie in the device's memory. */
 enum { CHUNKS = 2, GRID = 4, TOKEN_ROWS = CHUNKS * GRID * GRID / 4, MOST_HIDDEN = 256 };
 struct made {
     float x[N_XY], y[N_XY], tokens[TOKEN_ROWS * MOST_HIDDEN];
@@ -94,10 +93,10 @@ job(const uint8_t *frames, size_t chunk_bytes, struct made *made, qv_error *err)
     return status;
 }
 
-/* Says how a job ended in which call n fails; with n -1 none fails. */
+/* How a job ended in which call n fails; with n -1 no call fails. */
 enum end { NOTHING_FAILED, ABSORBED, IN_WORDS, WITHOUT_WORDS, OTHER_VALUES };
 
-/* Runs the job in a process of its own, because a process compiles its kernels only once. */
+/* Runs the job in a separate process, because a process compiles its kernels only once. */
 static enum end
 job_failing(long n, const uint8_t *frames, size_t chunk_bytes, struct made *shared)
 {
@@ -253,8 +252,8 @@ run_many(int fails, qv_error *err)
     return status;
 }
 
-/* The emulator refuses more dispatches in a command buffer. Whichever buffer fails, the one who
- * waits for the last of them hears it. */
+/* The emulator refuses more dispatches in a command buffer. Whichever buffer fails, waiting for the
+ * last one reports it. */
 TEST(a_long_list_is_several_buffers)
 {
     qv_error err = { 0 };
@@ -266,7 +265,7 @@ TEST(a_long_list_is_several_buffers)
     }
 }
 
-/* The emulator refuses a command buffer of so many FLOPs. It runs one threadgroup of each
+/* The emulator refuses command buffers beyond a limit of FLOPs. It runs one threadgroup of each
  * dispatch. */
 TEST(long_attention_is_several_buffers)
 {
@@ -409,7 +408,7 @@ TEST(pieces_give_the_same_bits)
     }
 }
 
-/* An operation names its kernel, and says why if it is a simple one. */
+/* An operation names its kernel, with the reason if it is a simple one. */
 TEST(kernels_have_names)
 {
     static const struct {

@@ -25,8 +25,8 @@ struct written {
     size_t bytes[MOST], n;
 };
 
-/* Says how it is written: quantised, or as the values that the quantised matrices stand for; and
- * what is wrong with it. */
+/* How it is written: quantised, or as the values that the quantised matrices stand for; and its
+ * faults. */
 struct how {
     int bits;
     bool as_values;

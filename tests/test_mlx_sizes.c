@@ -113,8 +113,8 @@ add(struct sparse *s, const char *dtype, size_t element, const struct qv_tensor_
     return begin;
 }
 
-/* Writes a block whose MLP is quantised, or says so and has no values. All other tensors are zeros
- * in f32. */
+/* Writes a block whose MLP is quantised, or only declared without values. All other tensors are
+ * zeros in f32. */
 static void
 write_checkpoint(const struct form *form, bool with_values)
 {
@@ -228,7 +228,7 @@ TEST(what_mlx_has_is_loaded_and_nothing_else)
             groups_of_every_size(bits[b], scales[s], b + s);
 }
 
-/* Whatever is said about a stored tensor, it is never read into less memory than it takes. */
+/* Whatever is declared about a stored tensor, it is never read into too little memory. */
 TEST(a_room_that_is_too_small_is_refused)
 {
     static const struct form form = { 8, 32, QV_F32 };

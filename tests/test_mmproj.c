@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Tests towers in GGUF files: for every family and type the model is that of the checkpoint that
- * the file was made from; what a file does not say, or says wrongly; and files that are no
- * tower. */
+/* Tests towers in GGUF files: for every family and type the model equals the one of the checkpoint
+ * from which the file was made; files with missing or wrong values; and files that are not
+ * towers. */
 
 #include "test.h"
 
@@ -50,7 +50,7 @@ distance(const float *a, const float *b, size_t n, int64_t cols)
     return worst;
 }
 
-/* Loads both. Their tokens must have the same bits (most 0), or be as near as `most`. */
+/* Loads both. Their tokens must have the same bits (most 0), or differ by at most `most`. */
 static void
 same_model(const char *what, const char *folder, const char *file, qv_dtype dtype, double most)
 {
@@ -375,7 +375,7 @@ TEST(a_folder_with_one_mmproj_is_a_model)
     qv_error err = { 0 };
     mmproj_make(golden("qwen3_vl"), &how, "mmproj-BF16.gguf", NULL);
     temp_text("model-Q4_K_M.gguf", "a language model's, which is not looked at");
-    temp_text("config.json", "{ } "); /* such a file is often beside GGUF files */
+    temp_text("config.json", "{ } "); /* GGUF files often come with such a file */
     assert_ok(load(tempdir, NULL, &info, ERR));
     assert_string_equal(info.model_type, "qwen3_vl");
     mmproj_make(golden("qwen3_vl"), &how, "MMPROJ-f16.GGUF", NULL);

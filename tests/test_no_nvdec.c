@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Tests a decoder program that was built without the headers of NVIDIA's decoders: whoever asks for
- * them hears so. */
+/* Tests a decoder program that was built without the headers of NVIDIA's decoders: a request for
+ * them fails with that reason. */
 #include "test.h"
 
 #include "clips/decoders.h"

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Calls every public function that is given a pointer with each pointer NULL in turn that its
- * header does not allow to be. It must say which, before it looks at any other: those are zeros
- * here, and no object.
+ * Calls every public function with each of its required pointers NULL in turn. It must name that
+ * pointer before it reads any other pointer, which here lead to zeros instead of objects.
  */
 #include "test.h"
 

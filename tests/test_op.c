@@ -108,7 +108,7 @@ TEST(test_what_kernels_take)
         { "gemm m=1 n=1 k=1 dtype=bf16", f32, "gemm: x=bf16", false },
         { "gemm m=1 n=1 k=1 y=f32 dtype=bf16", both, "gemm: y=f32 with x=bf16", true },
         { "gemm m=1 n=1 k=1 y=f16 dtype=bf16", both, "gemm: y=f16", false },
-        { "gemm m=1 n=1 k=1 bias=f32 dtype=bf16", both, NULL, true }, /* There is no bias. */
+        { "gemm m=1 n=1 k=1 bias=f32 dtype=bf16", both, NULL, true }, /* Without bias. */
         { "gemm m=1 n=1 k=1 bias=1 bias=f32 dtype=bf16", both, "bias=f32", true },
         { "convert n=1 x=bf16 y=f32", both, NULL, true },
         { "gather rows=1 cols=1 x_rows=1 x=bf16 y=f32", both, NULL, true },
@@ -142,7 +142,7 @@ TEST(test_views_beside)
     assert_int_equal(qv_views_beside(views, 4, &first), 0);
     assert_int_equal(first, 4);
     op.u.attention.q_stride = op.u.attention.k_stride = op.u.attention.v_stride = 143;
-    qv_op_views(&op, views); /* There is no room for v. */
+    qv_op_views(&op, views); /* Too small for v. */
     qv_views_beside(views, 3, &first);
     assert_int_equal(first, 3);
     assert_int_equal(qv_op_output(&op), 4);
@@ -176,7 +176,7 @@ TEST(test_reals_keep_their_bits)
     }
 }
 
-/* A text, and a word that its error must have. */
+/* A text, and a word that its error must contain. */
 struct refusal {
     const char *text, *word;
 };
@@ -351,8 +351,7 @@ TEST(test_check_refusals)
     assert_int_equal(qv_op_check(&op, NULL), QV_EINVAL);
 }
 
-/* Operations are equal if every field is. What lies behind the fields in the union does not
- * count. */
+/* Operations are equal if every field is. Bytes after the fields in the union do not count. */
 TEST(test_equality)
 {
     struct qv_op a, b;

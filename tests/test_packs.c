@@ -150,7 +150,7 @@ check_pack(struct pack p)
     for (int odd = 0; odd < 2; odd++) {
         for (int i = 0; i < N; i++)
             order[i] = i % 2 == odd ? N + i : i;
-        check_chunk(&p, order, N, "beside NaN");
+        check_chunk(&p, order, N, "next to NaN");
     }
     for (int i = 0; i < N; i++)
         order[i] = N + i;

@@ -178,8 +178,8 @@ TEST(chroma_of_10_bits_is_bicubic)
         fail_msg("red is %d and %d, and between them %d to %d", above, below, least, most);
 }
 
-/* The container does not give a length. What stands behind the clip, as in a tar file, is not part
- * of it. */
+/* The container does not give a length. Bytes after the clip, as in a tar file, are not part of
+ * it. */
 TEST(a_clip_inside_of_a_file_ends_where_it_is_said)
 {
     qv_outcome info;
@@ -187,7 +187,7 @@ TEST(a_clip_inside_of_a_file_ends_where_it_is_said)
     const struct file one = read_file(temp_path("one.y4m"));
     char *bytes = test_alloc(2 * one.bytes);
     memcpy(bytes, one.data, one.bytes);
-    const char *frames = strchr(bytes, '\n') + 1; /* Another four frames follow behind these. */
+    const char *frames = strchr(bytes, '\n') + 1; /* Another four frames follow. */
     const size_t head = (size_t)(frames - bytes), more = one.bytes - head;
     memcpy(bytes + one.bytes, frames, more);
     const char *path = temp_file("two.y4m", bytes, one.bytes + more);

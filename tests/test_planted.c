@@ -2,8 +2,8 @@
 /*
  * Tests hostile decoders inside a job of many clips. A decoder that takes no messages, lies, dies,
  * is slow, or ends with any status costs its clip, in bounded time and with an error text. The
- * clips before and behind it are done, with the bits that they have alone. If the job's process is
- * killed, none of the decoders stays.
+ * clips before and after it are done, with the same bits as alone. If the job's process is killed,
+ * none of the decoders stays.
  */
 #include "test.h"
 
@@ -23,7 +23,7 @@
 #include "tempdir.h"
 #include "tiny.h"
 
-/* So many frames that the requests for them would fill a socket many times. */
+/* Enough frames for their requests to fill a socket many times. */
 enum { FRAMES = 400, FEW = 16, ROWS = 64 };
 enum { BOUND_S = 240 }; /* A bound for what takes seconds or never ends. */
 
@@ -31,7 +31,7 @@ enum { BOUND_S = 240 }; /* A bound for what takes seconds or never ends. */
 
 static char good_clip[512];
 
-/* The good clip, with an instruction for its decoder behind its end. */
+/* The good clip, with an instruction for its decoder after its end. */
 static const char *
 plant(const char *fault)
 {
@@ -47,8 +47,8 @@ plant(const char *fault)
     return test_ends(strdup(temp_file(name, bytes, n + QV_PLANTED_BYTES)), free);
 }
 
-/* A silent decoder is not waited for long. Any other gets more time than a busy machine may make it
- * silent. */
+/* A silent decoder times out soon. Any other decoder gets more time than it can be silent on a busy
+ * machine. */
 static qv_clip_options
 clip_options(int64_t frames, bool silent)
 {
@@ -249,7 +249,7 @@ TEST(each_costs_its_clip)
     assert_int_equal(bad, 0);
 }
 
-/* A failure that belongs to no clip: a process that cannot lock itself in, which it reports before
+/* A failure that does not belong to a clip: a process that cannot lock itself in reports it before
  * it has seen a clip. */
 TEST(no_clip_is_read_without_the_lock)
 {
@@ -268,8 +268,8 @@ TEST(no_clip_is_read_without_the_lock)
 /* A step that takes SOON_S or longer has waited for a decoder. */
 #define SOON_S 3.0
 
-/* Clips whose decoders say nothing for a long time: one decodes for minutes what lies between two
- * sampled frames, the others obey nobody. */
+/* Clips whose decoders say nothing for a long time: one decodes the frames between two sampled
+ * frames for minutes, the others do not react. */
 static const char *const endless[] = { "slow", "hang", "opening hang",
                                        "half", "deaf", "deaf and dumb" };
 
@@ -325,7 +325,7 @@ has_ended(struct collector *c, const char *key)
     return has;
 }
 
-/* Adds a clip that nobody waits for to its end, and another one after it. */
+/* Adds a clip whose end nothing waits for, and another one after it. */
 static int
 run_endless(const struct tiny *t, qv_decoder *decoder, const char *name, enum leaving how)
 {
@@ -491,7 +491,7 @@ TEST(a_caller_need_not_go_on)
 
 /* ---- the job's process is killed ------------------------------------------------------------- */
 
-/* Runs a job whose decoders neither hear nor say anything, in a process that is killed. With an
+/* Runs a job whose decoders neither read nor send anything, in a process that is killed. With an
  * heir, it forks a process that holds its sockets and stays. */
 static int
 be_caller(const char *path, bool heir)

@@ -450,8 +450,7 @@ read_all(qv_clip *clip, int64_t step, int64_t *total, double *times)
     return test_hash(TEST_HASH, frames, bytes * (size_t)*total);
 }
 
-/* All tests of clips run twice: with decoding in a process of its own, and in threads of this
- * one. */
+/* All tests of clips run twice: with decoding in a separate process, and in threads of this one. */
 static qv_decoder *decoder; /* NULL: threads of this process decode */
 
 static qv_status
@@ -638,8 +637,9 @@ leave(const char *path)
 {
 }
 
-/* A clip's identity is that of the file whose frames come: the open file, before it was read. A
- * file that is written to meanwhile has none; one that is replaced keeps its own. */
+/* A clip's identity is the identity of the file that its frames are read from: the open file,
+ * before reading. A file that is written to meanwhile has no identity; a replaced file keeps its
+ * own. */
 TEST(test_file_changes)
 {
     static const struct {
@@ -675,7 +675,7 @@ TEST(test_file_changes)
     }
 }
 
-/* All frames at once: none of a file that has changed by then, even during the last. */
+/* All frames at once: no frame of a file that has changed by then, even during the last one. */
 TEST(test_file_changes_at_once)
 {
     enum { N = 12 };

@@ -74,7 +74,7 @@ make_frame(const AVPixFmtDescriptor *format, int width, int height, uint32_t *se
     return frame;
 }
 
-/* Returns whether ours is the judge's. */
+/* Returns whether our result equals the judge's. */
 static bool
 is_equal(qvm_converter *converter, const AVFrame *frame)
 {
@@ -91,7 +91,7 @@ is_equal(qvm_converter *converter, const AVFrame *frame)
     return equal;
 }
 
-/* One converter has all frames of a format, so it must notice what changes from frame to frame. */
+/* One converter converts all frames of a format, so it must notice changes between frames. */
 static int
 check_format(const AVPixFmtDescriptor *format, uint32_t *seed)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Tests that hostile files are refused with texts that help, and that honest ones come back as
- * they were written. */
+/* Tests that hostile files are refused with helpful errors, and that honest ones are read back as
+ * written. */
 
 #include "test.h"
 
 #include "files/safetensors.h"
 #include "tempdir.h"
 
-/* Makes a file with this header, and `data` bytes 0, 1, 2, .. behind it. */
+/* Makes a file with this header, followed by `data` bytes 0, 1, 2, .. */
 static const char *
 make_file_n(const char *name, const char *header, size_t n, size_t data)
 {
@@ -75,7 +75,7 @@ TEST(bad_headers_are_refused)
         { "{\"a\xc0\x80\":1}", 0, "line 1" },
         { "{\"a\":NaN}", 0, "line 1" },
         { "{\"a\":1e999}", 0, "line 1" },
-        /* duplicates, of which the reference reader takes the second */
+        /* duplicates: the reference reader uses the second */
         { "{\"a\":" U8("[4]", "0", "4") ",\"a\":" U8("[4]", "4", "8") "}", 8, "duplicate" },
         { "{\"a\":" U8("[4]", "0", "4") ",\"a\":" U8("[2,2]", "0", "4") "}", 4, "duplicate" },
         { "{\"a\":{\"dtype\":\"U8\",\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1,
@@ -396,7 +396,7 @@ TEST(what_is_written_comes_back)
     assert_string_equal(qv_safetensors_at(file, 0)->name, "tokens");
 }
 
-/* No disk has so much space, which is said before any data are made. */
+/* No disk has this much space; the error comes before any data are made. */
 TEST(a_file_that_is_too_large_is_not_begun)
 {
     const struct qv_safetensor t = tensor("a", "U8", 1, INT64_MAX / 2, 0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Tests what qwenvit verify allows for chance between two honest bf16 towers, by drawing many of
- * them; and that a layer that rounds too much is found all the same.
+ * Tests the tolerance of qwenvit verify for chance between two honest bf16 towers, by drawing many
+ * of them; and that a layer that rounds too much is still found.
  */
 
 #include "test.h"

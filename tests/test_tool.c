@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Tests what the command prints: names as text, and the progress bar on a terminal; and that a
- * signal ends it. */
+/* Tests the command's output: names as text, and the progress bar on a terminal; and that a signal
+ * ends the command. */
 
 #include "test.h"
 
@@ -22,7 +22,7 @@ __wrap_qv_job_get_progress(qv_job *job, qv_job_progress *out)
     *out = now;
 }
 
-/* Returns the fields of a progress record after so many of 100 clips and seconds. */
+/* Returns the fields of a progress record after the given number of 100 clips and of seconds. */
 static json_t *
 progress_at(struct tool_job_progress *p, int64_t done, double s)
 {
@@ -49,7 +49,7 @@ left_at(struct tool_job_progress *p, int64_t done, double s)
     return left_s;
 }
 
-/* The time left is by the rate of recent clips, without what the first clip took. */
+/* The time left follows from the rate of recent clips, without the first clip's time. */
 TEST(the_time_left_is_by_recent_clips)
 {
     const struct tool_results to = { .json = true, .json_file = "progress.json" };
@@ -66,7 +66,7 @@ TEST(the_time_left_is_by_recent_clips)
     assert_true(left_at(&p, 50, 82) == 100); /* the quick first ones do not count any more */
 }
 
-/* A device that hardly waits limits, however busy the decoders beside it are. */
+/* A device that hardly waits is the limit, however busy the decoders are. */
 TEST(what_limits_is_what_limits_now)
 {
     const struct tool_results to = { .json = true, .json_file = "progress.json" };
@@ -113,7 +113,8 @@ TEST(names_become_text)
     }
 }
 
-/* What a terminal obeys, what turns text around and what is no UTF-8 becomes '?', byte by byte. */
+/* Terminal controls, characters that reverse text, and bytes that are not UTF-8 become '?', byte by
+ * byte. */
 TEST(texts_become_printable)
 {
     static const char *const texts[][2] = {
@@ -121,7 +122,7 @@ TEST(texts_become_printable)
         { "caf\xc3\xa9 \xf0\x9f\x8e\xac \xe4\xb8\xad ~",
           "caf\xc3\xa9 \xf0\x9f\x8e\xac \xe4\xb8\xad ~" },
         { "\033[2J\a\r\n\x7f", "?[2J????" },
-        { "a\xc2\x9b b\xc2\xa0", "a?? b\xc2\xa0" },         /* C1, and the first behind them */
+        { "a\xc2\x9b b\xc2\xa0", "a?? b\xc2\xa0" },         /* C1, and the first after them */
         { "\xd8\x9c\xe2\x80\x8f\xe2\x80\xae", "????????" }, /* marks and an override */
         { "\xe2\x80\xa8\xe2\x81\xa6\xe2\x81\xaa", "??????\xe2\x81\xaa" },
         { "\x9b\xff\xe2\x82", "????" },
@@ -142,7 +143,7 @@ TEST(texts_become_printable)
     json_decref(json);
 }
 
-/* Red, green and blue are three components, each of which tells apart what it alone depends on. */
+/* Red, green and blue are three components, each of which depends on different bits. */
 TEST(colours_are_three_components)
 {
     enum { N = 64, DIM = 5 };
@@ -161,7 +162,7 @@ TEST(colours_are_three_components)
             assert_int_equal(colours[i * 3 + k] != colours[k], (i >> k & 1) != 0);
 }
 
-/* Collects what is written to a terminal while `act` runs with it as stderr. */
+/* Collects the output to a terminal that is stderr while `act` runs. */
 static void
 on_a_terminal(void (*act)(void), char *text, size_t size)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Tests qwenvit verify on the golden towers: every check passes, and each planted fault is caught
- * at the right layer by the check that is named for it. A fault is the table of a backend, wrapped
- * in one that packs or computes something else.
+ * at the right layer by the expected check. A fault is a backend's table, wrapped in one that packs
+ * or computes something else.
  */
 
 #include "test.h"
@@ -350,8 +350,7 @@ free_table(void *table)
     free(table);
 }
 
-/* What is said of a model, on a file's pixels or, without a file, on a clip or an image of this
- * grid. */
+/* Verifies a model, on a file's pixels or, without a file, on a clip or an image of this grid. */
 static const struct verify_table *
 verified(const struct verify_job *job, const char *file, const int64_t thw[3], bool still,
          uint32_t seed)

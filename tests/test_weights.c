@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Tests loading: however a checkpoint stores the same weights (patch embedding 5D, 2D,
- * channels-last or as linear_proj; whatever stands in front of names and between their words; bf16
- * or f32; one file or shards; symbolic links), the model has the same bits and the same digest. A
- * tensor that does not fit is refused by name, and so are two towers.
+ * channels-last or as linear_proj; whatever prefixes and parts the names have; bf16 or f32; one
+ * file or shards; symbolic links), the model has the same bits and the same digest. A tensor that
+ * does not fit is refused by name, and so are two towers.
  */
 
 #include "test.h"
@@ -23,11 +23,11 @@ struct variant {
     const char *what;
     enum patch_form patch;
     const char *prefix; /* instead of "model.visual." */
-    const char *inside; /* this stands before the last two words of each name */
+    const char *inside; /* inserted before the last two words of each name */
     const char *twin;   /* all tensors are there again, below this prefix */
     bool f32, links;
     const char *extra;        /* an additional tensor of this name */
-    const char *quantiser;    /* config.json has it in quantization_config */
+    const char *quantiser;    /* config.json contains it in quantization_config */
     const char *drop, *widen; /* drop: this tensor is left out; widen: this one has a row more */
     const char *retype, *as;  /* this tensor has the dtype `as`, and is zero */
     const char *spoil;        /* this tensor has the given value at the given place */
@@ -218,7 +218,7 @@ TEST(the_same_model_however_it_is_stored)
         { .what = "the same twice", .twin = "model.language_model.visual." },
         { .what = "twice in other forms", .twin = "ema.", .f32 = true, .patch = AS_CHANNELS_LAST },
         { .what = "twice below one prefix", .twin = "module.model.visual._orig_mod." },
-        { .what = "beside another encoder", .extra = "dino.patch_embed.proj.weight" },
+        { .what = "next to another encoder", .extra = "dino.patch_embed.proj.weight" },
     };
     static const qv_dtype dtypes[] = { QV_F32, QV_BF16 };
     for (size_t d = 0; d < 2; d++) {
@@ -287,7 +287,7 @@ TEST(what_does_not_fit_is_refused_by_name)
         { QV_F32, QV_EFORMAT, "two vision towers|teacher.blocks.0.norm1.weight",
           .variant.twin = "teacher.", .variant.retype = "blocks.0.norm1.weight",
           .variant.as = "I64" },
-        /* what stands in a missing tensor's place */
+        /* a different tensor in a missing tensor's place */
         { QV_F32, QV_EFORMAT,
           "no tensor model.visual.blocks.1.attn.qkv.weight|similar name is|attn.qkv_proj.weight",
           .variant.drop = "blocks.1.attn.qkv.weight",
@@ -352,8 +352,8 @@ TEST(what_does_not_fit_is_refused_by_name)
     }
 }
 
-/* Adapters beside whole weights are not used, and the model says so; adapters of the language model
- * do not matter. */
+/* Adapters next to whole weights are not used, and the model reports that; adapters of the language
+ * model do not matter. */
 TEST(a_model_says_that_adapters_are_not_used)
 {
     static const struct {
@@ -385,7 +385,7 @@ TEST(a_model_says_that_adapters_are_not_used)
     }
 }
 
-/* A folder without safetensors says what it has. */
+/* The error for a folder without safetensors lists what it contains. */
 TEST(another_form_of_checkpoint_is_called_by_its_name)
 {
     static const struct {
@@ -433,7 +433,7 @@ write_header(struct qv_text *header)
     *header = (struct qv_text){ 0 };
 }
 
-/* Names that are many, long or empty end in an error, soon. */
+/* Many, long or empty names soon cause an error. */
 TEST(hostile_names_are_refused)
 {
     enum { LONG = 4 << 20 };
@@ -496,8 +496,8 @@ note_warm(struct qv_device *dev, const struct qv_op *op)
     warmed[n_warmed++] = *op;
 }
 
-/* When weights are loaded, the device is told which kernels will follow, and these are
- * operations that it prepares; when a model is only described, it is told nothing. */
+/* Loading weights announces the coming kernels to the device, as operations that it prepares; only
+ * describing a model announces none. */
 TEST(a_device_hears_what_will_follow)
 {
     struct qv_backend backend = qv_backend_ref;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Tests who decodes a job's clips: how many readers there are, which may read, and each case of the
- * choice between the CPU and a GPU. */
+/* Tests what decodes a job's clips: the number of readers, which of them may read, and each case of
+ * the choice between the CPU and a GPU. */
 
 #include "test.h"
 

@@ -26,9 +26,8 @@ static const int64_t grids[][3] = { { 1, 8, 8 },   { 1, 16, 24 }, { 1, 10, 8 }, 
                                     { 3, 20, 38 }, { 1, 2, 2 },   { 1, 2, 30 }, { 2, 34, 6 } };
 enum { N_GRIDS = sizeof grids / sizeof *grids, MOST_ROWS = 4096 };
 
-/* Does what transformers does: the index of merged cells is padded to whole windows and reshaped,
- * and the padding is left out. Fills order[..] for one frame pair and lengths[..] of its windows,
- * empty ones too. */
+/* Like transformers: pads the index of merged cells to whole windows, reshapes it, and drops the
+ * padding. Fills order[..] for one frame pair and lengths[..] of its windows, empty ones too. */
 static int
 padded_windows(int64_t down, int64_t across, int64_t side, int64_t *order, int64_t *lengths)
 {
@@ -127,7 +126,7 @@ see(void *user, const char *name, const float *rows, int64_t n_rows, int64_t n_c
     memcpy(s->rows[block], rows, (size_t)(n_rows * n_cols) * sizeof *rows);
 }
 
-/* Tells whether a row of a block's output is not the same in both. */
+/* Returns whether a row of a block's output differs. */
 static bool
 differs(const struct seen *a, const struct seen *b, int block, int64_t row)
 {

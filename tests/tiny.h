@@ -92,7 +92,7 @@ tiny_frames(const struct tiny *t, int64_t n, int64_t grid_h, int64_t grid_w, uin
     return frames;
 }
 
-/* Makes room for the tokens and every DeepStack output of n items, one behind the other: [outputs,
+/* Makes room for the tokens and every DeepStack output of n items, one after the other: [outputs,
  * n_tokens, out] in f32 or bf16. */
 static inline qv_tokens
 tiny_tokens(const struct tiny *t, const qv_item *items, size_t n, qv_dtype output, size_t *bytes)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Takes the lock off qwenvit-decoder and its GPU process, for tools that a locked-in process can
- * tell nothing: strace sees what would be opened, and compute-sanitizer reports. */
+/* Removes the lock from qwenvit-decoder and its GPU process, for tools that do not work with a
+ * locked-in process: strace, which shows the files that would be opened, and compute-sanitizer. */
 #include "../decoder/decoder.h"
 
 const char *__wrap_qvm_sandbox(int64_t memory, int first_fd);

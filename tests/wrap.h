@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* WRAPPED(type, call, (parameters)) { ... } is what the linker puts in place of a call (--wrap);
+/* WRAPPED(type, call, (parameters)) { ... } defines the linker's replacement of a call (--wrap);
  * __real_CALL is the call itself. */
 #pragma once
 

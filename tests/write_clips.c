@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* write_clips [NAME...]: writes the named clips of make_clips.c, or all of them, to the working
- * folder and prints what it wrote. */
+ * folder and prints their names. */
 #include <stdio.h>
 
 #include "make_clips.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Declares what the fuzz harnesses share. Each harness is one function of bytes, for libFuzzer or
- * standalone.c. It must not leak, must do the same each time, and must bound its work after the
+ * Declarations shared by the fuzz harnesses. Each harness is one function of bytes, for libFuzzer
+ * or standalone.c. It must not leak, must do the same each time, and must bound its work after the
  * library's checks have run and before anything is computed. If a check here finds something wrong
  * it ends the process, as sanitizers do. Inputs that the library reads as files lie in a folder in
  * memory, which is made once per process.

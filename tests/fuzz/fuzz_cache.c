@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Fuzzes a part of a cache. The first byte chooses the cache's layout, and its highest bit whether
- * the rest is a file as it is. If not, then come a header without its length, NUL, and index, keys,
- * records and data; the harness makes the index's checksum right, and those of header and records.
+ * the rest is a file as it is. If not, a header without its length follows, NUL, and index, keys,
+ * records and data; the harness corrects the checksums of the index, header and records.
  */
 #include "cache/part_index.h"
 #include "fuzz.h"
@@ -90,8 +90,8 @@ put(uint8_t *at, uint64_t v)
         at[i] = (uint8_t)v;
 }
 
-/* Makes checksums right where what they cover lies inside the file, so that what lies behind them
- * is reached. */
+/* Corrects checksums whose data lie inside the file, so that the code after these checks is
+ * reached. */
 static void
 mend(uint8_t *all, size_t header, size_t size)
 {

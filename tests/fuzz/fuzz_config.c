@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Fuzzes config.json. If it is accepted, a checkpoint is described whose file has the header that
- * the tower asks for, and no data behind the header that would take memory. */
+ * the tower needs, but no data after the header that would need memory. */
 #include "towers/read_config.h"
 #include "fuzz.h"
 #include "../sparse.h"
@@ -55,7 +55,7 @@ plan(qv_model *model, const struct qv_config *c)
         if (fuzz_failed(qv_plan_create(model, &options, &made, &err), &err))
             continue;
         qv_plan_get_info(made, &info);
-        /* a clip of several frame pairs may take several chunks, each of which holds whole pairs */
+        /* a clip of several frame pairs may need several chunks of whole pairs */
         const int64_t pair = grid_thw[1] * grid_thw[2], fit = info.capacity.patches / pair;
         const int64_t n = fit < grid_thw[0] ? fit : grid_thw[0];
         FUZZ_CHECK(n >= 1 && info.flops > 0);

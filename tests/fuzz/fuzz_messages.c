@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Fuzzes what the decoder process of a clip says to the clip (clips/decoder_process.c), whose
- * side runs here without a process. The bytes of the input become events, which are honest except
- * for what the input changes, or are sent as they are. */
+/* Fuzzes the messages of a clip's decoder process to the clip (clips/decoder_process.c), whose side
+ * runs here without a process. The bytes of the input become events, which are honest except for
+ * the input's changes, or are sent as they are. */
 #include <errno.h>
 #include <math.h>
 
@@ -175,8 +175,8 @@ check_info(const qv_outcome *c)
     FUZZ_CHECK(is_text(c->not_gpu, sizeof c->not_gpu) && c->decoded_by == QV_DECODE_CPU);
 }
 
-/* Whatever the other process does, it is never reported as a fault of memory or of a device, which
- * would end everything. That the program was lost, for the second time, is. */
+/* Nothing that the other process does is reported as a lack of memory or a lost device, which would
+ * end everything; only the second loss of the program is. */
 static bool
 has_failed(qv_status status, const qv_error *err, bool asked)
 {

@@ -11,7 +11,7 @@ static const enum AVCodecID codecs[] = {
     AV_CODEC_ID_MJPEG, AV_CODEC_ID_PRORES, AV_CODEC_ID_GIF,
 };
 
-/* Takes a block to memory of its own, of exactly its size, so that a sanitizer sees a read beyond
+/* Copies a block to separate memory of exactly its size, so that a sanitizer sees a read beyond
  * it. */
 static uint8_t *
 take_block(struct fuzz_bytes *b, int *size)

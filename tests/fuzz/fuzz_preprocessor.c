@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Fuzzes preprocessor_config.json, video_preprocessor_config.json and processor_config.json beside
- * a good config.json. NUL bytes separate the three in the input. A file whose part is empty is not
+/* Fuzzes preprocessor_config.json, video_preprocessor_config.json and processor_config.json, with a
+ * good config.json. NUL bytes separate the three in the input. A file whose part is empty is not
  * written. */
 #include <math.h>
 

@@ -77,7 +77,7 @@ static void __attribute__((format(printf, 1, 2))) refuse(const char *format, ...
     va_end(args);
 }
 
-/* Reports what a thread did wrong and leaves the dispatch. No thread of the dispatch goes on. */
+/* Reports a thread's error and leaves the dispatch. No thread of the dispatch continues. */
 void
 emulator_fault(const void *code, const char *format, ...)
 {
@@ -466,14 +466,14 @@ check_dispatch(void)
     uint64_t threads = (uint64_t)n[0] * n[1] * n[2];
     uint32_t most = d->kernel->max_threads ? d->kernel->max_threads : THREADS;
     if (n[0] > THREADS || n[1] > THREADS || n[2] > THREADS || !threads || threads > most)
-        refuse("(%u, %u, %u) threads of a threadgroup, of which there may be %u", n[0], n[1], n[2],
+        refuse("(%u, %u, %u) threads in a threadgroup; at most %u are allowed", n[0], n[1], n[2],
                most);
     else if (threads % EMULATOR_LANES)
         refuse("%u threads of a threadgroup are not whole simdgroups", (uint32_t)threads);
     else if (!g[0] || !g[1] || !g[2])
         refuse("no threadgroups: (%u, %u, %u)", g[0], g[1], g[2]);
     else if (d->threadgroup_bytes > EMULATOR_THREADGROUP_BYTES)
-        refuse("%zu bytes of threadgroup memory, of which there are %d", d->threadgroup_bytes,
+        refuse("%zu bytes of threadgroup memory; only %d are available", d->threadgroup_bytes,
                EMULATOR_THREADGROUP_BYTES);
     else if (d->threadgroup_bytes % 16)
         refuse("%zu bytes of threadgroup memory are not a multiple of 16", d->threadgroup_bytes);
@@ -482,7 +482,7 @@ check_dispatch(void)
     run.n = (uint32_t)threads;
     for (int i = 0; i < EMULATOR_BUFFERS; i++)
         if (d->buffers[i].is_set && d->buffers[i].bytes > EMULATOR_SET_BYTES)
-            refuse("setBytes of %zu bytes at %d, of which it takes %d", d->buffers[i].bytes, i,
+            refuse("setBytes of %zu bytes at %d; at most %d are allowed", d->buffers[i].bytes, i,
                    EMULATOR_SET_BYTES);
         else if (d->kernel->buffers[i] && d->buffers[i].base &&
                  d->buffers[i].offset > d->buffers[i].bytes)
@@ -518,7 +518,7 @@ set_seed(void)
     run.random |= 1;
 }
 
-/* Counts what a dispatch has added to its command buffer. */
+/* Adds a dispatch's work to its command buffer's counts. */
 static void
 check_commands(struct emulator_commands *c)
 {
@@ -527,7 +527,7 @@ check_commands(struct emulator_commands *c)
     if (c->dispatches > EMULATOR_MOST_DISPATCHES)
         refuse("more than %d dispatches in a command buffer", EMULATOR_MOST_DISPATCHES);
     else if (c->flops > EMULATOR_MOST_FLOPS)
-        refuse("%.3g FLOPs in a command buffer, of which it may have %.3g", c->flops,
+        refuse("%.3g FLOPs in a command buffer; at most %.3g are allowed", c->flops,
                EMULATOR_MOST_FLOPS);
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Runs Metal kernels on the CPU, thread by thread, and reports an error where a GPU would go wrong
- * without a word. translate.c turns the .metal source into C++: kernels and their tables.
- * emulator.c runs threadgroups of fibers. Kernels include metal_stdlib. Metal/Metal.h and metal.m
- * stand in for the framework.
+ * Runs Metal kernels on the CPU, thread by thread, and reports an error where a GPU would silently
+ * go wrong. translate.c turns the .metal source into C++: kernels and their tables. emulator.c runs
+ * threadgroups of fibers. Kernels include metal_stdlib. Metal/Metal.h and metal.m stand in for the
+ * framework.
  */
 #pragma once
 
@@ -55,21 +55,21 @@ const struct emulator_kernel *emulator_find(const char *library, const char *nam
 bool emulator_run(const struct emulator_dispatch *dispatch, char *error, size_t error_size);
 void emulator_seed(uint64_t seed);
 
-/* A command buffer, of which the dispatches are counted, and the products of matrices that their
- * threads compute. */
+/* A command buffer, with counts of its dispatches and of the matrix products that their threads
+ * compute. */
 struct emulator_commands {
     uint32_t dispatches;
     double flops;
 };
-/* Runs the next dispatch of a command buffer, and refuses what is more than a buffer may have. */
+/* Runs the next dispatch of a command buffer. Refuses it if it exceeds the buffer's limits. */
 bool emulator_run_in(struct emulator_commands *commands, const struct emulator_dispatch *dispatch,
                      char *error, size_t error_size);
 /* Runs only one threadgroup of each dispatch, and counts it for all of them. */
 extern bool emulator_samples;
 
-/* Says how many calls of the stand-in for Metal that make something or run a command buffer still
- * succeed. The call after them fails as Metal reports failures. With -1, the initial value, none
- * fails. */
+/* How many more of the Metal stand-in's calls that create an object or run a command buffer
+ * succeed. The next call fails in the way in which Metal reports failures. With -1, the initial
+ * value, no call fails. */
 extern long emulator_calls_left;
 
 #ifdef __cplusplus

@@ -5,8 +5,8 @@
 
 #ifdef __x86_64__
 
-/* Saves the registers that a call preserves, except for the modes of the floating point unit, which
- * nobody changes. */
+/* Saves the registers that a call preserves, except for the floating point modes, which never
+ * change. */
 __asm__(".text\n"
         ".p2align 4\n"
         ".globl fiber_switch\n"

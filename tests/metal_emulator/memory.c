@@ -3,8 +3,8 @@
  * Checks every access of a kernel to memory before it happens. An address may lie in the thread's
  * own stack, in threadgroup memory, in a buffer of the dispatch or in the library's static data.
  * For each byte of threadgroup memory this keeps the last writer and two readers. A stamp is the
- * time, counted in barriers, and the thread. Two accesses of which one writes are ordered if they
- * belong to the same thread, or if a barrier for both threads lies between them.
+ * time, counted in barriers, and the thread. Two accesses, at least one of them a write, are
+ * ordered if they belong to the same thread, or if a barrier for both threads lies between them.
  */
 #include "memory.h"
 
@@ -240,7 +240,7 @@ write_threadgroup(size_t at, size_t n, const void *code)
 
 /* ---- all memory ------------------------------------------------------------------------------ */
 
-/* Describes where an address lies: in or near the memory of which argument. */
+/* Describes where an address lies: in or near which argument's memory. */
 static void
 describe(uintptr_t p, char *out, size_t size)
 {

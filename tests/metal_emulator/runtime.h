@@ -74,7 +74,8 @@ enum { EMULATOR_MEM_DEVICE = 1, EMULATOR_MEM_THREADGROUP = 2 };
 void emulator_simdgroup_barrier(unsigned flags, int line);
 void emulator_threadgroup_barrier(unsigned flags, int line);
 
-/* Called before an access of so many bytes. It does not return if the access is illegal. */
+/* Called before an access of the given number of bytes. Does not return if the access is
+ * illegal. */
 void emulator_read1(const void *p), emulator_read2(const void *p), emulator_read4(const void *p);
 void emulator_read8(const void *p), emulator_read16(const void *p);
 void emulator_write1(const void *p), emulator_write2(const void *p), emulator_write4(const void *p);

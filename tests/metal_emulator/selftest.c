@@ -9,7 +9,7 @@
 
 enum { N = 128, SEEDS = 8, THREADS = 64, APART = 64 };
 
-/* x is at buffer 0 and y at buffer 1, each with memory of its own. */
+/* x is at buffer 0 and y at buffer 1, each with separate memory. */
 struct probe {
     struct emulator_dispatch dispatch;
     float *x, *y;
@@ -172,7 +172,7 @@ TEST(test_set_bytes)
     assert_runs(&p);
     p.dispatch.buffers[0].bytes += 4;
     assert_false(run(&p, 0));
-    assert_non_null(strstr(p.error, "setBytes of 4100 bytes at 0, of which it takes 4096"));
+    assert_non_null(strstr(p.error, "setBytes of 4100 bytes at 0; at most 4096 are allowed"));
     p.dispatch.buffers[0].is_set = false; /* a buffer may be larger */
     assert_runs(&p);
     free_probe(&p);
@@ -208,7 +208,7 @@ TEST(test_long_commands)
     assert_true(run_times(&p, 3, &c) && c.flops == 3 * 1024 * (double)(1 << 28));
     assert_false(run_times(&p, 4, &c));
     assert_non_null(
-        strstr(p.error, "1.1e+12 FLOPs in a command buffer, of which it may have 1e+12"));
+        strstr(p.error, "1.1e+12 FLOPs in a command buffer; at most 1e+12 are allowed"));
     p.dispatch.groups[0] = 1 << 30; /* one dispatch alone */
     assert_false(run_times(&p, 1, &c));
     emulator_samples = false;

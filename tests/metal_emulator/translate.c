@@ -345,7 +345,7 @@ drop(struct token *from, struct token *to)
         from->instead = "";
 }
 
-/* The token behind the bracket that closes the one at t. */
+/* The token after the bracket that closes the one at t. */
 static struct token *
 behind(struct token *t)
 {
@@ -534,7 +534,7 @@ check_words(void)
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
-/* The word of the attribute at t, and the token behind its ]]; NULL if there is no attribute. */
+/* The word of the attribute at t, and the token after its ]]; NULL if there is no attribute. */
 static struct token *
 attribute_at(struct token *t, struct token **end)
 {
@@ -868,7 +868,7 @@ write_tables(FILE *out, const char *library)
     fprintf(out, "    { \"\", EMULATOR_CONSTANTS, 0, nullptr }\n};\n");
 }
 
-/* The library's variables lie in a section of their own; the linker marks its start and end. */
+/* The library's variables lie in a separate section; the linker marks its start and end. */
 static void
 write_head(FILE *out, const char *library)
 {

@@ -40,7 +40,7 @@ look(const struct tool_options *o, verb_function *verb)
         return look(o, verb);                                                                      \
     }
 
-/* Returns a key's record, with room for more fields. */
+/* Returns a key's record, to which fields may be added. */
 static qv_status
 read_record(const qv_cache *c, int64_t i, json_t **record, qv_error *err)
 {
@@ -52,7 +52,7 @@ read_record(const qv_cache *c, int64_t i, json_t **record, qv_error *err)
     return s;
 }
 
-/* Returns the texts of the damaged parts; *superseded is how many of them are. */
+/* Returns the damaged parts' messages; *superseded is how many of those parts are superseded. */
 static json_t *
 damage_json(const qv_cache *c, int64_t *superseded)
 {
@@ -103,7 +103,7 @@ count_clips(const qv_cache *c, const qv_cache_info *in, int64_t *damaged, int64_
     }
 }
 
-/* Adds the failed keys' records to the list; prints their errors unless a machine reads it. */
+/* Adds the failed keys' records to the list, and without --json prints their errors. */
 static qv_status
 add_failures(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in,
              json_t *failures, qv_error *err)
@@ -111,7 +111,7 @@ add_failures(const struct tool_options *o, const qv_cache *c, const qv_cache_inf
     qv_status s = QV_OK;
     struct tool_reasons reasons = { .n = 0 };
     struct tool_results to_file = o->to;
-    to_file.json = false; /* it has them all in one record */
+    to_file.json = false; /* the status record lists all failures */
     for (int64_t i = 0; i < in->n_ok + in->n_failed && in->n_failed && !s; i++) {
         qv_cache_item item;
         json_t *record = NULL;
@@ -122,7 +122,7 @@ add_failures(const struct tool_options *o, const qv_cache *c, const qv_cache_inf
         const char *error = json_string_value(json_object_get(record, "error"));
         if (!s)
             tool_reasons_lose(&reasons, &to_file, NULL, item.key, item.status,
-                              error ? error : "its record has no reason");
+                              error ? error : "the record does not say why");
         if (!s && json_array_append_new(failures, record))
             s = qv_fail(err, QV_ENOMEM, "no memory for failures");
     }
@@ -151,8 +151,8 @@ model_json(const qv_cache_info *in)
     return j;
 }
 
-/* Counts the parts of each version of FFmpeg; *text has a line for each. Parts that do not record
- * it are left out. */
+/* Counts the parts per FFmpeg version; *text has one line per version. Parts that do not record a
+ * version are left out. */
 static json_t *
 ffmpeg_json(const qv_cache *c, const qv_cache_info *in, json_t **text)
 {
@@ -181,13 +181,13 @@ ffmpeg_json(const qv_cache *c, const qv_cache_info *in, json_t **text)
 
 static const char status_text[] =
     "{cache}: {ok} ok, {failed} failed[text.listed?, {missing} missing, {changed} changed since]"
-    "[damaged_clips?, {damaged_clips} of the ok with damaged frames]"
+    "[damaged_clips?, {damaged_clips} ok with damaged frames]"
     "[gpu_clips?, {gpu_clips} decoded by a GPU]; "
     "{bytes|GB} of tokens, {text.size|GB} in {parts} part{parts|s}[damaged?, {damaged|n} damaged]\n"
     "[model?  model      [model.name?\"{model.name}\", ]{model.type}"
     "[model.folder?, \"{model.folder}\"]\n]"
     "[text.ffmpeg?  FFmpeg     {text.ffmpeg|\n             }\n]"
-    "[gone?  gone       {gone} of the ok have no files any more; their tokens count\n]"
+    "[gone?  gone       {gone} ok, but their files no longer exist; their tokens count\n]"
     "[text.prunable?  prunable   {superseded} superseded records with {superseded_bytes|GB} of "
     "tokens, {damaged_bytes|GB} in damaged parts (qwenvit cache prune)\n]";
 
@@ -232,8 +232,8 @@ VERB(status)
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
-/* Prints a key on a line; a key with control characters as a JSON string, in which they are
- * escaped. */
+/* Prints a key on a line. A key with control characters is printed as a JSON string, which escapes
+ * them. */
 static void
 print_key(const char *key)
 {
@@ -311,7 +311,7 @@ get(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in, in
     if (!s)
         s = qv_cache_record(c, i, &record, err);
     if (!s && item.status)
-        s = qv_fail(err, QV_EFORMAT, "%s: this key has failed: %s", o->out, record);
+        s = qv_fail(err, QV_EFORMAT, "%s: the key failed: %s", o->out, record);
     if (!s)
         s = qv_cache_verify(c, i, err);
     if (!s)
@@ -356,7 +356,7 @@ check(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in, 
         } else if (one) {
             qv_cache_at(c, i, &item, NULL);
             tool_reasons_add(&reasons, item.key, why.text);
-            if (bad && one == QV_EFORMAT) /* what cannot be read now may be sound */
+            if (bad && one == QV_EFORMAT) /* an unreadable key may be intact: keep it */
                 bad[n_wrong++] = item.key;
             n_bad++;
         }
@@ -375,7 +375,7 @@ check(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in, 
                       "key{bad|s}, {damaged|n} damaged part{damaged|s}"
                       "[damaged_superseded?, {damaged_superseded} of them superseded (qwenvit "
                       "cache prune)]\n"
-                      "[text.stay?--repair removes the bad keys, and the next run makes them "
+                      "[text.stay?--repair removes the bad keys, and the next run encodes them "
                       "again\n]",
                       err);
     else

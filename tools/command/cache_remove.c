@@ -31,15 +31,16 @@ report(const struct tool_options *o, const qv_cache_pruned *n, qv_error *err)
                           n->removed, n->broken, n->left, n->freed, n->beside, n->stopped);
     return tool_show(
         &o->to, j,
-        "{cache}: {records} record{records|s} [dry_run?would be ]removed, among them all of "
+        "{cache}: {records} record{records|s} [dry_run?would be ]removed, including every record "
+        "of "
         "{keys} key{keys|s}; {rewritten} part{rewritten|s} [dry_run?would be ]rewritten, "
         "{removed} removed, {damaged} damaged removed; {freed_bytes|GB} [dry_run?would be ]freed, "
-        "at most {beside_bytes|GB} more used meanwhile\n",
+        "at most {beside_bytes|GB} of extra space needed meanwhile\n",
         err);
 }
 
-/* Names the keys to delete that the cache lacks. A cache that does not open says so when it is
- * pruned. */
+/* Reports the keys to delete that are not in the cache. If the cache cannot be opened, pruning
+ * reports that. */
 static void
 tell_missing(const struct tool_options *o, const qv_cache_prune_options *options)
 {
@@ -53,14 +54,14 @@ tell_missing(const struct tool_options *o, const qv_cache_prune_options *options
     qv_cache_close(&c);
 }
 
-/* Removes what the options ask for. Signals end it between two parts. */
+/* Removes the records that the options name. A signal ends it between two parts. */
 static int
 remove_from(const struct tool_options *o, qv_cache_prune_options options, qv_error *err)
 {
     struct tool_progress bar;
     qv_cache_pruned n;
     if (!qv_cache_exists(o->out))
-        return tool_fail(qv_fail(err, QV_EIO, "%s: not a cache: it has no qwenvit-cache.json",
+        return tool_fail(qv_fail(err, QV_EIO, "%s: not a cache: qwenvit-cache.json is missing",
                                  qv_path_tail(o->out)),
                          err);
     tell_missing(o, &options);
@@ -78,7 +79,7 @@ remove_from(const struct tool_options *o, qv_cache_prune_options options, qv_err
         return tool_fail(s == QV_EFORMAT ? s : QV_EBACKEND, err);
     s = report(o, &n, err);
     if (tool_signals_caught())
-        tool_complain("interrupted: no part is half done; run it again to go on");
+        tool_complain("interrupted between two parts; run it again to continue");
     return s ? tool_fail(s, err) : n.missing || n.left ? TOOL_FAILED : TOOL_DONE;
 }
 
@@ -90,7 +91,8 @@ tool_cache_prune(const struct tool_options *o)
     qv_status s = tool_cache_list(o, &list, &err);
     const char **keep = s ? NULL : calloc(list.n + 1, sizeof *keep);
     if (!s && o->list && !list.n)
-        s = qv_fail(&err, QV_EFORMAT, "%s: has no key; to remove all of a cache, remove its folder",
+        s = qv_fail(&err, QV_EFORMAT,
+                    "%s: the list is empty; to remove a whole cache, delete its folder",
                     qv_path_tail(o->list));
     else if (!s && !keep)
         s = qv_fail(&err, QV_ENOMEM, "no memory for %zu keys", list.n);

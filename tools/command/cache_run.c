@@ -58,9 +58,10 @@ tool_cache_tell_damage(const qv_cache *cache)
     bool superseded;
     for (int64_t i = 0; cache && (words = qv_cache_damage(cache, i, &superseded)) != NULL; i++)
         tool_complain("%s; %s", words,
-                      superseded ? "it is superseded: its keys have better records elsewhere, and "
-                                   "qwenvit cache prune removes it"
-                                 : "its keys are skipped");
+                      superseded
+                          ? "it is superseded: other parts have better records of its keys, and "
+                            "qwenvit cache prune removes it"
+                          : "its keys are skipped");
 }
 
 /* ---- the fill -------------------------------------------------------------------------------- */
@@ -69,8 +70,8 @@ struct run {
     const struct tool_options *o;
     struct tool_list list;
     int64_t n_wanted;
-    double list_s, look_s, job_s; /* time to read the list; to find what the cache lacks of it; to
-                                   * compute that */
+    double list_s, look_s, job_s; /* time to read the list; to find its clips that the cache lacks;
+                                   * to encode them */
     struct tool_devices devices;
     qv_cache_fill *fill;
     struct tool_job_progress progress;
@@ -78,7 +79,7 @@ struct run {
     pthread_mutex_t lock; /* guards messages and failures */
 };
 
-/* Tells of a clip that failed, or, without a key, warns of something about the whole run. */
+/* Reports a failed clip or, without a key, a warning about the whole run. */
 static void
 tell(void *user, const char *key, qv_status status, const char *words)
 {
@@ -127,10 +128,10 @@ tool_cache_find_work(const char *dir, const qv_cache_fill_options *options,
     }
     qv_cache_fill_get_counts(fill, &n);
     if (gone)
-        tool_complain(
-            "the files of %lld clips are gone, the first is %s; their tokens are there, and "
-            "count",
-            (long long)n.gone, gone);
+        tool_complain("the files of %lld clips no longer exist, the first is %s; their tokens stay "
+                      "in the cache "
+                      "and count",
+                      (long long)n.gone, gone);
     return s;
 }
 
@@ -171,9 +172,9 @@ report(const struct run *r, const qv_cache_fill_counts *n, qv_error *err)
     tool_json_add_rates(&j, "", n->frames, n->tokens, n->seconds, r->devices.load_s);
     return tool_show(
         &r->o->to, j,
-        "{cache}: {done} done, {tokens} tokens, {failed} failed; {there} were there, "
-        "{failed_before} had failed before[failed_before? (--retry-failed)][damaged?; "
-        "{damaged} clip{damaged|s} of the done with damaged frames]\n"
+        "{cache}: {done} done, {tokens} tokens, {failed} failed; {there} already there, "
+        "{failed_before} failed earlier[failed_before? (--retry-failed)][damaged?; "
+        "{damaged} of the clips done with damaged frames]\n"
         "[done?{frames} frames in {text.total_s|time} ({load_s|time} to load the model); then "
         "{sampled_frames_per_s|1f} sampled frames and "
         "{tokens_per_s|1f} tokens per second[text.limit?, limited by {text.limit}]\n]",
@@ -190,7 +191,7 @@ run_fill(struct run *r, qv_error *err)
     qv_cache_fill_get_counts(r->fill, &n);
     tool_reasons_tell(&r->failures, &r->o->to);
     r->job_s = n.seconds;
-    if (s) /* a disk that fails now is not bad input */
+    if (s) /* a disk that fails now is a device failure, not bad input */
         return tool_fail(s == QV_EIO ? QV_EBACKEND : s, err);
     s = report(r, &n, err);
     return s ? tool_fail(s, err) : n.failed || n.failed_before ? TOOL_FAILED : TOOL_DONE;
@@ -227,7 +228,7 @@ tool_cache_fill(const struct tool_options *o)
     tool_list_free(&r.list);
     tool_devices_close(&r.devices);
     if (tool_signals_caught())
-        tool_complain("interrupted: what was done is sealed; run it again to go on");
+        tool_complain("interrupted: finished clips are sealed; run it again to continue");
     tool_signals_obey();
     return code;
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Prints bash's completion of a program, from its subcommands and their options. */
+/* Prints bash completion for a program, from its subcommands and their options. */
 #include <stdio.h>
 #include <string.h>
 
 #include "tool.h"
 
-/* Calls `see` for each subcommand, and for each verb in place of one that has verbs. */
+/* Calls `see` for each subcommand; for a subcommand with verbs, for each verb instead. */
 static void
 each_tool(const struct tool_program *p, void (*see)(const struct tool *tool))
 {

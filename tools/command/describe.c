@@ -10,7 +10,7 @@
 
 /* ---- safetensors ----------------------------------------------------------------------------- */
 
-/* The tensors that are named; a part of a cache has some for each of its keys. */
+/* How many tensors are named: a cache's part has several per key. */
 enum { MOST_NAMED = 8 };
 
 static const char tensors_text[] =
@@ -91,8 +91,8 @@ describe_tar(const struct tool_results *to, const char *path, qv_error *err)
     return s ? s
              : tool_show(
                    to, tool_json("file:t files:I clips:I bytes:f", path, c.files, c.media, c.bytes),
-                   "{file}: a tar file of {files} file{files|s}; {clips} have the ending of a "
-                   "clip or image, {bytes|GB} (qwenvit list makes a list of them)\n",
+                   "{file}: a tar file of {files} file{files|s}; {clips} with a clip's or image's "
+                   "ending, {bytes|GB} (qwenvit list makes a list of them)\n",
                    err);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Draws frames of a clip above their tokens: the first three principal components of the tokens, as
- * red, green and blue. Tokens that the tower finds alike get like colours, across all frames shown.
+ * Draws frames of a clip above their tokens, whose first three principal components become red,
+ * green and blue. Similar tokens have similar colours across all frames shown.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -107,8 +107,8 @@ dot(const float *a, const double *b, int64_t n)
     return sum;
 }
 
-/* Makes vector `which` orthogonal to those before it, and of length 1; returns false if nothing is
- * left of it. */
+/* Makes vector `which` orthogonal to the previous vectors, and of length 1. Returns false if
+ * nothing is left of it. */
 static bool
 orthonormalise(double *v, int which, int64_t dim)
 {
@@ -129,8 +129,7 @@ orthonormalise(double *v, int which, int64_t dim)
 }
 
 /* Computes v[COMPONENTS, dim] by power iteration on x^T x, from fixed starts, one vector after
- * another. A vector is of length 1 before the next one is held orthogonal to it. y[n] is
- * scratch. */
+ * another. A vector has length 1 before the next one is made orthogonal to it. y[n] is scratch. */
 static void
 principal_components(const float *x, int64_t n, int64_t dim, double *v, double *y)
 {
@@ -149,7 +148,7 @@ principal_components(const float *x, int64_t n, int64_t dim, double *v, double *
     }
 }
 
-/* Computes colours[n, 3]: each component from its 2nd to its 98th percentile. sorted[n] is
+/* Computes colours[n, 3], scaling each component from its 2nd to its 98th percentile. sorted[n] is
  * scratch. */
 static void
 colour(const float *x, int64_t n, int64_t dim, const double *v, double *sorted, uint8_t *colours)

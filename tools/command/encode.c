@@ -34,7 +34,7 @@ name_in(const char *folder, const char *key, const char *ending)
                : path;
 }
 
-/* Returns whether OUT is a folder, which is made if it is not there. */
+/* Returns whether OUT is a folder, which is created if it does not exist. */
 static bool
 is_folder(const struct tool_options *o, const struct tool_list *list)
 {
@@ -42,7 +42,7 @@ is_folder(const struct tool_options *o, const struct tool_list *list)
     return o->list || list->n > 1 || list->has_folders || o->output[n - 1] == '/';
 }
 
-/* Sets the format of a file's ending; a name without one is a file of tokens. */
+/* Chooses the format by the file's ending; a name without an ending is a token file. */
 static qv_status
 choose_format(const char *path, const struct qv_format **format, qv_error *err)
 {
@@ -91,7 +91,7 @@ make_output_folder(const char *folder, qv_error *err)
         return QV_OK;
     mkdir(folder, 0777);
     return qv_fail(err, QV_EIO,
-                   "%s: -o is a folder for several clips or a list, and it cannot be created: %s",
+                   "%s: for several clips or a list, -o is a folder, which cannot be created: %s",
                    folder, strerror(errno));
 }
 
@@ -107,7 +107,7 @@ tool_devices_close(struct tool_devices *d)
     d->n = 0;
 }
 
-/* Opens the decoders of device i, without waiting or with. */
+/* Opens the decoders of device i; `wait`: waits until they are open. */
 static void
 open_decoders(const struct tool_options *o, const struct tool_devices *d, size_t i, bool wait)
 {
@@ -127,7 +127,7 @@ tool_devices_open(const struct tool_options *o, int64_t n_clips, struct tool_dev
     for (; d->n < o->n_devices && !status; d->n++) {
         status = tool_open_context(o, o->devices[d->n], &d->contexts[d->n], &d->infos[d->n], err);
         if (status == QV_ENODEVICE && o->all_devices && d->n) {
-            status = QV_OK; /* the last device was the one before */
+            status = QV_OK; /* the previous device was the last */
             break;
         }
         if (status)
@@ -156,7 +156,7 @@ go_on(void *user, qv_job *job)
     return !tool_signals_caught();
 }
 
-/* Opens the job. A single clip is encoded as qv_encode does, in the capacity that suits it. */
+/* Opens the job. A single clip is encoded as by qv_encode, in the capacity that suits it. */
 static qv_status
 open_job(struct tool_encoder *e, const struct tool_devices *d, qv_error *err)
 {
@@ -181,7 +181,7 @@ run_job(struct tool_encoder *e, qv_error *err)
     tool_job_progress_begin(&e->progress, (int64_t)e->n, &e->to);
     if (e->many) {
         tool_signals_defer();
-        go_on(e, e->job); /* the first record comes at once */
+        go_on(e, e->job); /* write the first record at once */
     }
     for (size_t i = 0; i < e->n && !status; i++) {
         struct tool_output *output = &e->outputs[i];
@@ -193,7 +193,7 @@ run_job(struct tool_encoder *e, qv_error *err)
     }
     qv_error ended = { 0 };
     const qv_status end = qv_job_end(e->job, &ended);
-    if (!status || tool_signals_caught()) { /* adding fails then */
+    if (!status || tool_signals_caught()) { /* after a signal, adding fails */
         status = end;
         *err = ended;
     }
@@ -202,8 +202,8 @@ run_job(struct tool_encoder *e, qv_error *err)
     return status;
 }
 
-/* Encodes on open devices. A failure of one of several clips costs that clip; a lost device ends
- * them all. */
+/* Encodes on open devices. If one of several clips fails, the others go on; a lost device ends all
+ * of them. */
 static int
 encode_with(struct tool_encoder *e, const struct tool_devices *d, qv_error *err)
 {
@@ -223,8 +223,8 @@ encode_with(struct tool_encoder *e, const struct tool_devices *d, qv_error *err)
     }
     qv_job_close(&e->job);
     if (!code && tool_signals_caught())
-        tool_complain("interrupted: %zu of %zu clips are done, %zu failed, %zu were not done",
-                      e->n_done, e->n, e->n_failed, e->n - e->n_done - e->n_failed);
+        tool_complain("interrupted: %zu of %zu clips done, %zu failed, %zu not done", e->n_done,
+                      e->n, e->n_failed, e->n - e->n_done - e->n_failed);
     if (code || !e->n_failed)
         return code;
     if (!e->many)
@@ -237,22 +237,22 @@ int
 tool_check_sources(const struct tool_options *o, const char *name)
 {
     const char *wrong = !o->n_arguments && !o->list ? "no clip given"
-                        : o->n_arguments && o->list ? "clips and --list exclude each other"
+                        : o->n_arguments && o->list ? "give clips or --list, not both"
                                                     : NULL;
     if (wrong)
         tool_complain("%s: %s (qwenvit %s --help)", name, wrong, name);
     return wrong ? TOOL_USAGE : TOOL_DONE;
 }
 
-/* Checks once, before any work, what would be wrong with every clip. */
+/* Checks once, before any work, for mistakes that would make every clip fail. */
 static int
 check_usage(const struct tool_options *o)
 {
-    const char *wrong = o->drawing && (o->list || o->n_arguments > 1)
-                            ? "--drawing goes with one clip"
-                        : o->list && (o->clip.start_s > 0 || o->clip.end_s > 0)
-                            ? "--start and --end go with clips; lines of --list have their own"
-                            : NULL;
+    const char *wrong =
+        o->drawing && (o->list || o->n_arguments > 1) ? "--drawing needs a single clip"
+        : o->list && (o->clip.start_s > 0 || o->clip.end_s > 0)
+            ? "--start and --end cannot be used with --list, whose lines have their own"
+            : NULL;
     if (wrong)
         tool_complain("encode: %s (qwenvit encode --help)", wrong);
     return wrong ? TOOL_USAGE : tool_check_sources(o, "encode");

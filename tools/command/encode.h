@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Declarations that the parts of `qwenvit encode` share. */
+/* Declarations shared by the parts of `qwenvit encode`. */
 #pragma once
 
 #include <pthread.h>
@@ -13,8 +13,8 @@ struct tool_output {
     const char *clip, *key; /* key NULL: the clip is an argument */
     char *path;
     const struct qv_format *format;
-    const qv_clip_options *own; /* options of this clip alone; NULL: it has none */
-    /* for the sink alone */
+    const qv_clip_options *own; /* this clip's own options; NULL: none */
+    /* used only by the sink */
     struct qv_output to;
     void *entry; /* the format's */
     struct tool_drawing *drawing;
@@ -27,22 +27,22 @@ struct tool_encoder {
     qv_clip_options clip; /* options of all clips */
     qv_dtype dtype; /* of the written tokens; until the model is known it may be QV_DTYPE_AUTO */
     int64_t chunk_rows;
-    bool hidden; /* the last block's rows are written too */
-    bool many;   /* several clips or a list: what fails costs its own clip alone */
+    bool hidden; /* also write the last block's rows */
+    bool many;   /* several clips or a list: a failed clip does not stop the others */
     struct tool_output *outputs;
     size_t n;
     qv_context_info context;
     qv_model_info model;
-    pthread_mutex_t lock; /* guards messages and results of several sinks, and the counts below */
-    size_t n_done, n_failed, n_damaged; /* n_damaged: of those done, clips with damaged frames */
+    pthread_mutex_t lock; /* guards the sinks' messages and results, and the counts below */
+    size_t n_done, n_failed, n_damaged; /* n_damaged: done, with damaged frames */
     struct tool_reasons failures, notes;
-    int64_t n_frames, n_tokens; /* sampled frames and tokens of the clips that are done */
+    int64_t n_frames, n_tokens; /* sampled frames and tokens of the done clips */
     int code;                   /* exit code of the last failure */
     qv_job *job;
     struct tool_job_progress progress;
     struct tool_progress bar; /* progress of a single clip */
     double job_s, load_s;     /* load_s: before the job, to open devices and load the model */
-    bool makes_folders;       /* outputs lie in a folder that may not be there yet */
+    bool makes_folders;       /* outputs are in a folder that may not exist yet */
 };
 
 struct tool_devices {
@@ -53,26 +53,27 @@ struct tool_devices {
     double load_s; /* how long opening took */
 };
 
-/* Loads the model on each of the devices asked for, or with --device all on every device there is;
- * there must be one. While weights are loaded, the GPUs' decoders are opened too if there are many
- * clips. tool_devices_close must be called in any case. */
+/* Loads the model on each requested device, or with --device all on every device; there must be at
+ * least one. If there are many clips, the GPUs' decoders are opened while the weights are loaded.
+ * tool_devices_close must be called even on failure. */
 qv_status tool_devices_open(const struct tool_options *o, int64_t n_clips, struct tool_devices *d,
                             qv_error *err);
 void tool_devices_close(struct tool_devices *d);
 
-/* Complains, and returns TOOL_USAGE, unless clips are given either as arguments or by --list. */
+/* Reports an error and returns TOOL_USAGE unless clips are given either as arguments or by
+ * --list. */
 int tool_check_sources(const struct tool_options *o, const char *name);
 
 /* Returns the job's sink, which writes a clip's tokens to its file and drawing, and reports the
  * clip. */
 qv_job_sink tool_sink(struct tool_encoder *e);
 
-/* Returns sampled frames and tokens per second of the whole time, from the first clip until all are
- * written, and how long loading took before that; for tool_show, with TOOL_RATES_TEXT. */
+/* Adds sampled frames and tokens per second, over the time from the first clip until all are
+ * written, and how long loading took before that. TOOL_RATES_TEXT shows them. */
 void tool_json_add_rates(json_t **object, const char *of, int64_t frames, int64_t tokens,
                          double seconds, double load_s);
 #define TOOL_RATES_TEXT                                                                            \
     "{sampled_frames_per_s|1f} sampled frames and {tokens_per_s|1f} tokens per second; loading "   \
-    "the model took {load_s|time} before"
+    "the model took {load_s|time} before that"
 
 qv_status tool_report_job(const struct tool_encoder *e, qv_error *err);

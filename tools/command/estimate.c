@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* qwenvit info --list and qwenvit cache fill --dry-run: estimate what a list of clips amounts
- * to. */
+/* qwenvit info --list and qwenvit cache fill --dry-run: estimate the cost of a list of clips. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -10,15 +9,14 @@
 #include "error.h"
 #include "job/more.h"
 
-/* Opening a clip takes milliseconds. If there are more than this, a sample of so many stands for
- * all. */
+/* Opening a clip takes milliseconds, so longer lists are estimated from a sample of this many
+ * clips. */
 enum { MOST_OPENED = 1000 };
 
-/* Sums over the whole list, scaled up from the clips that were opened: all of them, or a sample at
- * equal distances. */
+/* Sums over the whole list, scaled up from the clips that were opened: all of them, or an evenly
+ * spaced sample. */
 struct estimate {
-    int64_t n, opened, unusable; /* clips of the list; clips that were opened; clips of these that
-                                  * cannot be used */
+    int64_t n, opened, unusable; /* clips in the list; opened; opened, but unusable */
     double images, frames, source_frames, tokens;
 };
 
@@ -45,7 +43,7 @@ add_clip(const struct tool_options *o, const struct tool_entry *entry, const qv_
     return QV_OK;
 }
 
-/* Opens clips for their sizes, and reports those that cannot be used. Returns QV_ENOMEM or
+/* Opens clips to read their sizes, and reports the unusable ones. Returns QV_ENOMEM or
  * QV_EBACKEND. */
 static qv_status
 estimate(const struct tool_options *o, const struct tool_list *list, const qv_model_info *model,
@@ -85,11 +83,11 @@ bytes_of(const struct estimate *e, const qv_cache_layout *l)
     return e->tokens * (double)l->width * (1 + l->n_deepstack) * (double)qv_dtype_bytes(l->dtype);
 }
 
-/* Both subcommands print these; the layout is the tokens' on a disk. */
+/* Both subcommands print these; `disk` is the size of the tokens in files. */
 #define ESTIMATE_TEXT                                                                              \
     "  clips      {clips}, {images} of them images[text.sampled?; estimated from {opened} of "     \
     "them, evenly spaced][unusable?; {unusable} of {opened} cannot be used]\n"                     \
-    "  frames     {frames} to decode and keep, of {source_frames} that the clips have\n"           \
+    "  frames     {frames} sampled of {source_frames} in the clips\n"                              \
     "  tokens     {tokens}\n"                                                                      \
     "[text.rows?  disk       {text.bytes|GB} of {text.dtype}, {text.rows} and "                    \
     "{text.deepstack} DeepStack outputs\n]"
@@ -144,14 +142,14 @@ struct forecast {
     const struct tool_options *o;
     qv_model_info model;
     qv_cache_layout layout;
-    struct tool_list list; /* the list; after find_wanted only the clips that are wanted */
+    struct tool_list list; /* the list; after find_wanted only the wanted clips */
     qv_cache_fill_counts counts;
     struct estimate sums;
     qv_cache_rate rate;
     bool has_rate;
 };
 
-/* Reads the model's numbers without loading weights. */
+/* Reads the model's sizes without loading weights. */
 static qv_status
 describe_model(struct forecast *f, qv_error *err)
 {
@@ -169,7 +167,7 @@ describe_model(struct forecast *f, qv_error *err)
     return s;
 }
 
-/* Reduces the list to the clips that a run would compute. */
+/* Reduces the list to the clips that a run would encode. */
 static qv_status
 find_wanted(struct forecast *f, qv_error *err)
 {
@@ -196,7 +194,7 @@ find_wanted(struct forecast *f, qv_error *err)
     return s;
 }
 
-/* Returns the estimated hours, by --rate or by the tokens of the cache's own rate; below 0:
+/* Returns the estimated hours, from --rate or from the cache's recorded rate in tokens; below 0:
  * unknown. */
 static double
 hours(const struct forecast *f)
@@ -209,13 +207,14 @@ hours(const struct forecast *f)
 }
 
 static const char forecast_text[] =
-    "{cache}: {clips} to do; {there} are there, {failed_before} failed before[failed_before? "
+    "{cache}: {clips} to do; {there} already there, {failed_before} failed earlier[failed_before? "
     "(--retry-failed)]\n" ESTIMATE_TEXT
     "  time       [text.asked?{text.time_s|time} at {text.asked} clips per second "
-    "(--rate)][text.seconds?{text.time_s|time} of one process, as fast as the last run here, which "
+    "(--rate)][text.seconds?{text.time_s|time} for one process at the rate of the last run here, "
+    "which "
     "sealed {text.clips} clips and {text.tokens} tokens in {text.seconds|time} after its first "
-    "part][text.unknown?it cannot be told: no run has sealed two parts here; "
-    "--rate N says how many clips per second are done]\n";
+    "part][text.unknown?unknown: no run here has sealed two parts yet; "
+    "give --rate N, in clips per second]\n";
 
 static qv_status
 report(const struct forecast *f, qv_error *err)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Says what was wrong with clips, or is worth saying of them: a line for each reason, not for each
+/* Reports failed clips, and warnings about clips, with one line per reason instead of one per
  * clip. */
 #include <ctype.h>
 #include <stdlib.h>
@@ -11,9 +11,9 @@
 
 /* More reasons than MOST are only counted. */
 enum { LINES = 10, MOST = 256 };
-#define ANY_NUMBER '\1' /* in place of a number that differs from clip to clip */
+#define ANY_NUMBER '\1' /* stands for a number that differs between clips */
 
-/* Returns the text behind the name and its colon; NULL: it does not begin with the name. */
+/* Returns the text after the name and its colon; NULL: the text does not begin with the name. */
 static const char *
 behind(const char *name, const char *words)
 {
@@ -21,8 +21,8 @@ behind(const char *name, const char *words)
     return !strncmp(words, name, n) && !strncmp(words + n, ": ", 2) ? words + n + 2 : NULL;
 }
 
-/* Returns whether two texts differ in their numbers alone; `common` becomes the first, with
- * ANY_NUMBER for those that differ. It has room for its length. */
+/* Returns whether two texts differ only in their numbers. `common` becomes the first text, with
+ * ANY_NUMBER for each number that differs; it has room for the first text's length. */
 static bool
 is_same_but_for_numbers(const char *a, const char *b, char *common)
 {
@@ -54,13 +54,13 @@ tool_reasons_add(struct tool_reasons *r, const char *name, const char *words)
     char common[sizeof r->at->text];
     name = qv_path_tail(name);
     const char *own = behind(name, words), *colon = own ? NULL : strstr(words, ": ");
-    const char *reason = own ? own : colon ? colon + 2 : words; /* another file may be named */
+    const char *reason = own ? own : colon ? colon + 2 : words; /* the text may name another file */
     words = own ? own : words;
     for (struct tool_reason *at = r->at; at < r->at + r->n; at++)
         if (is_same_but_for_numbers(at->text, reason, common)) {
             memcpy(at->text, common, strlen(common) + 1);
             at->n++;
-            if (strcmp(name, at->name) < 0) /* clips come in any order */
+            if (strcmp(name, at->name) < 0) /* clips finish in any order */
                 snprintf(at->name, sizeof at->name, "%s", name);
             return;
         }
@@ -89,7 +89,7 @@ tool_reasons_lose(struct tool_reasons *r, const struct tool_results *to, const c
     if (key)
         tool_json_add(&j, "key:t", key);
     tool_json_add(&j, "status:s code:s error:t", "failed", qv_status_name(status), words);
-    if (to->json) /* a record that is lost does no harm: the last one reports a file that fails */
+    if (to->json) /* a lost record does no harm: the last record reports a failing file */
         tool_emit_json(to, json_incref(j), NULL);
     if (to->failures)
         tool_emit_json(&file, json_incref(j), &r->lost);
@@ -126,9 +126,9 @@ tool_reasons_tell(struct tool_reasons *r, const struct tool_results *to)
     if (*r->lost.text)
         tool_complain("%s", r->lost.text);
     if (r->n_others)
-        tool_complain("%lld more clips for other reasons", (long long)r->n_others);
+        tool_complain("%lld more clips, for other reasons", (long long)r->n_others);
     if (hides && r->has_records && !to->failures && !to->json)
-        tool_complain("--failures FILE writes a line for each clip that failed");
+        tool_complain("--failures FILE writes one line per failed clip");
     free(r->at);
     *r = (struct tool_reasons){ .n = 0 };
 }

@@ -12,8 +12,7 @@
 #include "path.h"
 #include "tool.h"
 
-/* A folder also has captions, archives and notes: what it has under other endings is passed
- * over. */
+/* A folder may also contain captions, archives and notes: files with other endings are skipped. */
 static const char endings[] = " 3g2 3gp apng asf av1 avi avif bmp flv gif h264 h265 heic heif hevc "
                               "ivf jfif jpe jpeg jpg m2ts m2v "
                               "m4v mj2 mjpeg mjpg mkv mov mp4 mpe mpeg mpg mts mxf nut obu ogg ogv "
@@ -35,7 +34,8 @@ tool_is_media(const char *name)
 static qv_status add_folder(struct tool_list *list, const char *folder, const char *key,
                             bool recursive, qv_error *err);
 
-/* Adds one thing in the folder, unless it is none of a list. A link to a folder is not followed. */
+/* Adds one entry of the folder if it is a clip, an image or a folder to search. Links to folders
+ * are not followed. */
 static qv_status
 add(struct tool_list *list, const char *path, const char *key, const char *name, bool recursive,
     qv_error *err)
@@ -100,9 +100,9 @@ tool_list_of_paths(const char *const *paths, size_t n, bool recursive, bool name
         free(key);
         if (!s && out->n == before)
             s = qv_fail(err, QV_EFORMAT,
-                        "%s: no file in this folder has the ending of a clip or image%s",
+                        "%s: no file in this folder has a clip's or image's ending%s",
                         qv_path_tail(paths[i]),
-                        recursive ? "" : " (--recursive looks into the folders in it too)");
+                        recursive ? "" : " (--recursive also searches its subfolders)");
     }
     return s ? s : names ? QV_OK : tool_list_check_once(out, NULL, "key", err);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* qwenvit info: tells what a checkpoint, a clip or a cache is, and what encoding it costs. */
+/* qwenvit info: describes a checkpoint, a clip or a cache, and what encoding costs. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,17 +60,17 @@ static const char model_text[] =
     "of "
     "the model[not_used.of_tower?; of the tower: {text.names|, }][text.unnamed? and {text.unnamed} "
     "more]\n]"
-    "  packed     in capacities of {capacities.packed.rows} patches and "
-    "{capacities.packed.segments} segments, any sizes\n"
+    "  packed     in chunks of up to {capacities.packed.rows} patches and "
+    "{capacities.packed.segments} segments, of any sizes\n"
     "  alone      in the smallest capacity that fits, from {text.smallest} patches on; larger "
     "clips "
     "by frame pairs[!text.dense?,\n             in chunks of equal segments]\n"
-    "  bits       [!capacities.bits_differ?the same alone and packed, in all of these]"
+    "  bits       [!capacities.bits_differ?the same alone and packed, in all these capacities]"
     "{capacities.bits_differ|\n             }\n"
-    "  lists      at most {job_bytes|size} of host memory, and decoder processes\n"
+    "  lists      at most {job_bytes|size} of host memory, plus decoder processes\n"
     "[decoder_bytes?  decoders   at most {decoder_bytes|size} of the GPU's memory\n]"
     "[text.kernels?  runs on    {text.kernels|\n             }\n]"
-    "[text.why?  runs on    nothing here: {text.why}\n]";
+    "[text.why?  runs on    no kernels here: {text.why}\n]";
 
 static json_t *
 preprocess_json(bool is_image, const qv_preprocess *p)
@@ -106,8 +106,8 @@ add_types(json_t *text, const char *dir)
     free(path);
 }
 
-/* Returns the tensors that the tower does not read. One that it should have read shows a
- * checkpoint of another kind. */
+/* Returns the tensors that the tower does not read. An unread tensor of the tower means that the
+ * checkpoint is of another kind. */
 static json_t *
 leftover_json(const struct qv_leftover *l, json_t *text)
 {
@@ -152,8 +152,8 @@ model_json(const struct scene *s)
         m->weight_bytes, m->lowering, m->lowering_reason, m->note, m->warning, text);
 }
 
-/* Adds what runs a plan's operations: one entry for each pair of operation and kernel, in their
- * order. A plan of NULL has none. */
+/* Adds the kernels that run a plan's operations: one entry per pair of operation and kernel, in
+ * order. A NULL plan has none. */
 static void
 add_kernels(json_t *j, const qv_plan *plan)
 {
@@ -195,7 +195,7 @@ bits_of(const struct scene *s)
                             s->info.head_dim);
 }
 
-/* Returns texts that say when tokens may have other bits in another capacity. */
+/* Returns messages on when tokens' bits may differ between capacities. */
 static json_t *
 differences_json(const struct scene *s)
 {
@@ -204,18 +204,19 @@ differences_json(const struct scene *s)
     json_t *texts = json_array();
     if (bits.rows == QV_NOT_SEEN)
         json_array_append_new(texts,
-                              json_sprintf("%s GEMMs may round otherwise in any other capacity",
+                              json_sprintf("%s GEMMs may round differently in any other capacity",
                                            dtype));
     else if (bits.rows)
         json_array_append_new(
             texts, json_sprintf("%s GEMMs of fewer than %lld rows, in capacities below %lld "
-                                "patches, may round otherwise",
+                                "patches, may round differently",
                                 dtype, (long long)bits.gemm_rows, (long long)bits.rows));
     if (bits.dense)
         json_array_append_new(
-            texts, json_sprintf("attention of heads of %lld may round otherwise in chunks of equal "
-                                "segments, which only segment_rows asks for",
-                                (long long)s->info.head_dim));
+            texts,
+            json_sprintf("attention with heads of %lld may round differently in chunks of equal "
+                         "segments, which only segment_rows asks for",
+                         (long long)s->info.head_dim));
     return texts;
 }
 
@@ -225,7 +226,7 @@ pack_of(const struct scene *s)
     return qv_capacity_pack(&s->model->ctx->caps, &s->model->config, 0);
 }
 
-/* The most host memory that encoding any list of clips takes; 0 if that is not known. */
+/* Returns the most host memory that encoding any list of clips needs; 0: unknown. */
 static int64_t
 job_bytes(const struct scene *s)
 {
@@ -259,8 +260,8 @@ static const char clip_text[] =
     "{clip}: {kind}, {codec} in {format}, {source_width}x{source_height}[rotation? (rotated "
     "by "
     "{rotation} degrees)][text.clip?, {source_frames} frames at {source_fps|6} fps"
-    "[text.header? (by its header {text.header})], {duration_s|2f} s][text.cut?\n"
-    "  cut        {cut_frames} frames from number {first_frame} on: {text.cut.start|9} s to "
+    "[text.header? ({text.header} in its header)], {duration_s|2f} s][text.cut?\n"
+    "  cut        {cut_frames} frames from frame {first_frame}: {text.cut.start|9} s to "
     "{text.cut.end|9} s]\n"
     "  sampled    {frames} frame{frames|s} of {width}x{height}: grid_thw {grid_thw|,}, as {like} "
     "does\n"
@@ -277,11 +278,12 @@ static const char clip_text[] =
     "  memory     weights {weight_bytes|size} + arena {arena_bytes|size}[text.beside? + its "
     "decoders, at most {text.beside|size}] = {device_bytes|size} on the device\n"
     "  conv3d     {lowering}: {lowering_reason}\n"
-    "  packed     with others, [same_bits_packed?the same bits][!same_bits_packed?bits may differ "
+    "  packed     with other clips: [same_bits_packed?the same bits][!same_bits_packed?bits may "
+    "differ "
     "(see info MODEL)]\n"
     "  runs on    {text.kernels|\n             }\n]";
 
-/* Writes a rate as it is shown; "" for none. */
+/* Writes a rate as it is shown; "" if there is none. */
 static const char *
 show_rate(double fps, char text[32])
 {
@@ -311,14 +313,14 @@ clip_json(const char *path, const qv_outcome *c)
     return j;
 }
 
-/* Returns the most bytes of a GPU that decoding takes. */
+/* Returns the most bytes of GPU memory that decoding needs. */
 static int64_t
 decoder_bytes(const struct scene *s)
 {
     return s->o->clip.decode == QV_DECODE_GPU ? qv_decoder_gpu_bytes() : 0;
 }
 
-/* Adds what encoding a clip by itself takes, in chunks of `pairs` frame pairs. */
+/* Adds the cost of encoding a clip alone, in chunks of whole frame pairs. */
 static void
 add_cost(const struct scene *s, json_t **j, const qv_outcome *c, const qv_plan *plan)
 {
@@ -390,8 +392,8 @@ show_model(struct scene *s, const char *dir, qv_error *err)
     json_object_set_new(j, "capacities", capacities_json(s, text));
     json_object_set_new(j, "job_bytes", json_integer(job_bytes(s)));
     json_object_set_new(j, "decoder_bytes", json_integer(decoder_bytes(s)));
-    /* A plan of the device's capacity for packed clips and images may fail: a user who asks what
-     * the model is must not get a failure for that. */
+    /* A plan of the device's packed capacity may fail to be created. `info` must describe the model
+     * all the same. */
     qv_error why = { 0 };
     qv_plan *plan = NULL;
     if (qv_plan_create(s->model, NULL, &plan, &why))
@@ -403,8 +405,8 @@ show_model(struct scene *s, const char *dir, qv_error *err)
 
 /* ---- what a path is -------------------------------------------------------------------------- */
 
-/* Returns whether this is a name ORG/NAME on a hub. It must not exist as a path, nor end like a
- * file's name. */
+/* Returns whether this is a name ORG/NAME on a hub: it must neither exist as a path nor end like a
+ * file name. */
 static bool
 is_hub_name(const char *path)
 {
@@ -441,7 +443,7 @@ tool_info(const struct tool_options *o)
     qv_error err = { 0 };
     int code = TOOL_DONE;
     if (!o->n_arguments && !o->model && !o->list) {
-        tool_complain("info: no checkpoint folder, clip or list given (qwenvit info --help)");
+        tool_complain("info: give a checkpoint folder, a clip or a list (qwenvit info --help)");
         return TOOL_USAGE;
     }
     qv_status status = tool_open_context(o, o->devices[0], &s.ctx, &s.context, &err);
@@ -458,7 +460,7 @@ tool_info(const struct tool_options *o)
     tool_reasons_tell(&s.failures, &o->to);
     if (!status && o->list)
         code = tool_info_list(o, s.model ? &s.info : NULL);
-    if (code && n > 1) /* only a part of the work failed */
+    if (code && n > 1) /* only part of the work failed */
         code = TOOL_FAILED;
     qv_model_free(&s.model);
     tool_close_context(&s.ctx, &s.context);

@@ -15,7 +15,7 @@
 #include "path.h"
 #include "tool.h"
 
-/* The file and line that an error text names. */
+/* The file and line that an error message names. */
 struct place {
     const char *file;
     size_t line;
@@ -28,8 +28,8 @@ enum { MOST_LINE = 1 << 20 }; /* a line of /dev/zero never ends */
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Entries and texts are allocated in blocks: a million lines with allocations of their own would
- * take three times as much memory. */
+/* Entries and texts are allocated in blocks: a million lines, each with its own allocations, would
+ * need three times as much memory. */
 struct tool_block {
     struct tool_block *next;
     size_t n, room;
@@ -63,8 +63,8 @@ keep_text(struct tool_list *list, const char *text)
     return to ? memcpy(to, text, n) : NULL;
 }
 
-/* Returns a path as it is, and the path of a file:// address, whose bytes may be %XX. Any other
- * address is left to whoever opens it. */
+/* Returns a path unchanged, or the path of a file:// address, decoding %XX. Other addresses stay as
+ * they are, for the code that opens them. */
 static const char *
 path_of(struct tool_list *list, const char *text)
 {
@@ -86,7 +86,7 @@ path_of(struct tool_list *list, const char *text)
     return path;
 }
 
-/* Returns the key for a path, which is the path itself unless it has bytes that are not UTF-8. */
+/* Returns the key for a path: the path itself if it is UTF-8. */
 static const char *
 key_of(struct tool_list *list, const char *path)
 {
@@ -98,11 +98,11 @@ key_of(struct tool_list *list, const char *path)
 
 /* ---- a line ---------------------------------------------------------------------------------- */
 
-/* What a line says. Texts belong to whoever read it. */
+/* The contents of a line. The reader owns the texts. */
 struct line {
-    const char *path, *key; /* key NULL: it has none */
+    const char *path, *key; /* key NULL: not given */
     qv_clip_options own;
-    bool asks; /* whether it sets any of these */
+    bool asks; /* whether the line sets any option */
 };
 
 static qv_value
@@ -119,7 +119,7 @@ value_of(const json_t *value)
                : (qv_value){ .type = QV_VALUE_OTHER };
 }
 
-/* Sets a field. Returns NULL, or what its value must be; "": no such field. */
+/* Sets a field. Returns NULL, or what its value must be; "": unknown field. */
 static const char *
 set_field(struct line *line, const char *name, const json_t *value)
 {
@@ -130,7 +130,7 @@ set_field(struct line *line, const char *name, const json_t *value)
         return qv_clip_options_set(&line->own, name, true, &v);
     }
     *(is_path ? &line->path : &line->key) = v.text;
-    return v.text && *v.text ? NULL : "a non-empty text";
+    return v.text && *v.text ? NULL : "a non-empty string";
 }
 
 static qv_status
@@ -156,7 +156,7 @@ read_object(const struct place *p, json_t *object, struct line *line, qv_error *
     qv_error why = { 0 };
     if (qvm_check_row(&line->own, &why))
         return BAD(p, QV_EFORMAT, "%s", why.text);
-    return line->path ? QV_OK : BAD(p, QV_EFORMAT, "no %s", "\"path\"");
+    return line->path ? QV_OK : BAD(p, QV_EFORMAT, "missing %s", "\"path\"");
 }
 
 static qv_status
@@ -215,12 +215,12 @@ is_header(const char *text)
 }
 
 /* Returns why a line looks like part of another kind of list; NULL: it does not. A file may really
- * have such a name, so the line is refused rather than skipped; the name can be given as JSON. */
+ * have such a name, so the line is an error, not skipped; JSON can name that file. */
 static const char *
 find_foreign(const struct place *p, const char *text)
 {
     if (*text == '#')
-        return "is a comment, which a list cannot have: remove it";
+        return "is a comment, which lists do not allow: remove it";
     if (!strcmp(text, "[") || !strncmp(text, "[{", 2) || !strncmp(text, "[\"", 2))
         return "begins a JSON array: write one object per line, without brackets and commas";
     return p->line == 1 && is_header(text)
@@ -239,7 +239,7 @@ read_line(const struct place *p, const char *text, size_t n, struct tool_list *l
     if (memchr(text, 0, n))
         return BAD(p, QV_EFORMAT, "byte %zu of the line is NUL", strlen(text) + 1);
     if (foreign)
-        return BAD(p, QV_EFORMAT, "%s %s (a file of this name is {\"path\": %s})",
+        return BAD(p, QV_EFORMAT, "%s %s (for a file of this name write {\"path\": %s})",
                    qv_json_quote(text, quoted), foreign, quoted);
     return text[strspn(text, " \t")] == '{' ? read_json(p, text, n, list, entry, err)
                                             : keep_line(p, &line, list, entry, err);
@@ -259,8 +259,8 @@ add_entry(struct tool_list *list)
     return entry;
 }
 
-/* Reads a line without its end into text[MOST_LINE + 1]. Returns its bytes, MOST_LINE if it is too
- * long; -1: there is none. */
+/* Reads a line without its line end into text[MOST_LINE + 1]. Returns its length in bytes;
+ * MOST_LINE: too long; -1: end of the file. */
 static int
 next_line(FILE *from, char *text)
 {
@@ -269,7 +269,7 @@ next_line(FILE *from, char *text)
         return -1;
     for (; c != EOF && c != '\n' && n < MOST_LINE; c = getc(from))
         text[n++] = (char)c;
-    n -= n && n < MOST_LINE && text[n - 1] == '\r'; /* editors on Windows end lines so */
+    n -= n && n < MOST_LINE && text[n - 1] == '\r'; /* Windows line ends */
     text[n] = 0;
     return n;
 }
@@ -286,7 +286,7 @@ read_lines(const char *file, FILE *from, struct tool_list *list, qv_error *err)
             status = BAD(&p, QV_EFORMAT, "longer than %d bytes", MOST_LINE - 1);
             break;
         }
-        /* editors on Windows begin files with a byte order mark */
+        /* Windows editors write a byte order mark first */
         const int mark = p.line == 1 && !strncmp(text, "\xef\xbb\xbf", 3) ? 3 : 0;
         const char *line = text + mark;
         if (strspn(line, " \t") == (size_t)(n - mark))
@@ -336,8 +336,8 @@ tool_list_check_once(const struct tool_list *list, const char *file, const char 
         return strcmp(what, "key")
                    ? qv_fail(
                          err, QV_EINVAL,
-                         "%s and %s would both be written to %s.safetensors; encode one of them "
-                         "into another folder, or the folder that both are in",
+                         "%s and %s would both be written to %s.safetensors: encode one of them "
+                         "into another folder, or encode their common folder",
                          qv_path_tail(first->path), qv_path_tail(again->path),
                          qv_path_tail(again->key))
                    : qv_fail(err, QV_EINVAL, "%s is given twice", qv_path_tail(again->path));
@@ -418,8 +418,7 @@ add_plain(const struct tool_entry *entry, const char *file, struct tool_list *pl
     if (!name)
         return BAD(&p, QV_ENOMEM, "no memory for a name of %zu bytes", bytes - 1);
     if (!tool_list_file_of(entry->key, name))
-        return BAD(&p, QV_EFORMAT,
-                   "key \"%s\": the key must be able to name a file, without \"..\"",
+        return BAD(&p, QV_EFORMAT, "key \"%s\": the key must be a valid file name without \"..\"",
                    qv_path_tail(entry->key));
     *to = (struct tool_entry){ .path = entry->path, .key = name, .line = entry->line };
     return QV_OK;
@@ -433,7 +432,7 @@ tool_list_check_files(const struct tool_list *list, const char *file, qv_error *
     for (size_t i = 0; i < list->n && !status; i++)
         status = add_plain(&list->at[i], file, &plain, err);
     if (!status)
-        status = tool_list_check_once(&plain, file, "the file of key", err);
+        status = tool_list_check_once(&plain, file, "the file for key", err);
     tool_list_free(&plain);
     return status;
 }

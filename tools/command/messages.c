@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Has what all subcommands talk to their user with: complaints, exit codes, JSON and progress. */
+/* How all subcommands talk to the user: errors, exit codes, JSON and progress. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -18,8 +18,8 @@
 #include "path.h"
 #include "tool.h"
 
-/* Says whether the terminal's last line is a progress bar, which has no newline yet. A signal
- * handler reads it too. */
+/* Whether the terminal's last line is a progress bar without a newline. A signal handler reads it
+ * too. */
 static volatile sig_atomic_t bar_is_shown;
 
 bool
@@ -36,8 +36,8 @@ tool_bar_end(void)
     bar_is_shown = 0;
 }
 
-/* Returns the format's text, for free(), printable but for the line ends that the format begins and
- * ends with. NULL for lack of memory. */
+/* Returns the formatted text, for free(). Only line ends at the start and end of the format are
+ * kept; other control characters are replaced. NULL if memory runs out. */
 static char *
 printable(const char *format, va_list arguments)
 {
@@ -56,13 +56,13 @@ printable(const char *format, va_list arguments)
     return text;
 }
 
-/* Prints a text before, the format's, and one behind, at once, so that threads' lines do not
+/* Prints `before`, the formatted text and `behind` in one call, so that threads' lines do not
  * mix. */
 static void
 print(FILE *to, const char *before, const char *format, va_list ap, const char *behind)
 {
     char *text = printable(format, ap);
-    fprintf(to, "%s%s%s", before, text ? text : "(no memory for a text)", behind);
+    fprintf(to, "%s%s%s", before, text ? text : "(out of memory)", behind);
     free(text);
 }
 
@@ -96,7 +96,7 @@ tool_bar_show(bool terminal, const char *format, ...)
     size_t n = text ? strlen(text) : 0;
     if (terminal && !ioctl(STDERR_FILENO, TIOCGWINSZ, &size) && size.ws_col && n >= size.ws_col)
         for (n = size.ws_col - 1U; n && (text[n] & 0xc0) == 0x80;)
-            n--; /* a line that wraps could not be replaced by the next one */
+            n--; /* the next bar could not overwrite a wrapped line */
     fprintf(stderr, "%s%.*s%s", terminal ? "\r" : "", (int)n, text ? text : "",
             terminal ? "\033[K" : "\n");
     free(text);
@@ -187,8 +187,8 @@ tool_json_line(const json_t *value)
     return line;
 }
 
-/* Appends the line and its newline in one write, so that lines of several processes do not mix.
- * If the disk becomes full half way, the file is cut back to what it was. */
+/* Appends the line and its newline in one write, so that lines of several processes do not mix. If
+ * the disk fills up in between, the file is truncated to its previous length. */
 static qv_status
 append_line(const char *path, char *text, qv_error *err)
 {
@@ -197,7 +197,7 @@ append_line(const char *path, char *text, qv_error *err)
     if (fd < 0)
         return qv_fail(err, QV_EIO, "%s: cannot append a result: %s", path, strerror(errno));
     text[n - 1] = '\n';
-    flock(fd, LOCK_EX); /* locking may fail, as it does on a device */
+    flock(fd, LOCK_EX); /* locking may fail, for example on a device */
     const off_t end = lseek(fd, 0, SEEK_END);
     const ssize_t put = write(fd, text, n);
     int why = put < 0 ? errno : put < (ssize_t)n ? ENOSPC : 0;

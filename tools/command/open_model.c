@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Opens the device and the model that the options name, and prints their warnings. */
+/* Opens the device and the model named by the options, and prints their warnings. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,7 +66,7 @@ qv_status
 tool_load_model(const struct tool_options *o, qv_context *ctx, const char *dir, bool describe,
                 qv_model **out, qv_model_info *info, qv_error *err)
 {
-    static char said[1024]; /* a warning is printed once for the models of several devices */
+    static char said[1024]; /* several devices' models have the same warning: print it once */
     const qv_model_options options = { .dtype = o->dtype,
                                        .describe = describe,
                                        .image_mean = tool_three(&o->image_mean),

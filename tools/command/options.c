@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* One table of options and arguments, which parsing, help and the checks of files are made from. */
+/* The table of options and arguments that drives parsing, help and the checks of files. */
 #include <errno.h>
 #include <math.h>
 #include <stddef.h>
@@ -17,7 +17,7 @@ enum kind {
     CLIPS = TOOL_CLIPS,
     OUTPUT = TOOL_OUTPUT,
     FLAG,
-    WORD,   /* a flag whose only value is the one that the table shows */
+    WORD,   /* a flag whose only value is the table's `value` */
     COUNT,  /* from 1 up */
     NUMBER, /* from 0 up */
     PAIR,
@@ -33,7 +33,7 @@ enum kind {
     DEVICES,
     JSON,
     CLIP, /* of clips/options.inc */
-    OLD   /* refused: `value` is what it is called now */
+    OLD   /* renamed: refused, with `value` as its new name */
 };
 
 /* What a value must be; NULL: a text. */
@@ -48,68 +48,70 @@ static const char *const wanted[] = {
     [TOKENS] = "bf16 or f32",
     [WEIGHTS] = "bf16, q4g64 or q8g64",
     [SHARD] = "I/N with I from 0 to N - 1 and N up to 99999",
-    [DEVICE] = "an index from 0 up, cpu or cuda:1: it runs on one device",
-    [DEVICES] = "an index from 0 up, cpu or cuda:1, several with commas, or all",
+    [DEVICE] = "an index from 0 up, cpu or cuda:1: it runs on only one device",
+    [DEVICES] = "an index from 0 up, cpu or cuda:1, several separated by commas, or all",
 };
 
-/* An option, or an argument if its name does not begin with "-". The first entry of a name that
- * suits the subcommand is the subcommand's. */
+/* An option, or an argument if its name does not begin with "-". If several entries have one name,
+ * the subcommand uses the first whose group it has. */
 struct option {
     const char *name, *value, *help;
     enum kind kind;
     unsigned group;
     size_t at;
-    const char *with; /* the option that it goes with */
+    const char *with; /* the option that it requires */
 };
 
 #define AT(field) .at = offsetof(struct tool_options, field)
 
 static const struct option options[] = {
     { "DIR", NULL, "the cache's folder", TEXT, GROUP_CACHE, AT(out) },
-    { "KEY", NULL, "the key whose tensors are written", TEXT, GROUP_KEY, AT(key) },
+    { "KEY", NULL, "the key whose tensors to write", TEXT, GROUP_KEY, AT(key) },
     { "--model", "DIR", "checkpoint folder as Hugging Face stores it, or a GGUF file (mmproj)",
       INPUT, GROUP_MODEL, AT(model) },
-    { "--image-mean", "R,G,B", "means in place of the checkpoint's, for images and clips", REALS,
-      GROUP_CLIP, AT(image_mean) },
-    { "--image-std", "R,G,B", "deviations in place of the checkpoint's, for images and clips",
+    { "--image-mean", "R,G,B", "channel means for images and clips (default: the checkpoint's)",
+      REALS, GROUP_CLIP, AT(image_mean) },
+    { "--image-std", "R,G,B", "channel deviations for images and clips (default: the checkpoint's)",
       REALS, GROUP_CLIP, AT(image_std) },
     { "-o", "OUT", "file or folder to write the result to; a folder's name may end in /", OUTPUT,
       GROUP_OUTPUT, AT(output) },
-    { "--list", "FILE", "clips to read, one path or JSON object per line; -: standard input", CLIPS,
-      GROUP_ENCODE | GROUP_FILL | GROUP_INFO, AT(list) },
-    { "--list", "FILE", "count only this list's clips, and also those that the cache lacks", CLIPS,
-      GROUP_STATUS, AT(list) },
-    { "--list", "FILE", "remove all keys that are not in this list", CLIPS, GROUP_PRUNE, AT(list) },
+    { "--list", "FILE", "list of clips, one path or JSON object per line; - is standard input",
+      CLIPS, GROUP_ENCODE | GROUP_FILL | GROUP_INFO, AT(list) },
+    { "--list", "FILE", "count only the clips of this list, and those missing from the cache",
+      CLIPS, GROUP_STATUS, AT(list) },
+    { "--list", "FILE", "remove every key that is not in this list", CLIPS, GROUP_PRUNE, AT(list) },
     { "-o", "DIR", "the cache's folder", OUTPUT, GROUP_FILL, AT(out) },
-    { "--recursive", NULL, "for a folder, also take the clips in the folders below it", FLAG,
+    { "--recursive", NULL, "also search a folder's subfolders for clips", FLAG,
       GROUP_ENCODE | GROUP_FILL, AT(recursive) },
-    { "--shard", "I/N", "take share I of N of the list; I counts from 0", SHARD,
+    { "--shard", "I/N", "use only share I of N of the list; I starts at 0", SHARD,
       GROUP_FILL | GROUP_STATUS, AT(shard), .with = "--list" },
     { "--tokens", "TYPE", "dtype of the tokens in the cache: bf16 (default) or f32", TOKENS,
       GROUP_FILL, AT(tokens) },
-    { "--no-deepstack", NULL, "leave out DeepStack's outputs", FLAG, GROUP_FILL, AT(no_deepstack) },
-    { "--part-bytes", "N", "seal a part when it has N bytes (default 1 GiB)", COUNT, GROUP_FILL,
+    { "--no-deepstack", NULL, "leave out the DeepStack outputs", FLAG, GROUP_FILL,
+      AT(no_deepstack) },
+    { "--part-bytes", "N", "seal a part when it reaches N bytes (default 1 GiB)", COUNT, GROUP_FILL,
       AT(part_bytes) },
     { "--part-seconds", "S", "seal a part when it is S seconds old (default 300)", REAL, GROUP_FILL,
       AT(part_seconds) },
     { "--retry-failed", NULL, "retry clips that failed before", FLAG, GROUP_FILL,
       AT(retry_failed) },
-    { "--same", "size", "a file of the same path and size is the same clip, whatever its time",
+    { "--same", "size", "a file with the same path and size is the same clip, whatever its time",
       WORD, GROUP_FILL | GROUP_STATUS, AT(same_size), .with = "--list" },
-    { "--trust-keys", NULL, "a file of the same size is the key's clip, wherever it is", FLAG,
+    { "--trust-keys", NULL, "a file with the same size is the key's clip, wherever it is", FLAG,
       GROUP_FILL | GROUP_STATUS, AT(trust_keys), .with = "--list" },
     { "--dry-run", NULL, "only estimate what a run would do", FLAG, GROUP_FILL, AT(dry_run) },
     { "--dry-run", NULL, "only report what would be removed", FLAG, GROUP_REMOVE, AT(dry_run) },
-    { "--rate", "N", "estimate hours for N clips per second of all processes together", REAL,
+    { "--rate", "N", "estimate the time at N clips per second, over all processes", REAL,
       GROUP_FILL, AT(rate), .with = "--dry-run" },
-    { "--rate", "N", "estimate hours for N clips per second of all processes together", REAL,
+    { "--rate", "N", "estimate the time at N clips per second, over all processes", REAL,
       GROUP_INFO, AT(rate), .with = "--list" },
     { "--repair", NULL, "remove damaged keys, so that the next run encodes them again", FLAG,
       GROUP_CHECK, AT(repair) },
     { "--no-lock", NULL, "the cache is on a file system without locks, and nobody else uses it",
       FLAG, GROUP_REMOVE | GROUP_CHECK, AT(no_lock) },
-    { "--key", "sample", "WebDataset's keys: a name up to its first dot, without the tar file's",
-      WORD, GROUP_LIST, AT(key_sample) },
+    { "--key", "sample",
+      "use WebDataset's keys: the name up to its first dot, without the tar file's", WORD,
+      GROUP_LIST, AT(key_sample) },
     { "--drawing", "FILE.png", "also draw the frames and their tokens", OUTPUT, GROUP_ENCODE,
       AT(drawing) },
     { "--output-dtype", "TYPE",
@@ -117,9 +119,9 @@ static const struct option options[] = {
       AT(output_dtype) },
     { "--hidden-states", NULL, "also write the last block's rows, one per patch", FLAG,
       GROUP_ENCODE, AT(hidden) },
-    { "--chunk-rows", "N", "patches in a chunk (default: what suits the device)", COUNT,
+    { "--chunk-rows", "N", "patches per chunk (default: chosen for the device)", COUNT,
       GROUP_ENCODE | GROUP_FILL | GROUP_TOWER, AT(chunk_rows) },
-    { "--config", "DIR", "folder whose config.json has the sizes", TEXT, GROUP_SYNTH, AT(config) },
+    { "--config", "DIR", "folder whose config.json sets the sizes", TEXT, GROUP_SYNTH, AT(config) },
     { "--seed", "N", "seed of the random weights (default 1)", NUMBER, GROUP_SYNTH, AT(seed) },
     { "--shards", "N", "split the weights over N files (default 1)", COUNT, GROUP_SYNTH,
       AT(shards) },
@@ -132,35 +134,34 @@ static const struct option options[] = {
         .at = 0                                                                                    \
     },
 #include "clips/options.inc"
-    { "--clip", "FILE", "take pixels from this clip (default: seeded random pixels)", CLIPS,
+    { "--clip", "FILE", "use this clip's pixels (default: seeded random pixels)", CLIPS,
       GROUP_VERIFY, AT(verify_clip) },
-    { "--against", "FILE", "compare with layers that another program wrote, in a safetensors file",
-      INPUT, GROUP_VERIFY, AT(against) },
-    { "--against-backend", "NAME",
-      "compare with f32 on this backend (default: on the same backend)", TEXT, GROUP_VERIFY,
-      AT(against_backend) },
-    { "--legend", NULL, "print an explanation below the table", FLAG, GROUP_VERIFY | GROUP_BENCH,
+    { "--against", "FILE", "compare with another program's layers, in a safetensors file", INPUT,
+      GROUP_VERIFY, AT(against) },
+    { "--against-backend", "NAME", "compare with f32 on this backend (default: the same backend)",
+      TEXT, GROUP_VERIFY, AT(against_backend) },
+    { "--legend", NULL, "explain the columns below the table", FLAG, GROUP_VERIFY | GROUP_BENCH,
       AT(legend) },
     { "--grid", "T,H,W", "frame pairs, rows of patches, columns of patches (default 1,20,38)",
       TRIPLE, GROUP_TOWER | GROUP_PROFILE | GROUP_VERIFY, AT(grid) },
     { "--pack", "FILE", "file with one grid t,h,w per line, to pack into chunks", INPUT,
       GROUP_TOWER, AT(pack) },
-    { "--no-limit", NULL, "do not time the GEMMs and attention alone", FLAG, GROUP_TOWER,
+    { "--no-limit", NULL, "skip timing the GEMMs and attention on their own", FLAG, GROUP_TOWER,
       AT(no_limit) },
     { "--shapes", "FILE", "file with one convolution per line (default: a built-in list)", INPUT,
       GROUP_CONV3D, AT(shapes) },
     { "--lowering", "NAME", "time only this lowering", TEXT, GROUP_CONV3D, AT(lowering) },
-    { "--rows", "N", "largest number of rows (default: what takes seconds on this device)", COUNT,
+    { "--rows", "N", "most rows to time (default: as many as this device does in seconds)", COUNT,
       GROUP_EMBED | GROUP_GEMM, AT(rows) },
-    { "--shape", "N,K", "time one matrix of this size, instead of a tower's", PAIR, GROUP_GEMM,
+    { "--shape", "N,K", "time one matrix of this size instead of a tower's", PAIR, GROUP_GEMM,
       AT(shape) },
     { "--repeats", "N", "number of timed runs or chunks (default 7)", COUNT,
       GROUP_BENCH | GROUP_PROFILE, AT(repeats) },
-    { "--budget", "SECONDS", "stop timing after this long; what is under way is finished", REAL,
+    { "--budget", "SECONDS", "stop timing after this long; a run that has begun is finished", REAL,
       GROUP_BENCH, AT(budget) },
     { "--backend", "NAME", "auto (default), cuda, metal, cpu or ref", BACKEND, GROUP_DEVICE,
       AT(backend) },
-    { "--dtype", "TYPE", "f32 or bf16 (default: bf16 if the device computes in it)", DTYPE,
+    { "--dtype", "TYPE", "f32 or bf16 (default: bf16 if the device supports it)", DTYPE,
       GROUP_DEVICE | GROUP_SYNTH, AT(dtype) },
     { "--weights", "KIND", "bf16 (default), or quantised: q4g64 or q8g64, with up to 64 rows",
       WEIGHTS, GROUP_GEMM, AT(weights) },
@@ -189,16 +190,16 @@ enum { N_OPTIONS = sizeof options / sizeof *options };
     o < options + N_OPTIONS;                                                                       \
     o++
 
-/* Options that most subcommands share have pages of --help to themselves. The first page is the
+/* Options that most subcommands share have separate pages of --help. The first page is the
  * subcommand's own. */
 static const struct page {
     const char *name, *about;
     unsigned groups;
 } pages[] = {
     { "", NULL, ~(unsigned)(GROUP_CLIP | GROUP_DEVICE | GROUP_DEVICES) },
-    { "clips", "options of frames and decoding: --fps, --max-frames, --max-pixels, ..",
+    { "clips", "options for frames and decoding: --fps, --max-frames, --max-pixels, ..",
       GROUP_CLIP },
-    { "device", "options of the device: --backend, --device, --dtype, --threads, ..",
+    { "device", "options for the device: --backend, --device, --dtype, --threads, ..",
       GROUP_DEVICE | GROUP_DEVICES },
 };
 enum { N_PAGES = sizeof pages / sizeof *pages };
@@ -212,7 +213,7 @@ find_page(const struct tool *tool, const char *name)
     return NULL;
 }
 
-/* Returns the subcommand's option of a name with `length` bytes; NULL: it has none. */
+/* Returns the subcommand's option whose name is the first `length` bytes; NULL: unknown. */
 static const struct option *
 find_option(const struct tool *tool, const char *name, size_t length)
 {
@@ -229,8 +230,7 @@ is_argument(const struct option *o)
     return *o->name && *o->name != '-';
 }
 
-/* Returns the option that the text names first, and moves the text behind its name; NULL: no
- * more. */
+/* Returns the first option that the text names, and moves the text past its name; NULL: the end. */
 static const struct option *
 next_needed(const struct tool *tool, const char **text)
 {
@@ -325,8 +325,8 @@ parse_reals(const char *text, double *out, int n)
     return true;
 }
 
-/* Takes a backend's name in front of indices, as in "cuda:1", or alone, and returns what is behind
- * it. A name that is not that of --backend stays. */
+/* Consumes a backend's name before indices, as in "cuda:1", or alone, and returns the rest. A name
+ * that contradicts --backend is left in place. */
 static const char *
 take_backend(const char *text, struct tool_options *out)
 {
@@ -398,7 +398,7 @@ parse_clip_option(const struct option *o, const char *text, qv_clip_options *out
     return qvm_option_take(p, out, &v, true);
 }
 
-/* Parses a value. Returns what it must be, for the error text, or NULL if it was valid. */
+/* Parses a value. Returns NULL if it is valid, else what it must be, for the error message. */
 static const char *
 parse_value(const struct option *o, const char *text, struct tool_options *out)
 {
@@ -415,7 +415,7 @@ parse_value(const struct option *o, const char *text, struct tool_options *out)
         break;
     case FLAG: *(bool *)at = true; break;
     case WORD: *(bool *)at = true; return o->value && !strcmp(text, o->value) ? NULL : o->value;
-    case BACKEND: /* cuda:1 is what --device takes, and another name is for the library to refuse */
+    case BACKEND: /* cuda:1 is a value of --device; the library refuses unknown names */
         if (strchr(text, ':') && take_backend(text, out) != text)
             return parse_value(&(struct option){ .kind = DEVICES }, text, out);
         *(const char **)at = text;
@@ -493,10 +493,10 @@ take_value(struct line *l, const struct option *o, const char *text)
     qv_error err;
     if (ending && !must && tool_check_ending(text, ending, &err))
         return WRONG(l, "%s %s", o->name, err.text);
-    return must ? WRONG(l, "%s is \"%s\", must be %s", o->name, text, must) : TOOL_DONE;
+    return must ? WRONG(l, "%s is \"%s\"; must be %s", o->name, text, must) : TOOL_DONE;
 }
 
-/* Takes the next argument that the subcommand needs, or one of those that it may have. */
+/* Stores the next required argument, or else one of the optional ones. */
 static int
 take_argument(struct line *l, const char *text)
 {
@@ -504,7 +504,7 @@ take_argument(struct line *l, const char *text)
         if (is_argument(o) && o->group & l->tool->groups && !l->given[o - options])
             return take_value(l, o, text);
     if (!l->tool->arguments)
-        return WRONG(l, "%s is one argument too many", text);
+        return WRONG(l, "unexpected argument: %s", text);
     l->out->arguments[l->out->n_arguments++] = text;
     return TOOL_DONE;
 }
@@ -521,13 +521,13 @@ take_option(struct line *l, const char *text)
         for (EACH_OPTION(a))
             if (a->group & l->tool->groups && tool_is_nearer(text, a->name, &least))
                 best = a;
-        return best ? WRONG(l, "no option %s; did you mean %s?", text, best->name)
-                    : WRONG(l, "no option %s", text);
+        return best ? WRONG(l, "unknown option %s; did you mean %s?", text, best->name)
+                    : WRONG(l, "unknown option %s", text);
     }
     if (o->kind == OLD)
-        return WRONG(l, "%s is %s now", o->name, o->value);
+        return WRONG(l, "%s is now %s", o->name, o->value);
     if (equals && !o->value && o->kind != JSON)
-        return WRONG(l, "%s is \"%s\", must be given without a value", o->name, equals + 1);
+        return WRONG(l, "%s is \"%s\"; must be given without a value", o->name, equals + 1);
     if (!equals && o->value && ++l->i == l->argc)
         return WRONG(l, "%s needs a value: %s", o->name, o->value);
     return take_value(l, o, equals ? equals + 1 : o->value ? l->argv[l->i] : "");
@@ -544,7 +544,7 @@ asks_for_help(const char *arg, const char **page)
     return true;
 }
 
-/* Checks that all is there that the subcommand needs, and what each option goes with. */
+/* Checks that everything that the subcommand or a given option requires is given. */
 static int
 check_given(const struct line *l)
 {
@@ -563,7 +563,7 @@ check_given(const struct line *l)
             continue; /* clips may be arguments */
         o = l->given[a - options] && a->with ? find_option(tool, a->with, strlen(a->with)) : NULL;
         if (o && !l->given[o - options])
-            return WRONG(l, "%s goes with %s", a->name, o->name);
+            return WRONG(l, "%s requires %s", a->name, o->name);
     }
     return TOOL_DONE;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Refuses to write where the command reads: over a clip, a list, or a file of a model or a cache;
- * and to write two outputs to one file. */
+/* Refuses outputs that would overwrite an input (a clip, a list, or a file of a model or a cache),
+ * and two outputs to one file. */
 #include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -13,11 +13,11 @@
 #include "path.h"
 #include "tool.h"
 
-/* Where a file or folder is, so that two names of the same one compare equal. */
+/* Identifies a file or folder, so that two names of one file compare equal. */
 struct place {
     dev_t device;
     ino_t inode;
-    const char *name; /* "" if it exists; else its name in the folder of that inode */
+    const char *name; /* "" if it exists; else its name in the folder with this inode */
     const char *path;
 };
 
@@ -30,7 +30,8 @@ by_place(const void *a, const void *b)
     return x->inode != y->inode ? (x->inode < y->inode ? -1 : 1) : strcmp(x->name, y->name);
 }
 
-/* Finds a file or folder that exists. Devices and pipes are left out: nothing in them is lost. */
+/* Finds an existing file or folder. Devices and pipes are ignored: writing to them loses
+ * nothing. */
 static bool
 find(const char *path, struct place *out)
 {
@@ -59,15 +60,15 @@ find_output(const char *path, struct place *out)
     return true;
 }
 
-/* Returns whether a file of this name belongs to the cache in whose folder it is. Other files there
- * may be the caller's, such as the records of --json, to which each run adds. */
+/* Returns whether a file with this name in a cache's folder belongs to the cache. Other files there
+ * may be the caller's, such as the --json file, to which each run appends. */
 static bool
 is_of_cache(const char *name)
 {
     return !strcmp(name, "qwenvit-cache.json") || !strncmp(name, "part-", 5);
 }
 
-/* Returns whether a file of this name would be read with a model in whose folder it is. */
+/* Returns whether a file with this name in a model's folder would be read with the model. */
 static bool
 is_of_model(const char *name)
 {
@@ -82,13 +83,13 @@ is_of_model(const char *name)
 static qv_status
 refuse(const struct place *output, const char *what, const char *of, qv_error *err)
 {
-    return qv_fail(err, QV_EINVAL, "%s would be %s %s, which is read: name another output",
+    return qv_fail(err, QV_EINVAL, "%s would be %s %s, which is an input: choose another output",
                    qv_path_tail(output->path), what, qv_path_tail(of));
 }
 
-/* Fails if an output is a file in a folder that is read: any file next to a model, whose weights
- * may have any name, but only a cache's own. Fails as well if an output that is not there yet would
- * be taken for a file of the folder. */
+/* Fails if an output is a file in an input folder: any file next to a model, whose weights may have
+ * any name, but only a cache's own files. Also fails if a new output would be taken for a file of
+ * the model or cache. */
 static qv_status
 check_folder(const char *folder, bool cache, const struct place *outputs, size_t n, qv_error *err)
 {
@@ -101,7 +102,7 @@ check_folder(const char *folder, bool cache, const struct place *outputs, size_t
         if (of.path && *o->name && o->device == of.device && o->inode == of.inode &&
             (cache ? is_of_cache(o->name) : is_of_model(o->name)))
             status = refuse(o, "taken for a file of", folder, err);
-    /* a GGUF file is no folder; what is not there, or may not be listed, is the reader's to say */
+    /* a GGUF file is not a folder; the reader reports a missing or unreadable folder */
     if (folder && !d && errno != ENOTDIR && errno != ENOENT && errno != EACCES)
         status = qv_fail(err, qv_status_of_errno(errno), "%s: cannot be listed: %s",
                          qv_path_tail(folder), strerror(errno));
@@ -120,25 +121,24 @@ check_folder(const char *folder, bool cache, const struct place *outputs, size_t
     return status;
 }
 
-/* Fails if two outputs, which are sorted, are one file. */
+/* Fails if two of the sorted outputs are one file. */
 static qv_status
 check_apart(const struct place *outputs, size_t n, qv_error *err)
 {
     for (size_t i = 1; i < n; i++)
         if (!by_place(&outputs[i - 1], &outputs[i]))
-            return qv_fail(
-                err, QV_EINVAL,
-                "%s and %s are the same file, and both would be written: name another output",
-                qv_path_tail(outputs[i - 1].path), qv_path_tail(outputs[i].path));
+            return qv_fail(err, QV_EINVAL,
+                           "%s and %s are two outputs to the same file: choose another output",
+                           qv_path_tail(outputs[i - 1].path), qv_path_tail(outputs[i].path));
     return QV_OK;
 }
 
-/* NULLs are left out. */
+/* NULL names are skipped. */
 static qv_status
 check_outputs(const struct tool_options *o, const char *const *outputs, size_t n_outputs,
               const char *const *inputs, size_t n_inputs, qv_error *err)
 {
-    /* a cache is read too, and the folder of --config is copied from */
+    /* a cache is read too, and files are copied from the folder of --config */
     const char *const folders[] = { o->model, o->config, o->out };
     struct place *places = malloc((n_outputs + 1) * sizeof *places), in;
     size_t n = 0;
@@ -154,7 +154,7 @@ check_outputs(const struct tool_options *o, const char *const *outputs, size_t n
             same = bsearch(&in, places, n, sizeof *places, by_place);
         if (same)
             status = qv_fail(err, QV_EINVAL,
-                             "%s would be overwritten, but it is an input (%s): name another "
+                             "%s would be overwritten, but it is an input (%s): choose another "
                              "output",
                              qv_path_tail(same->path), qv_path_tail(inputs[i]));
     }
@@ -171,7 +171,8 @@ tool_check_ending(const char *path, const char *ending, qv_error *err)
     const size_t n = strlen(path), of_ending = strlen(ending);
     const bool is_file = stat(path, &st) || S_ISREG(st.st_mode) || S_ISDIR(st.st_mode);
     return is_file && (n <= of_ending || strcasecmp(path + n - of_ending, ending) != 0)
-               ? qv_fail(err, QV_EINVAL, "%s: this file must end in %s", qv_path_tail(path), ending)
+               ? qv_fail(err, QV_EINVAL, "%s: the file's name must end in %s", qv_path_tail(path),
+                         ending)
                : QV_OK;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Writes PNG files. Their pixels are stored, not compressed, so that no library is needed. */
+/* Writes PNG files. Pixels are stored uncompressed, so no library is needed. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 #include "files/atomic_file.h"
 #include "tool.h"
 
-enum { MOST_STORED = 65535, BLOCK_HEAD = 5 }; /* bytes of a block of deflate */
+enum { MOST_STORED = 65535, BLOCK_HEAD = 5 }; /* bytes of a deflate block */
 
 static uint8_t *
 put_u32(uint8_t *at, uint32_t value)
@@ -69,11 +69,11 @@ qv_status
 tool_write_png(const char *path, const uint8_t *rgb, int height, int width, qv_error *err)
 {
     static const uint8_t signature[] = { 0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n' };
-    enum { FRAME = 128 };              /* more than all that is not pixels or blocks */
-    uint8_t head[13] = { [8] = 8, 2 }; /* sizes, and: rgb of 8 bits */
+    enum { FRAME = 128 };              /* more than everything but pixels and blocks */
+    uint8_t head[13] = { [8] = 8, 2 }; /* sizes; then 8-bit RGB */
     const size_t row = 3 * (size_t)width, n = (size_t)height * (1 + row);
     const size_t most = FRAME + n + (n / MOST_STORED + 1) * BLOCK_HEAD;
-    /* each row begins with its filter, which is none */
+    /* each row begins with its filter type, 0: none */
     uint8_t *rows = calloc((size_t)height, 1 + row), *stream = malloc(most), *file = malloc(most);
     qv_status status = QV_ENOMEM;
     if (rows && stream && file) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Shows the progress of a job: a line while it runs, and a record at its end. */
+/* Shows a job's progress: a line while it runs, and a record at its end. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,9 +18,9 @@ tool_job_progress_begin(struct tool_job_progress *p, int64_t total, const struct
     };
 }
 
-/* Sets *last to the progress of the last 10 seconds or more, in which 8 clips or more were done,
- * and before that to all that came after the first clip, for which all stages had to begin. Returns
- * how long the rest takes at that rate; infinite: not known, and *last is the whole job. */
+/* Sets *last to the progress over at least the last 10 seconds and 8 clips; early in the job, to
+ * all progress since the first clip, whose time includes starting every stage. Returns how long the
+ * rest takes at that rate; infinite: unknown, and *last is the whole job. */
 static double
 seconds_left(struct tool_job_progress *p, const qv_job_progress *j, qv_job_progress *last)
 {
@@ -38,8 +38,8 @@ seconds_left(struct tool_job_progress *p, const qv_job_progress *j, qv_job_progr
     return (double)(p->total - j->done) * last->elapsed_s / (double)last->done;
 }
 
-/* Writes a record every 10 seconds; the first one comes at once, since it has the total. Losing one
- * does no harm: the job's last record reports a file that cannot be written. */
+/* Writes a record every 10 seconds; the first at once, as it contains the total. A lost record does
+ * no harm: the job's last record reports a file that cannot be written. */
 static void
 record_progress(struct tool_job_progress *p, const qv_job_progress *j, const qv_job_progress *last,
                 double left_s, double now_s)
@@ -108,7 +108,7 @@ tool_json_add_rates(json_t **object, const char *of, int64_t frames, int64_t tok
     tool_json_add(object, fields, (double)frames / s, (double)tokens / s, load_s);
 }
 
-/* The text is of what was done, and of the packed chunks. */
+/* The text sums up the finished clips and the packed chunks. */
 static const char job_text[] =
     "[text.several?{text.done} clip{text.done|s}, {job.frames} frames, {text.tokens} tokens in "
     "{text.total_s|time} ({text.load_s|time} to load the model); then "

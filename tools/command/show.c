@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Shows a result as a line of JSON, or fills its fields into a text. */
+/* Shows a result as a line of JSON, or as a text filled in from its fields. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include "tool.h"
 
 struct unit {
-    double of; /* how many of the first one it is */
+    double of; /* its size in the first unit */
     const char *name;
 };
 static const struct unit
@@ -24,8 +24,8 @@ static const struct unit
     times[] = { { 1e-3, "ms" }, { 1, "s" }, { 60, "min" }, { 3600, "h" }, { 86400, "days" } };
 enum { N_UNITS = 5 };
 
-/* Prints a number in the largest of its units that leaves it at 1 or above, in three digits
- * (memory: with one behind the point), and bytes as they are. */
+/* Prints a number in the largest unit in which it is at least 1, with three digits (memory: one
+ * decimal), and bytes as integers. */
 static void
 print_in(const struct unit *units, double x)
 {
@@ -41,7 +41,7 @@ print_in(const struct unit *units, double x)
     tool_print("%s%.*f %s", x < 0 && shown >= 0.5 ? "-" : "", digits, shown, u->name);
 }
 
-/* Prints a piece of a template, which may end lines. */
+/* Prints a piece of a template, which may contain line ends. */
 static void
 print_piece(const char *t, size_t n)
 {
@@ -84,8 +84,7 @@ print_value(const json_t *value, const char *how)
     }
 }
 
-/* Returns the field that a name of `n` bytes means, A.B being member B of A; NULL: there is
- * none. */
+/* Returns the field named by `n` bytes, where A.B is member B of A; NULL: unknown. */
 static const json_t *
 find_field(const json_t *object, const char *name, size_t n)
 {
@@ -106,7 +105,7 @@ is_set(const json_t *v)
            json_array_size(v) || json_object_size(v);
 }
 
-/* Prints a template up to its end or the ] of its part, and returns where that is. */
+/* Prints a template up to its end or to the ] of its part, and returns that position. */
 static const char *
 print_filled(const char *t, const json_t *object, bool shown)
 {

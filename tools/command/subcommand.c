@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Runs the subcommand that a command line names, in this program or in one beside it. */
+/* Runs the subcommand that the command line names, in this program or in another one next to it. */
 #include <errno.h>
 #include <limits.h>
 #include <signal.h>
@@ -61,7 +61,7 @@ tool_is_nearer(const char *a, const char *b, size_t *least)
     return is;
 }
 
-/* Complains of a name that there is not, and says which may have been meant. */
+/* Reports an unknown name and suggests the closest one. */
 static void
 complain_of(const struct tool_program *p, const char *name)
 {
@@ -74,13 +74,13 @@ complain_of(const struct tool_program *p, const char *name)
         } else if (tool_is_nearer(name, tool_word(t), &least))
             best = t;
     if (best)
-        tool_complain("no subcommand %s; did you mean %s?", name, tool_word(best));
+        tool_complain("unknown subcommand %s; did you mean %s?", name, tool_word(best));
     else
-        tool_complain("no subcommand %s", name);
+        tool_complain("unknown subcommand %s", name);
 }
 
-/* Prints the version, what the program that decodes says of itself behind its first line, and which
- * backends work here. */
+/* Prints the version, all but the first line of the decoder program's version, and the backends
+ * that work here. */
 static void
 print_version(const struct tool_program *p)
 {
@@ -95,8 +95,8 @@ print_version(const struct tool_program *p)
     for (const char *line = decoder; *(line += strcspn(line, "\n"));)
         if (*++line)
             tool_print("%.*s\n", (int)strcspn(line, "\n"), line);
-    tool_print("  serve    decodes " QV_USUAL_CODECS ", and images' codecs, or with --all-codecs "
-               "all that are decoded\n");
+    tool_print("  serve    decodes " QV_USUAL_CODECS " and image codecs; with --all-codecs, "
+               "every codec that qwenvit decodes\n");
     for (size_t i = 0; i < sizeof backends / sizeof *backends; i++) {
         const qv_context_options options = { .backend = backends[i] };
         qv_context *context = NULL;
@@ -110,9 +110,9 @@ print_version(const struct tool_program *p)
     }
 }
 
-/* Checks which options of clips go together, and starts the decoder once, before the first clip and
- * before any output, unless `info` is given only folders, which are no clips to it. `info` also
- * reads other files, so its missing decoder is not reported here: opening a clip will say it. */
+/* Checks that the clip options are consistent, and starts the decoder once, before the first clip
+ * and before any output, unless `info` is given only folders, which are not clips. `info` also
+ * reads other files, so a missing decoder is not reported here but when a clip is opened. */
 static qv_status
 start_decoder(const struct tool *tool, struct tool_options *o, qv_error *err)
 {
@@ -136,13 +136,13 @@ start_decoder(const struct tool *tool, struct tool_options *o, qv_error *err)
 
 /* ---- signals --------------------------------------------------------------------------------- */
 
-static pid_t self; /* a forked child has the handler too, and must not remove our files */
+static pid_t self; /* a forked child inherits the handler, but must not remove our files */
 static volatile sig_atomic_t is_deferred, caught;
 
 static bool catch_signal(int number);
 
-/* Removes unfinished files and ends the process by the same signal, so that a shell's loop notices.
- * The first signal is only noted if the subcommand has deferred signals. */
+/* Removes unfinished files and ends the process by the same signal, so that a shell's loop stops
+ * too. If the subcommand has deferred signals, the first one is only recorded. */
 static void
 on_signal(int number)
 {
@@ -157,7 +157,7 @@ on_signal(int number)
         ssize_t ignored = write(STDERR_FILENO, text + from, sizeof text - 1 - from);
         (void)ignored;
     }
-    signal(number, SIG_DFL); /* a library may have put the handler back without SA_RESETHAND */
+    signal(number, SIG_DFL); /* a library may have reinstalled the handler without SA_RESETHAND */
     raise(number);           /* this ends the process on return */
 }
 
@@ -179,7 +179,7 @@ catch_signals(void)
         /* nohup ignores SIGHUP */
         if (!sigaction(numbers[i], NULL, &before) && before.sa_handler != SIG_IGN)
             catch_signal(numbers[i]);
-    signal(SIGXFSZ, SIG_IGN); /* then write() reports a file that is too large */
+    signal(SIGXFSZ, SIG_IGN); /* so that write() reports a file that is too large */
 }
 
 void
@@ -197,29 +197,28 @@ tool_signals_caught(void)
 void
 tool_signals_obey(void)
 {
-    if (caught) { /* a shell's loop notices the signal only so */
+    if (caught) { /* so that a shell's loop stops too */
         signal(caught, SIG_DFL);
         raise(caught);
     }
 }
 
-/* Flushes stdout. Printed text may still be in the buffer, so an error of writing it can show up
- * only here. */
+/* Flushes stdout: an error in writing buffered text shows up only here. */
 static int
 close_stdout(int code)
 {
-    errno = 0; /* stays 0 if an earlier write failed, whose errno is gone */
+    errno = 0; /* stays 0 if an earlier write failed: its errno is lost */
     const bool lost = fflush(stdout) || ferror(stdout);
     if (lost)
-        tool_complain("standard output cannot be written%s%s", errno ? ": " : "",
+        tool_complain("cannot write to standard output%s%s", errno ? ": " : "",
                       errno ? strerror(errno) : "");
     return lost && !code ? TOOL_BAD_INPUT : code;
 }
 
 /* Ends the process. After encode it ends at once, without the exit handlers of libraries, since
  * CUDA's are slow: the tokens are written, and the system frees everything. Other subcommands run
- * the handlers, because profilers write their results there; so do builds with the address
- * sanitizer, which looks for leaks there. */
+ * the handlers, because profilers write their results there, and so do builds with the address
+ * sanitizer, which checks for leaks there. */
 static int
 end(const struct tool *tool, int code)
 {
@@ -231,14 +230,14 @@ end(const struct tool *tool, int code)
     return code;
 }
 
-/* Replaces this process by the program that has the subcommand. It returns only if that fails,
- * after reporting why. */
+/* Replaces this process with the program that implements the subcommand. Returns only on failure,
+ * which it reports. */
 static int
 become(const struct tool *tool, char **argv)
 {
     char path[PATH_MAX];
     if (!qv_find_installed(tool->program, ".", ".", X_OK, path, sizeof path))
-        tool_complain("%s: it needs the program %s, which is not next to this one: %s", tool->name,
+        tool_complain("%s: needs the program %s, which is not next to this one: %s", tool->name,
                       tool->program, path);
     else {
         argv[0] = path;
@@ -248,8 +247,8 @@ become(const struct tool *tool, char **argv)
     return TOOL_DEVICE;
 }
 
-/* Says which verb has what was asked for by options alone: the one that an option is called by,
- * else the first. */
+/* Reports a missing verb and suggests one: the verb that an option is named after, else the
+ * first. */
 static int
 refuse_without_verb(const struct tool_program *p, char **argv)
 {
@@ -318,7 +317,7 @@ tool_main(const struct tool_program *p, int argc, char **argv)
         return TOOL_USAGE;
     }
     if (tool->elsewhere) {
-        tool_complain("%s: it is in %s", tool->name, tool->elsewhere);
+        tool_complain("%s: not in this program; it is in %s", tool->name, tool->elsewhere);
         return TOOL_DEVICE;
     }
     if (tool->program)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit synth: makes a checkpoint of given sizes with seeded random weights, as Hugging Face
- * would store it (bf16, patch embedding 5D, the family's published names), for trying and timing
- * without weights. Norms and biases are not trivial, and matrices are scaled so that activations
- * stay of order one: so a tower that treats them wrongly gives visibly wrong results.
+ * qwenvit synth: makes a checkpoint of given sizes with seeded random weights, in the form in which
+ * Hugging Face would store it (bf16, 5D patch embedding, the family's published names), for tests
+ * and timing without real weights. Norms and biases are not trivial, and matrices are scaled so
+ * that activations stay of order one: a tower that handles any of them wrongly gives visibly wrong
+ * results.
  */
 #include <errno.h>
 #include <math.h>
@@ -24,7 +25,7 @@
 
 enum {
     PIECE = 1 << 20,    /* values written at a time */
-    MOST_FOLDER = 4000, /* bytes of a folder's path: Linux opens paths of at most 4095 */
+    MOST_FOLDER = 4000, /* bytes of a folder's path: Linux's limit for a path is 4095 */
     MOST_NAME = 255
 };
 #define SINGLE "model.safetensors"
@@ -37,7 +38,7 @@ static const struct {
 } copied[] = { { "processor_config.json", false },
                { "preprocessor_config.json", false },
                { "video_preprocessor_config.json", false },
-               /* the last: a folder with a config.json is complete */
+               /* last, because a folder with a config.json is complete */
                { "config.json", true } };
 enum { COPIED = sizeof copied / sizeof *copied };
 
@@ -51,17 +52,17 @@ struct synth {
     const struct tool_options *o;
     struct qv_config config;
     struct qv_tower tower;
-    struct qv_safetensor *tensors; /* [n] stored tensors, without derived ones */
+    struct qv_safetensor *tensors; /* [n] stored tensors, without the derived ones */
     struct stored *stored;         /* [n] */
     size_t n;
     void *values;
     uint64_t bytes;
-    struct qv_atomic_file *files; /* [n_files] written, but not yet under their names */
+    struct qv_atomic_file *files; /* [n_files] written, but not yet renamed */
     size_t n_files;
     char path[MOST_FOLDER + MOST_NAME + 2];
 };
 
-/* Returns the path of a file of the checkpoint, until the next call. */
+/* Returns the path of a file of the checkpoint, valid until the next call. */
 static const char *
 path_of(struct synth *s, const char *name)
 {
@@ -69,7 +70,7 @@ path_of(struct synth *s, const char *name)
     return s->path;
 }
 
-/* This is splitmix64 (Steele et al., 2014): every value has a state of its own, so order does not
+/* This is splitmix64 (Steele et al., 2014). Every value has a separate state, so order does not
  * matter. */
 static uint64_t
 mix(uint64_t x)
@@ -100,7 +101,7 @@ spread(const struct synth *s, size_t id, float *mean)
     return (int)id == s->tower.positions ? 0.5f : 1 / sqrtf((float)spec->k);
 }
 
-/* Checkpoints are in bf16 unless --dtype asks for another dtype. */
+/* Checkpoints are in bf16 unless --dtype is given. */
 static qv_dtype
 dtype_of(const struct synth *s)
 {
@@ -156,12 +157,12 @@ write_tensor(struct synth *s, struct qv_safetensors_writer *w, size_t slot, size
     float mean, deviation = spread(s, id, &mean);
     uint64_t base = mix((uint64_t)s->o->seed * 1000003 + id) & ~(uint64_t)0xffffffffff;
     int64_t total = qv_stored_rows(&s->tower.tensors[id]) * s->tower.tensors[id].k;
-    /* a stored tensor goes on where the one before ended */
+    /* each stored tensor begins where the previous one ended */
     int64_t first = s->stored[tensor].place * total;
     for (int64_t at = 0; at < total; at += PIECE) {
         int64_t n = total - at < PIECE ? total - at : PIECE;
         for (int64_t i = 0; i < n; i++) {
-            /* f32 files hold bf16 values too, so that both precisions are the same model */
+            /* f32 files hold bf16 values too, so that both dtypes are the same model */
             qv_bf16 v = qv_f32_to_bf16(mean + deviation * noise(base + (uint64_t)(first + at + i)));
             qv_store(s->values, dtype, i, qv_bf16_to_f32(v));
         }
@@ -260,7 +261,7 @@ copy_json(struct synth *s, size_t i, qv_error *err)
     return status;
 }
 
-/* Returns whether a name in an index is that of a file of weights in its own folder. */
+/* Returns whether a name in an index names a weight file in the index's own folder. */
 static bool
 is_shard(const char *name)
 {
@@ -269,7 +270,8 @@ is_shard(const char *name)
     return n <= MOST_NAME && n > m && !strcmp(name + n - m, end) && !strchr(name, '/');
 }
 
-/* Returns whether the output is the configuration's own folder, which already has its files. */
+/* Returns whether the output is the configuration's own folder, which already contains the copied
+ * files. */
 static bool
 is_in_place(const struct synth *s)
 {
@@ -285,13 +287,13 @@ check_absent(const char *path, const char *what, qv_error *err)
     return lstat(path, &st) || !(S_ISREG(st.st_mode) || S_ISLNK(st.st_mode))
                ? QV_OK
                : qv_fail(err, QV_EINVAL,
-                         "%s exists, and would be replaced by %s: name another, or add "
+                         "%s exists, and would be replaced by %s: choose another name, or add "
                          "--force to replace it",
                          qv_path_tail(path), what);
 }
 
-/* Random weights must not replace real ones by a slip, and never through a link: a hub's snapshot
- * is made of links to files that other snapshots have too. */
+/* Random weights must not replace real weights by mistake, and never through a link: a hub's
+ * snapshot consists of links to files that other snapshots share. */
 static qv_status
 check_name(struct synth *s, const char *name, const char *what, qv_error *err)
 {
@@ -303,7 +305,7 @@ check_name(struct synth *s, const char *name, const char *what, qv_error *err)
                ? QV_OK
                : qv_fail(err, QV_EIO,
                          "%s is a symbolic link, and --force replaces only files: remove it, or "
-                         "name another folder",
+                         "choose another folder",
                          qv_path_tail(path));
 }
 
@@ -325,9 +327,10 @@ check_folder(struct synth *s, qv_error *err)
     return status;
 }
 
-/* Removes what makes the old checkpoint one, first its config.json and index, so that nothing can
- * load a mixture, whatever ends the process now. A single file of weights stays if another takes
- * its place at once. In place, config.json stays, as it is the new one too. */
+/* Removes the files that make the old folder a checkpoint, config.json and the index first, so that
+ * a mixture can never be loaded, even if the process ends now. A single weight file stays if a new
+ * one replaces it atomically. If the output is the configuration's own folder, config.json
+ * stays. */
 static qv_status
 remove_checkpoint(struct synth *s, qv_error *err)
 {
@@ -350,8 +353,8 @@ remove_checkpoint(struct synth *s, qv_error *err)
     return status;
 }
 
-/* Gives the files their names, config.json last. A signal must wait, as it would leave half of
- * them. */
+/* Renames the files to their final names, config.json last. Signals are deferred, because they
+ * would leave half of the files. */
 static qv_status
 replace_checkpoint(struct synth *s, qv_error *err)
 {
@@ -368,7 +371,7 @@ check_length(const char *folder, qv_error *err)
     const size_t n = strlen(folder);
     return n <= MOST_FOLDER
                ? QV_OK
-               : qv_fail(err, QV_EIO, "%s: the path has %zu bytes; at most %d can be used",
+               : qv_fail(err, QV_EIO, "%s: the path has %zu bytes; at most %d are allowed",
                          qv_path_tail(folder), n, MOST_FOLDER);
 }
 
@@ -381,7 +384,8 @@ synth(struct synth *s, qv_error *err)
     if (!status)
         status = qv_config_read(s->o->config, &s->config, err);
     if (!status && s->config.note[0])
-        status = qv_fail(err, QV_EUNSUPPORTED, "%s: is a GGUF file; a config.json is needed",
+        status = qv_fail(err, QV_EUNSUPPORTED,
+                         "%s is a GGUF file; --config needs a folder with a config.json",
                          qv_path_tail(s->o->config));
     if (!status)
         status = qv_tower_open(&s->config, &s->tower, err);
@@ -393,7 +397,7 @@ synth(struct synth *s, qv_error *err)
     if (!status)
         status = check_folder(s, err);
     if (!status && mkdir(s->o->output, 0777) && errno != EEXIST)
-        status = qv_fail(err, QV_EIO, "%s: cannot be made: %s", s->o->output, strerror(errno));
+        status = qv_fail(err, QV_EIO, "%s: cannot be created: %s", s->o->output, strerror(errno));
     if (!status)
         status = s->o->shards > 1 ? write_shards(s, err) : write_file(s, SINGLE, 0, s->n, err);
     const bool in_place = is_in_place(s);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* qwenvit list: makes a list of the clips and images in tar files, each in its place there. */
+/* qwenvit list: makes a list of the clips and images in tar files, with their positions. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,9 +21,9 @@ struct header {
 };
 _Static_assert(sizeof(struct header) == BLOCK, "a header is a block");
 
-/* Headers of type L and x give the following member a name or a size, or mark it as sparse. */
+/* Headers of type L and x set the next member's name or size, or mark it as sparse. */
 struct extra {
-    int64_t size; /* -1: not given */
+    int64_t size; /* -1: not set */
     bool is_there, is_sparse;
     char name[MOST_EXTRA + 1], text[MOST_EXTRA + 1];
 };
@@ -36,8 +36,7 @@ forget(struct extra *e)
     *e->name = 0;
 }
 
-/* Reads a number in octal, or in base 256 if the first bit is set; -1: it is neither, or none that
- * can be. */
+/* Reads a number in octal, or in base 256 if the first bit is set; -1: invalid or out of range. */
 static int64_t
 number(const char *field, size_t n)
 {
@@ -59,8 +58,8 @@ number(const char *field, size_t n)
     return i == n || !field[i] || field[i] == ' ' ? x : -1;
 }
 
-/* Compares the sum of the bytes, which some old programs took as signed. Its own field counts as
- * blanks. */
+/* Verifies the checksum, the sum of the bytes (signed in some old programs). The checksum's own
+ * field counts as blanks. */
 static bool
 is_header(const struct header *h)
 {
@@ -75,7 +74,7 @@ is_header(const struct header *h)
     return said == sum || said == of_signed;
 }
 
-/* Takes what pax headers say: lines of "LENGTH NAME=VALUE". */
+/* Parses a pax header: lines of "LENGTH NAME=VALUE". */
 static void
 take_pax(struct extra *e, size_t bytes)
 {
@@ -97,15 +96,15 @@ take_pax(struct extra *e, size_t bytes)
 static qv_status
 cut_short(const char *path, qv_error *err)
 {
-    return qv_fail(err, QV_EFORMAT, "%s: it is cut short, or not a tar file", qv_path_tail(path));
+    return qv_fail(err, QV_EFORMAT, "%s: truncated, or not a tar file", qv_path_tail(path));
 }
 
-/* Reads a header of type L, K or x. K, a long name of a link's target, is of no use here. */
+/* Reads a header of type L, K or x. K, the long name of a link's target, is ignored. */
 static qv_status
 read_extra(FILE *f, const char *path, char type, int64_t size, struct extra *e, qv_error *err)
 {
     if (size > MOST_EXTRA)
-        return qv_fail(err, QV_EFORMAT, "%s: a header of %lld bytes; it may have at most %d",
+        return qv_fail(err, QV_EFORMAT, "%s: a header has %lld bytes; at most %d are allowed",
                        qv_path_tail(path), (long long)size, MOST_EXTRA);
     if (fread(e->text, 1, (size_t)size, f) != (size_t)size)
         return cut_short(path, err);
@@ -140,14 +139,14 @@ visit(FILE *f, const char *path, struct extra *e, tool_tar_see *see, void *user,
         at += BLOCK;
         if (!is_header(&h) || size < 0 || size > st.st_size - at)
             return cut_short(path, err);
-        /* blocks that continue an old sparse file's map, which its size does not count */
+        /* blocks that continue an old sparse file's map and are not counted in its size */
         for (bool more = h.type == 'S' && h.prefix[137]; more; more = map[504], at += BLOCK)
             if (fread(map, 1, BLOCK, f) != BLOCK)
                 return cut_short(path, err);
         if (is_extra)
             s = read_extra(f, path, h.type, size, e, err);
         else {
-            /* GNU's own format has times where ustar has the prefix */
+            /* GNU's format has times where ustar has the prefix */
             const bool has_prefix = !memcmp(h.magic, "ustar", 6) && *h.prefix;
             if (!*e->name)
                 snprintf(e->name, sizeof e->name, "%.155s%s%.100s", has_prefix ? h.prefix : "",
@@ -199,19 +198,18 @@ tool_tar_is(const char *path)
 
 enum { PARTIAL, BAD_KEY, N_WHYS };
 static const char *const whys[] = {
-    [PARTIAL] = "sparse files and hard links do not have all their bytes here",
-    [BAD_KEY] =
-        "no list takes a key with \"..\", of more than 4096 bytes, or that begins with \"__\"",
+    [PARTIAL] = "sparse files and hard links are not stored whole",
+    [BAD_KEY] = "a key must not contain \"..\", begin with \"__\" or be longer than 4096 bytes",
 };
-_Static_assert(QV_CACHE_MAX_KEY == 4096, "as the text says");
+_Static_assert(QV_CACHE_MAX_KEY == 4096, "the message names this limit");
 
 struct shard {
-    bool key_sample; /* as --key asks */
+    bool key_sample; /* --key sample */
     const char *path;
     int64_t n_listed, n_left[N_WHYS];
 };
 
-/* Prints the line of a member, or counts it as left out. */
+/* Prints a member's line, or counts the member as left out. */
 static qv_status
 list_member(void *user, const char *name, int64_t offset, int64_t bytes, qv_error *err)
 {
@@ -246,11 +244,12 @@ list_shard(const struct tool_options *o, const char *path)
     struct shard shard = { .key_sample = o->key_sample, .path = path };
     qv_error err = { 0 };
     char *text = qv_utf8_text(path);
-    qv_status s = !text ? qv_no_memory(path, &err)
-                  : strcmp(text, path) != 0
-                      ? qv_fail(&err, QV_EFORMAT, "%s: no list can have this path: it is not UTF-8",
-                                qv_path_tail(path))
-                      : tool_tar_visit(path, list_member, &shard, &err);
+    qv_status s =
+        !text ? qv_no_memory(path, &err)
+        : strcmp(text, path) != 0
+            ? qv_fail(&err, QV_EFORMAT, "%s: a list cannot contain this path: it is not UTF-8",
+                      qv_path_tail(path))
+            : tool_tar_visit(path, list_member, &shard, &err);
     free(text);
     int64_t n_left = 0;
     for (int i = 0; i < N_WHYS; i++) {
@@ -261,7 +260,7 @@ list_shard(const struct tool_options *o, const char *path)
                           whys[i]);
     }
     if (!s && !shard.n_listed && !n_left)
-        s = qv_fail(&err, QV_EFORMAT, "%s: no file in it has the ending of a clip or image",
+        s = qv_fail(&err, QV_EFORMAT, "%s: contains no file with a clip's or image's ending",
                     qv_path_tail(path));
     return s ? tool_fail(s, &err) : n_left ? TOOL_FAILED : TOOL_DONE;
 }
@@ -274,5 +273,5 @@ tool_list(const struct tool_options *o)
         const int one = list_shard(o, o->arguments[i]);
         code = one ? one : code;
     }
-    return code && o->n_arguments > 1 ? TOOL_FAILED : code; /* a part failed */
+    return code && o->n_arguments > 1 ? TOOL_FAILED : code; /* only part of the work failed */
 }

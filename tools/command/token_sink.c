@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The job's sink: writes each clip's tokens to its file, and a drawing of them, and reports the
+/* The job's sink: writes each clip's tokens to its file, draws them if asked to, and reports the
  * clip. */
 #include <unistd.h>
 
@@ -11,8 +11,8 @@
 
 /* ---- the report ------------------------------------------------------------------------------ */
 
-/* A list's lines have no times, since most of the time passes for other clips; the job's times are
- * printed. The stages of one clip are printed if it took a second or more. */
+/* For a list, a clip's line has no time, because most of that time goes to other clips; the job's
+ * times are printed instead. A single clip's stages are printed if it took a second or more. */
 static const char text[] =
     "{clip}: {frames} frame{frames|s} of {text.width}x{text.height} -> {tokens} tokens of {width} "
     "[text.alone?in {seconds|2f} s ]({precision}) -> {output}\n"
@@ -55,13 +55,13 @@ report(struct tool_encoder *e, const struct tool_output *output, const qv_job_re
     if (s || e->to.json)
         return s;
     char words[80];
-    snprintf(words, sizeof words, "%lld damaged frame%s replaced by the one before",
+    snprintf(words, sizeof words, "%lld damaged frame%s replaced by the previous frame",
              (long long)c->damaged_frames, c->damaged_frames == 1 ? " was" : "s were");
     if (c->remark)
         tool_reasons_add(&e->notes, output->clip, qv_remark_text(c->remark));
     if (c->damaged_frames)
         tool_reasons_add(&e->notes, output->clip,
-                         c->is_image ? "the image is damaged: what could not be decoded is a guess"
+                         c->is_image ? "the image is damaged: the undecodable parts are a guess"
                                      : words);
     return QV_OK;
 }
@@ -114,8 +114,8 @@ put(void *user, void *entry, const qv_job_result *r, const qv_job_rows *rows, qv
     return status;
 }
 
-/* Reports and counts the failure of one clip. A failure that ends all clips is reported once, at
- * the end. */
+/* Reports and counts a clip's failure. A failure that stops all clips is reported once, at the
+ * end. */
 static void
 lose(struct tool_encoder *e, const struct tool_output *output, qv_status status,
      const qv_error *err)
@@ -125,7 +125,7 @@ lose(struct tool_encoder *e, const struct tool_output *output, qv_status status,
     e->code = tool_exit_code(status);
     e->n_failed++;
     struct tool_results to = e->to;
-    to.json = to.json && e->many; /* for a single clip the exit code suffices */
+    to.json = to.json && e->many; /* for a single clip the exit code is enough */
     tool_reasons_lose(&e->failures, &to, output->clip, output->key, status, err->text);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Declarations that the subcommands share: options, exit codes, messages. Only tools print. */
+/* Declarations shared by the subcommands: options, exit codes, messages. Only tools print. */
 #pragma once
 
 #include <jansson.h>
@@ -12,7 +12,7 @@
 
 enum tool_exit {
     TOOL_DONE = 0,
-    TOOL_FAILED = 1, /* a check failed, or part of the work */
+    TOOL_FAILED = 1, /* a check or part of the work failed */
     TOOL_USAGE = 2,
     TOOL_BAD_INPUT = 3, /* a file cannot be read or used */
     TOOL_DEVICE = 4,    /* the device or the environment failed */
@@ -30,29 +30,29 @@ tool_three(const struct tool_three *three)
     return three->given ? three->values : NULL;
 }
 
-/* --weights of `bench gemm`: which are timed. */
+/* --weights of `bench gemm`: the kind to time. */
 struct tool_weights {
     const char *name;        /* "bf16", "q4g64"; NULL: not given */
-    struct qv_groups groups; /* bits 0: they are not quantised */
+    struct qv_groups groups; /* bits 0: not quantised */
 };
 
 /* Where a subcommand's results go. */
 struct tool_results {
-    bool json, quiet;      /* records in place of texts; no progress */
+    bool json, quiet;      /* records instead of texts; no progress */
     const char *json_file; /* the records' file; NULL: stdout */
-    const char *failures;  /* the file for a record of each clip that failed; NULL: none */
+    const char *failures;  /* the file for a record per failed clip; NULL: none */
 };
 
-/* Every option of every subcommand; a subcommand takes those that its mask names. */
+/* Every option of every subcommand; a subcommand accepts the options in its groups. */
 struct tool_options {
     /* options of all subcommands */
     const char *backend, *naive;
     qv_dtype dtype;
     struct tool_weights weights;
     int64_t threads;
-    int64_t devices[TOOL_MOST_DEVICES]; /* [n_devices], one unless the subcommand takes several */
+    int64_t devices[TOOL_MOST_DEVICES]; /* [n_devices]; 1 unless the subcommand accepts several */
     size_t n_devices;
-    bool all_devices; /* those of them that there are */
+    bool all_devices; /* use those of `devices` that exist */
     bool tf32;
     struct tool_results to;
     /* files */
@@ -78,7 +78,7 @@ struct tool_options {
     int64_t shard[2]; /* shard I of N; N 0: all */
     int64_t part_bytes;
     double part_seconds;
-    bool recursive; /* folders stand for all below them */
+    bool recursive; /* a folder also stands for its subfolders */
     bool no_deepstack, retry_failed, trust_keys, same_size, no_lock, dry_run, repair, legend,
         key_sample;
     double rate; /* clips per second */
@@ -89,7 +89,7 @@ struct tool_options {
 
 enum tool_group {
     GROUP_DEVICE = 1 << 0,  /* backend, dtype, one device, threads */
-    GROUP_DEVICES = 1 << 1, /* in place of the one device: several */
+    GROUP_DEVICES = 1 << 1, /* instead of one device: several */
     GROUP_MODEL = 1 << 2,
     GROUP_OUTPUT = 1 << 3,
     GROUP_CLIP = 1 << 4,
@@ -102,12 +102,12 @@ enum tool_group {
     GROUP_BENCH = 1 << 11,
     GROUP_PROFILE = 1 << 12,
     GROUP_FILL = 1 << 13,
-    GROUP_CACHE = 1 << 14, /* a cache that is there */
+    GROUP_CACHE = 1 << 14, /* an existing cache */
     GROUP_STATUS = 1 << 15,
     GROUP_KEY = 1 << 16,
     GROUP_REMOVE = 1 << 17,
     GROUP_PRUNE = 1 << 18,
-    GROUP_TOWER = 1 << 19, /* from here on one bench each; GROUP_BENCH has what all share */
+    GROUP_TOWER = 1 << 19, /* this and the next three: one bench each; GROUP_BENCH: all of them */
     GROUP_EMBED = 1 << 20,
     GROUP_CONV3D = 1 << 21,
     GROUP_GEMM = 1 << 22,
@@ -118,15 +118,14 @@ enum tool_group {
 struct tool_program;
 struct tool {
     const char *name, *does, *example;
-    const char
-        *arguments;    /* those without a name; in brackets if it needs none; NULL: it has none */
-    const char *needs; /* options that must be given, with blanks between */
+    const char *arguments; /* positional arguments; in brackets if optional; NULL: none */
+    const char *needs;     /* required options, separated by blanks */
     unsigned groups;
     int (*run)(const struct tool_options *options);
-    const struct tool_program *verbs; /* what it consists of, in place of run */
-    const char *program;              /* the program beside this one that has it */
-    const char *elsewhere;            /* what to install for it, to follow "it is in" */
-    bool ends_at_once;                /* the process ends without the libraries' exit handlers */
+    const struct tool_program *verbs; /* its verbs, instead of run */
+    const char *program;              /* the program next to this one that implements it */
+    const char *elsewhere;            /* where it is and how to install it, to follow "it is in" */
+    bool ends_at_once;                /* exits without running the libraries' exit handlers */
 };
 
 /* A program of subcommands, or a subcommand of verbs (subcommand.c). */
@@ -135,26 +134,26 @@ struct tool_program {
     const struct tool *tools;
     size_t n;
 };
-const char *tool_word(const struct tool *tool); /* the last word of its name: a verb's own name */
-/* completion.c: prints what `help --bash` does. */
+const char *tool_word(const struct tool *tool); /* the last word of its name: the verb */
+/* completion.c: prints the output of `help --bash`. */
 void tool_print_completion(const struct tool_program *program);
 int tool_main(const struct tool_program *program, int argc, char **argv);
 
-/* From now on the first SIGINT, SIGTERM or SIGHUP does not end the process: the subcommand asks for
- * it several times per second, ends in good order, and obeys it. A second signal ends the process
+/* From now on the first SIGINT, SIGTERM or SIGHUP does not end the process: the subcommand polls
+ * for it several times per second, cleans up, and then obeys it. A second signal ends the process
  * at once. */
 void tool_signals_defer(void);
-int tool_signals_caught(void); /* returns the signal's number; 0: none came */
-void tool_signals_obey(void);  /* ends the process by the signal that was caught, if any */
+int tool_signals_caught(void); /* returns the signal's number; 0: none */
+void tool_signals_obey(void);  /* ends the process by the caught signal, if any */
 
 int tool_encode(const struct tool_options *o);
 int tool_list(const struct tool_options *o);
 int tool_info(const struct tool_options *o);
 int tool_synth(const struct tool_options *o);
-/* What the columns of verify's table show. */
+/* Explains the columns of verify's table. */
 #define TOOL_VERIFY_LEGEND                                                                         \
-    "  worst, mean   distance of a row, |row - other| / |other|: of the worst one, and of all\n"   \
-    "  at most       the bar for the figure in front of it; where both are empty, not judged\n"    \
+    "  worst, mean   distance |row - other| / |other| of the worst row, and the mean\n"            \
+    "  at most       the limit for the figure before it; if both are empty, not judged\n"          \
     "  cosine        of the worst row and its other; pooled: of the sums of all rows"
 int tool_verify(const struct tool_options *o);
 int tool_cache_fill(const struct tool_options *o);
@@ -165,24 +164,24 @@ int tool_cache_check(const struct tool_options *o);
 int tool_cache_prune(const struct tool_options *o);
 int tool_cache_delete(const struct tool_options *o);
 
-/* Fills *out. On a mistake it complains on stderr and returns TOOL_USAGE. If --help is given, *help
- * becomes the page that it asks for: "" for the subcommand's own, or the page of options that
- * subcommands share. The caller frees out->arguments. */
+/* Fills *out. On wrong usage it prints an error and returns TOOL_USAGE. If --help is given, *help
+ * becomes the requested page: "" for the subcommand's own, or the name of a page of shared options.
+ * The caller frees out->arguments. */
 int tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *out,
                const char **help);
 void tool_print_help(const struct tool *tool, const char *page);
 /* Calls `see` for each option and named argument. */
 void tool_each_option(const struct tool *tool, void (*see)(const char *name));
-/* Parses n integers, none below `least`, with `between` between them. */
+/* Parses n integers of at least `least`, separated by `between`. */
 bool tool_parse_integers(const char *text, int64_t *out, int n, char between, int64_t least);
-/* Returns whether the word is nearer to `name` than *least letters (left out, added or replaced),
- * which becomes the distance then. */
+/* Returns whether fewer than *least letters must be removed, added or replaced to turn the word
+ * into `name`; then *least becomes that number. */
 bool tool_is_nearer(const char *name, const char *word, size_t *least);
 enum { TOOL_USAGE_BYTES = 128 };
 const char *tool_usage(const struct tool *tool, char text[TOOL_USAGE_BYTES]);
 enum tool_file { TOOL_INPUT = 1, TOOL_CLIPS, TOOL_OUTPUT };
 enum { TOOL_MOST_NAMED = 16 };
-/* Lists the files that options name: inputs, inputs with or of clips, or outputs. Returns how
+/* Lists the files that the options name: inputs, clips and lists of clips, or outputs. Returns how
  * many. */
 size_t tool_named_files(const struct tool_options *o, enum tool_file kind,
                         const char *names[TOOL_MOST_NAMED]);
@@ -192,33 +191,34 @@ size_t tool_named_files(const struct tool_options *o, enum tool_file kind,
 #else
 #define TOOL_PRINTS(format_number)
 #endif
-/* Prints on stdout as printf does, but control characters in what is quoted (names of files, keys,
- * texts of models) become '?'. Whatever quotes a stranger goes through here, tool_say,
- * tool_complain or tool_bar_show. Lines end where a format begins or ends with "\n": a line end
- * anywhere else becomes '?'. */
+/* Prints on stdout like printf, but replaces control characters in quoted text (file names, keys,
+ * models' texts) by '?'. All text from outside must be printed by this function, tool_say,
+ * tool_complain or tool_bar_show. A "\n" at the start or end of the format is kept; any other line
+ * end becomes '?'. */
 void tool_print(const char *format, ...) TOOL_PRINTS(1);
-/* Prints a line on stderr, in the same way. */
+/* Prints a line on stderr, with the same replacements. */
 void tool_say(const char *format, ...) TOOL_PRINTS(1);
-/* Prints "qwenvit: text" on stderr, on a line of its own, in the same way. */
+/* Prints the line "qwenvit: text" on stderr, with the same replacements. */
 void tool_complain(const char *format, ...) TOOL_PRINTS(1);
-/* tool_fail prints the error, and returns the exit code that belongs to the status. */
+/* tool_fail prints the error and returns the status's exit code. */
 int tool_fail(qv_status status, const qv_error *err);
 int tool_exit_code(qv_status status);
 
-/* Opens a context on a device, which keeps kernels in the user's cache folder; prints its
- * warning. */
+/* Opens a context on a device and prints its warning. The context keeps kernels in the user's cache
+ * folder. */
 qv_status tool_open_context(const struct tool_options *o, int64_t device, qv_context **out,
                             qv_context_info *info, qv_error *err);
 const char *tool_decoder_program(void);
-/* Says a warning that came since the context was opened: a kernel could not be kept. */
+/* Closes the context. Prints a warning that is newer than the opening: a kernel could not be
+ * kept. */
 void tool_close_context(qv_context **ctx, const qv_context_info *opened);
 
-/* Loads the model in `dir` as the options say (dtype, means), and prints its warning.
- * `describe` is that of qv_model_options. */
+/* Loads the model in `dir` with the options' dtype and means, and prints its warning. `describe`:
+ * see qv_model_options. */
 qv_status tool_load_model(const struct tool_options *o, qv_context *ctx, const char *dir,
                           bool describe, qv_model **out, qv_model_info *info, qv_error *err);
 
-/* Progress on stderr: a bar on a terminal, a line now and then elsewhere. */
+/* Progress on stderr: a bar on a terminal, else an occasional line. */
 struct tool_progress {
     const char *label, *unit; /* unit: "frames" unless set */
     int64_t total;
@@ -228,65 +228,64 @@ struct tool_progress {
 void tool_progress_begin(struct tool_progress *p, const char *label, int64_t total, bool quiet);
 void tool_progress_show(struct tool_progress *p, int64_t done);
 void tool_progress_end(struct tool_progress *p, int64_t done);
-/* Shows the text as a bar on a terminal, else as a line. It is made printable as tool_print
- * does. */
+/* Shows the text as a bar on a terminal, else as a line. Control characters are replaced as by
+ * tool_print. */
 void tool_bar_show(bool terminal, const char *format, ...) TOOL_PRINTS(2);
 void tool_bar_end(void);
-/* Returns whether a bar is shown whose line has not ended. Safe in a signal handler. */
+/* Returns whether a bar is shown without a line end after it. Safe in a signal handler. */
 bool tool_bar_is_shown(void);
 
-/* A job's progress: one line with what is done, how fast, and what limits it; with --json also a
- * record now and then. */
+/* A job's progress: one line with the number of finished clips, the rate and the limiting stage;
+ * with --json also an occasional record. */
 struct tool_job_progress {
     const struct tool_results *to;
     double shown_s, recorded_s; /* recorded_s 0: never */
     int64_t total;              /* number of sources */
-    const char *limit;          /* the stage that limits, when it was last asked */
+    const char *limit;          /* the limiting stage, as last reported */
     bool terminal, told_no_gpu;
-    qv_job_progress from[2]; /* earlier ones, the oldest first */
+    qv_job_progress from[2]; /* earlier progress, oldest first */
 };
 struct qv_job;
 void tool_job_progress_begin(struct tool_job_progress *p, int64_t total,
                              const struct tool_results *to);
 void tool_job_progress_show(struct tool_job_progress *p, struct qv_job *job);
 
-/* failures.c: what was wrong with clips, grouped by reason. Zeros are none; the caller locks. */
+/* failures.c: errors of clips, grouped by reason. Zeros mean no errors; the caller locks. */
 enum { TOOL_WORDS = sizeof(((qv_error *)NULL)->text) };
 struct tool_reason {
     int64_t n;                                /* clips */
-    char name[TOOL_WORDS];                    /* of the clip whose name is the least */
-    char text[TOOL_WORDS], first[TOOL_WORDS]; /* what they have in common; all of the first */
+    char name[TOOL_WORDS];                    /* the alphabetically first clip */
+    char text[TOOL_WORDS], first[TOOL_WORDS]; /* their common text; the first's whole text */
 };
 struct tool_reasons {
     struct tool_reason *at;
     size_t n, room;
-    int64_t n_others; /* clips of reasons that are not kept apart */
+    int64_t n_others; /* clips whose reasons are not listed */
     bool has_records;
-    qv_error lost; /* why a record is not in --failures; empty: all are */
+    qv_error lost; /* why a record is missing in --failures; empty: none is */
 };
 void tool_reasons_add(struct tool_reasons *r, const char *name, const char *words);
-/* Takes a clip that failed, and writes its record to --json and
- * --failures. clip or key may be NULL. */
+/* Adds a failed clip, and writes its record to --json and --failures. clip or key may be NULL. */
 void tool_reasons_lose(struct tool_reasons *r, const struct tool_results *to, const char *clip,
                        const char *key, qv_status status, const char *words);
 /* Prints at most 10 lines, and frees the reasons. */
 void tool_reasons_tell(struct tool_reasons *r, const struct tool_results *to);
 
-/* outputs.c: return QV_EINVAL, naming the file, if two outputs are one file, or an output is one of
- * the inputs, a file in a model's folder or a file of a cache that the options name: of the files
- * that the options name; and of the files that --json and --drawing write, and more of
- * them, where the inputs are a list and its clips. */
+/* outputs.c: these return QV_EINVAL, naming the file, if two outputs are one file, or if an output
+ * is an input, a file in the model's folder or a file of the cache. tool_check_named_outputs checks
+ * the files that the options name. tool_check_list_outputs checks the files of --json and
+ * --drawing, and `more` outputs, against a list and its clips. */
 qv_status tool_check_named_outputs(const struct tool_options *o, qv_error *err);
 struct tool_list;
-/* Checks that a file that is written has its format's ending; a device or pipe need not.
+/* Checks that an output's name has its format's ending, unless it is a device or pipe. Returns
  * QV_EINVAL. */
 qv_status tool_check_ending(const char *path, const char *ending, qv_error *err);
-/* Does so for a file of tokens, whose name may also have no ending. */
+/* Does the same for a token file, whose name may also have no ending. */
 qv_status tool_check_token_file(const char *path, qv_error *err);
 qv_status tool_check_list_outputs(const struct tool_options *o, const struct tool_list *list,
                                   const char *const *more, size_t n_more, qv_error *err);
 
-/* describe.c: shows what a safetensors or tar file has; returns false if it is neither. */
+/* describe.c: describes a safetensors or tar file; returns false if the file is neither. */
 bool tool_describe(const struct tool_results *to, const char *path, qv_status *status,
                    qv_error *err);
 
@@ -295,34 +294,35 @@ bool tool_is_folder(const char *path);
 json_t *tool_json_text(const char *bytes);
 int64_t tool_peak_bytes(void); /* returns the peak memory of this process */
 /* Returns a value as a line of JSON, for free(); NULL for lack of memory. Control characters are
- * escaped, those too that JSON itself lets pass. */
+ * escaped, even the ones that JSON allows. */
 char *tool_json_line(const json_t *value);
 /*
- * show.c: returns an object of fields, which are given as "NAME:KIND NAME:KIND ..", and then their
+ * show.c: returns an object. Its fields are given as "NAME:KIND NAME:KIND ..", followed by their
  * values. A NAME A.B is member B of the object A. A KIND is I (int64_t, or another type of 8
  * bytes), i (int), b (of int), f (double), s (UTF-8), t (any bytes) or o (json_t *, whose reference
  * is taken). Returns NULL for lack of memory, or if a value is NULL. tool_json_add adds fields to
- * an object, which becomes NULL then.
+ * an object, which becomes NULL on failure.
  */
 json_t *tool_json(const char *fields, ...);
 void tool_json_add(json_t **object, const char *fields, ...);
 json_t *tool_json_grid(const int64_t thw[3]);
-/* Adds what a reader (enum qv_outcome_reader) sees of a clip. */
+/* Adds the fields of a clip that a reader (enum qv_outcome_reader) sees. */
 void tool_json_add_outcome(json_t **object, const qv_outcome *o, unsigned reader);
 /* Appends a JSON object as a line to its file, or prints it on stdout. Drops the
  * reference. Returns QV_EIO. */
 qv_status tool_emit_json(const struct tool_results *to, json_t *object, qv_error *err);
 /*
- * show.c: does so with --json; else prints the text, in which
- *   {NAME} or {NAME|HOW}  is a field of the object. HOW: of an array, what stands between its
- *                         values, or "n" for their number; of a number "size" (of memory), "GB"
- *                         (of files), "time" (of seconds), each in a unit of its own size, "s" (it
- *                         prints s unless the number is 1), or the digits of a real (3: "%.3g",
+ * show.c: with --json does the same; else prints the text, in which
+ *   {NAME} or {NAME|HOW}  is a field of the object. HOW, for an array: the text between its
+ *                         values, or "n" for their number; for a number: "size" (memory), "GB"
+ *                         (files) or "time" (seconds), each in a fitting unit, "s" (prints s
+ *                         unless the number is 1), or the digits of a real (3: "%.3g",
  *                         2f: "%.2f")
- *   [NAME?..], [!NAME?..] is printed only if the field is there and not 0, "", false or empty, or
- *                         only if it is not so
- * and NAME may be A.B, member B of the object A. The member "text" has what only the text shows: no
- * JSON has it. Drops the reference. Returns QV_EIO; QV_ENOMEM if the object is NULL.
+ *   [NAME?..], [!NAME?..] is printed only if the field exists and is not 0, "", false or empty;
+ *                         with ! only otherwise
+ * and NAME may be A.B, member B of the object A. The member "text" is used only
+ * in the text, and left out of the JSON. Drops the reference. Returns QV_EIO; QV_ENOMEM if the
+ * object is NULL.
  */
 qv_status tool_show(const struct tool_results *to, json_t *object, const char *text, qv_error *err);
 
@@ -330,7 +330,7 @@ qv_status tool_show(const struct tool_results *to, json_t *object, const char *t
 extern const struct qvm_clip_shape tool_clip_shape; /* shape of `synth --clip` */
 qv_status tool_make_clip(const char *path, const struct qvm_clip_shape *shape, qv_error *err);
 
-/* drawing.c: draws frames of a clip above their tokens' principal components as colours. */
+/* drawing.c: draws a clip's frames above their tokens, coloured by principal components. */
 struct tool_drawing;
 qv_status tool_drawing_open(const qv_outcome *clip, const qv_model_info *model,
                             struct tool_drawing **out, qv_error *err);
@@ -340,8 +340,8 @@ void tool_drawing_add(struct tool_drawing *p, const uint8_t *frames, int64_t n_f
 qv_status tool_drawing_write(struct tool_drawing *p, const char *path, qv_error *err);
 void tool_drawing_close(struct tool_drawing **p);
 /* Computes colours[n, 3] of tokens[n, dim], which are centred in place: red, green and blue are the
- * first three principal components, each from its 2nd to its 98th percentile. Returns false where
- * there is no memory. */
+ * first three principal components, each scaled from its 2nd to its 98th percentile. Returns false
+ * for lack of memory. */
 bool tool_drawing_colours(float *tokens, int64_t n, int64_t dim, uint8_t *colours);
 
 /* png.c: writes rgb[height, width, 3] as a PNG file. */

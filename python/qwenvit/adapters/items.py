@@ -87,5 +87,5 @@ def damage_of(result: Any) -> str:
     """Describes a result's damage, as the command prints it; "" if there is none."""
     n: int = result.damaged_frames
     if n and result.is_image:
-        return "the image is damaged: what could not be decoded is a guess"
-    return f"{n} damaged frame{' was' if n == 1 else 's were'} replaced by the one before" if n else ""
+        return "the image is damaged: the undecodable parts are a guess"
+    return f"{n} damaged frame{' was' if n == 1 else 's were'} replaced by the previous frame" if n else ""
