@@ -10,9 +10,8 @@
  * A row's sums depend only on its segment: not on the segment's position, its neighbours, the
  * number of queries in a tile, or whether all segments have equal length.
  */
-#include "device.cuh"
+#include "hopper.cuh"
 
-#include <cuda.h>
 #include <cudaTypedefs.h>
 #include <math.h>
 
@@ -27,9 +26,7 @@ enum {
     NARROW_BYTES = 32,
     WIDE_BYTES = 128,
     ALIGNMENT = 1024, /* of swizzled rows */
-    SWIZZLE_128 = 1,  /* of a matrix descriptor */
-    SWIZZLE_32 = 3,
-    SUM_KEYS = 16, /* keys of one wgmma by v; columns of one by k */
+    SUM_KEYS = 16,    /* keys of one wgmma by v; columns of one by k */
     BARRIER_VALUES = 1,
     BARRIER_TURN = 2 /* one per computing warpgroup */
 };
@@ -74,66 +71,6 @@ struct hopper_shape {
     float scale; /* for exponents of 2 */
 };
 
-/* Code that other GPUs cannot run is not compiled for them. */
-#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define OTHER_GPU
-#endif
-#ifndef OTHER_GPU
-
-static __device__ __forceinline__ uint32_t
-shared_address(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
-static __device__ __forceinline__ void
-open_signal(uint64_t *signal, int arrivals)
-{
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(signal)), "r"(arrivals));
-}
-
-/* Arrives, and makes the signal wait for this many bytes of copies. */
-static __device__ __forceinline__ void
-expect(uint64_t *signal, int bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(signal)),
-                 "r"(bytes)
-                 : "memory");
-}
-
-/* A warp arrives once. */
-static __device__ __forceinline__ void
-arrive(uint64_t *signal)
-{
-    if (threadIdx.x % WARP == 0)
-        asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(signal))
-                     : "memory");
-}
-
-/* Waits until the phase of this parity is complete. */
-static __device__ __forceinline__ void
-await(uint64_t *signal, int parity)
-{
-    uint32_t done = 0;
-    while (!done)
-        asm volatile("{\n\t.reg .pred p;\n\t"
-                     "mbarrier.try_wait.parity.shared.b64 p, [%1], %2;\n\t"
-                     "selp.u32 %0, 1, 0, p;\n\t}"
-                     : "=r"(done)
-                     : "r"(shared_address(signal)), "r"(parity)
-                     : "memory");
-}
-
-/* Copies a box of a head's rows: columns from `col` on. */
-static __device__ __forceinline__ void
-copy_box(char *to, const CUtensorMap *map, uint64_t *signal, int col, int head, int row)
-{
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(shared_address(to)),
-                 "l"(map), "r"(shared_address(signal)), "r"(col), "r"(head), "r"(row)
-                 : "memory");
-}
-
 /* ---- the warp that copies -------------------------------------------------------------------- */
 
 /* Tiles are numbered by segment, head, and place in the segment, so that blocks that run at one
@@ -144,51 +81,52 @@ struct finder {
     int first, rows;   /* of the lane's segment */
     int tiles, behind; /* of one of its heads; of the segments up to it, among the 32 */
     bool end;          /* the 32, and all later ones, are empty */
+
+    __device__ __forceinline__ void
+    look_at(const struct hopper_shape &s, int segment)
+    {
+        const int lane = threadIdx.x % WARP, own = segment + lane;
+        at = segment;
+        first = own * s.segment_rows;
+        rows = own < s.segments ? s.segment_rows : 0;
+        if (!s.segment_rows && own < s.segments) {
+            first = s.first[own];
+            rows = s.n_rows[own];
+        }
+        end = at >= s.segments || (!s.segment_rows && s.first[at] == s.first[s.segments]);
+        tiles = (rows + s.tile_rows - 1) / s.tile_rows;
+        behind = tiles * s.heads;
+        for (int far = 1; far < WARP; far *= 2) {
+            const int other = __shfl_up_sync(0xffffffffu, behind, far);
+            behind += lane >= far ? other : 0;
+        }
+    }
+
+    /* Returns tile n, which must not precede the last requested tile. */
+    __device__ __forceinline__ struct tile_of
+    find(const struct hopper_shape &s, int n)
+    {
+        int all = __shfl_sync(0xffffffffu, behind, WARP - 1);
+        while (n >= before + all) {
+            before += all;
+            look_at(s, at + WARP);
+            if (end)
+                return {};
+            all = __shfl_sync(0xffffffffu, behind, WARP - 1);
+        }
+        const int lane = __ffs(__ballot_sync(0xffffffffu, n - before < behind)) - 1;
+        const int per_head = __shfl_sync(0xffffffffu, tiles, lane);
+        const int in_segment =
+            n - before - __shfl_sync(0xffffffffu, behind, lane) + per_head * s.heads;
+        const int from = __shfl_sync(0xffffffffu, first, lane);
+        const int all_rows = __shfl_sync(0xffffffffu, rows, lane);
+        /* the segment's queries are divided evenly, by whole warpgroups */
+        const int groups = (all_rows + GROUP_ROWS - 1) / GROUP_ROWS;
+        const int each = (groups + per_head - 1) / per_head * GROUP_ROWS,
+                  skip = in_segment % per_head * each;
+        return { from + skip, from, all_rows, in_segment / per_head, min(each, all_rows - skip) };
+    }
 };
-
-static __device__ __forceinline__ void
-look_at(struct finder *f, const struct hopper_shape &s, int at)
-{
-    const int own = at + threadIdx.x % WARP;
-    f->at = at;
-    f->first = own * s.segment_rows;
-    f->rows = own < s.segments ? s.segment_rows : 0;
-    if (!s.segment_rows && own < s.segments) {
-        f->first = s.first[own];
-        f->rows = s.n_rows[own];
-    }
-    f->end = at >= s.segments || (!s.segment_rows && s.first[at] == s.first[s.segments]);
-    f->tiles = (f->rows + s.tile_rows - 1) / s.tile_rows;
-    f->behind = f->tiles * s.heads;
-    for (int far = 1; far < WARP; far *= 2) {
-        const int other = __shfl_up_sync(0xffffffffu, f->behind, far);
-        f->behind += (int)threadIdx.x % WARP >= far ? other : 0;
-    }
-}
-
-/* Returns tile n, which must not precede the last requested tile. */
-static __device__ __forceinline__ struct tile_of
-find_tile(struct finder *f, const struct hopper_shape &s, int n)
-{
-    int all = __shfl_sync(0xffffffffu, f->behind, WARP - 1);
-    while (n >= f->before + all) {
-        f->before += all;
-        look_at(f, s, f->at + WARP);
-        if (f->end)
-            return {};
-        all = __shfl_sync(0xffffffffu, f->behind, WARP - 1);
-    }
-    const int lane = __ffs(__ballot_sync(0xffffffffu, n - f->before < f->behind)) - 1;
-    const int tiles = __shfl_sync(0xffffffffu, f->tiles, lane);
-    const int in_segment =
-        n - f->before - __shfl_sync(0xffffffffu, f->behind, lane) + tiles * s.heads;
-    const int first = __shfl_sync(0xffffffffu, f->first, lane);
-    const int rows = __shfl_sync(0xffffffffu, f->rows, lane);
-    /* the segment's queries are divided evenly, by whole warpgroups */
-    const int groups = (rows + GROUP_ROWS - 1) / GROUP_ROWS;
-    const int each = (groups + tiles - 1) / tiles * GROUP_ROWS, skip = in_segment % tiles * each;
-    return { first + skip, first, rows, in_segment / tiles, min(each, rows - skip) };
-}
 
 template <int HEAD_DIM>
 static __device__ __forceinline__ void
@@ -224,9 +162,9 @@ copy_tiles(char *shared, struct signals *signals, const struct attention_maps &m
     struct finder finder = {};
     int step = 0, turn = 0;
     struct tile_of tile;
-    look_at(&finder, s, 0);
+    finder.look_at(s, 0);
     for (int n = blockIdx.x;; n += gridDim.x, turn++) {
-        tile = find_tile(&finder, s, n);
+        tile = finder.find(s, n);
         if (threadIdx.x == 0) {
             uint64_t *const full = &signals->q_full[turn % TILES];
             char *const q = shared + room::Q + turn % TILES * room::Q_BYTES;
@@ -249,105 +187,26 @@ copy_tiles(char *shared, struct signals *signals, const struct attention_maps &m
 
 /* ---- the warpgroups that compute ------------------------------------------------------------- */
 
-static __device__ __forceinline__ void
-begin_products(void)
-{
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-
-static __device__ __forceinline__ void
-commit_products(void)
-{
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-
-/* Waits until all but the last LEFT groups of products are complete; sums are theirs. */
-template <int LEFT, int N>
-static __device__ __forceinline__ void
-await_products(float (&sums)[N])
-{
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        asm volatile("" : "+f"(sums[i])::"memory"); /* not read before */
-}
-
-static __device__ __forceinline__ void
-sync_threads(int barrier, int threads)
-{
-    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-
-/* Describes a matrix in shared memory. next_8: bytes from 8 rows to the next; next_columns: from a
- * panel of columns to the next. */
-static __device__ __forceinline__ uint64_t
-matrix_at(uint32_t address, int next_columns, int next_8, int swizzle)
-{
-    return (uint64_t)(address >> 4) | (uint64_t)(next_columns >> 4) << 16 |
-           (uint64_t)(next_8 >> 4) << 32 | (uint64_t)swizzle << 62;
-}
-
-#define SUMS_4(i) "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3])
-#define SUMS_16(i) SUMS_4(i), SUMS_4(i + 4), SUMS_4(i + 8), SUMS_4(i + 12)
-#define SUMS_32 SUMS_16(0), SUMS_16(16)
-#define NAMES_32                                                                                   \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "   \
-    "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define NAMES_36 NAMES_32 ", %32, %33, %34, %35"
-#define NAMES_40 NAMES_36 ", %36, %37, %38, %39"
-#define NAMES_64                                                                                   \
-    NAMES_40 ", %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "  \
-             "%56, %57, %58, %59, %60, %61, %62, %63"
-
-/* sums[64, 128] = q[64, 16] k[128, 16]^T, added to sums if `add`. For each i in turn, thread t has
- * columns 8 i + t % 4 * 2 and the next, of row 16 * (t / 32) + t % 32 / 4 and of the row 8 below. */
-static __device__ __forceinline__ void
-multiply_keys(float (&sums)[STEP_KEYS / 2], uint64_t q, uint64_t k, int add)
-{
-    asm volatile("{\n\t.reg .pred add;\n\tsetp.ne.b32 add, %66, 0;\n\t"
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" NAMES_64
-                 "}, %64, %65, add, 1, 1, 0, 0;\n\t}"
-                 : SUMS_32, SUMS_16(32), SUMS_16(48)
-                 : "l"(q), "l"(k), "r"(add));
-}
-
-/* sums[64, n] += weights[64, 16] v[16, n] */
-#define MULTIPLY_VALUES(n, names, a0, a1, a2, a3, v_name, ...)                                     \
-    static __device__ __forceinline__ void multiply_values(float(&sums)[n / 2], const uint32_t *w, \
-                                                           uint64_t v)                             \
-    {                                                                                              \
-        asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" names "}, {" a0  \
-                     ", " a1 ", " a2 ", " a3 "}, " v_name ", 1, 1, 1, 1;"                          \
-                     : __VA_ARGS__                                                                 \
-                     : "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "l"(v));                        \
-    }
-MULTIPLY_VALUES(64, NAMES_32, "%32", "%33", "%34", "%35", "%36", SUMS_32)
-MULTIPLY_VALUES(72, NAMES_36, "%36", "%37", "%38", "%39", "%40", SUMS_32, SUMS_4(32))
-MULTIPLY_VALUES(80, NAMES_40, "%40", "%41", "%42", "%43", "%44", SUMS_32, SUMS_4(32), SUMS_4(36))
-
-static __device__ __forceinline__ float
-power_of_2(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-/* low in the lower half */
-static __device__ __forceinline__ uint32_t
-pair(float low, float high)
-{
-    uint32_t both;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-    return both;
-}
-
 /* A warpgroup's part of a tile. Arrays of two are for a thread's two rows. */
 template <int HEAD_DIM> struct attender {
     typedef room<HEAD_DIM> room;
     float scores[STEP_KEYS / 2], out[HEAD_DIM / 2];
     uint32_t weights[STEP_KEYS / 4]; /* rounded exponentials, a factor of the second product */
     float most[2], sums[2], shrink[2];
+
+    /* The warpgroups that have queries, the first `groups`, begin their products in turn, so that
+     * one's exponentials fall into another's products. */
+    __device__ __forceinline__ void
+    await_turn(int group)
+    {
+        sync_threads(BARRIER_TURN + group, 2 * GROUP);
+    }
+
+    __device__ __forceinline__ void
+    end_turn(int group, int groups)
+    {
+        arrive_threads(BARRIER_TURN + (group + 1 < groups ? group + 1 : 0), 2 * GROUP);
+    }
 
     __device__ __forceinline__ void
     begin_scores(uint32_t q, uint32_t more_q, uint32_t k)
@@ -458,21 +317,6 @@ clear_values(char *v, int keys, int group, int groups)
     sync_threads(BARRIER_VALUES, groups * GROUP);
 }
 
-/* The warpgroups that have queries, the first `groups`, begin their products in turn, so that one's
- * exponentials fall into another's products. */
-static __device__ __forceinline__ void
-await_turn(int group)
-{
-    sync_threads(BARRIER_TURN + group, 2 * GROUP);
-}
-
-static __device__ __forceinline__ void
-end_turn(int group, int groups)
-{
-    const int next = group + 1 < groups ? group + 1 : 0;
-    asm volatile("bar.arrive %0, %1;" ::"r"(BARRIER_TURN + next), "r"(2 * GROUP) : "memory");
-}
-
 /* Steps go from the segment's end, which may be in the middle of a step, to its begin. */
 template <int HEAD_DIM>
 static __device__ __forceinline__ void
@@ -495,9 +339,9 @@ compute_tile(struct attender<HEAD_DIM> &a, char *shared, struct signals *signals
     a.most[0] = a.most[1] = -INFINITY;
     a.sums[0] = a.sums[1] = 0;
     await(&signals->k_full[stage], full);
-    await_turn(group);
+    a.await_turn(group);
     a.begin_scores(q, more_q, k + stage * room::K_BYTES);
-    end_turn(group, groups);
+    a.end_turn(group, groups);
     await_products<0>(a.scores);
     arrive(&signals->k_empty[stage]);
     if (keys < STEP_KEYS) {
@@ -512,11 +356,11 @@ compute_tile(struct attender<HEAD_DIM> &a, char *shared, struct signals *signals
         stage = *step % STAGES;
         full = *step / STAGES % 2;
         await(&signals->k_full[stage], full);
-        await_turn(group);
+        a.await_turn(group);
         a.begin_scores(q, more_q, k + stage * room::K_BYTES);
         await(&signals->v_full[old], old_full);
         a.begin_values(v + old * room::V_BYTES);
-        end_turn(group, groups);
+        a.end_turn(group, groups);
         await_products<1>(a.scores);
         arrive(&signals->k_empty[stage]);
         a.exponentiate(scale);
@@ -541,7 +385,7 @@ compute_tiles(char *shared, struct signals *signals, const struct hopper_shape &
     struct attender<HEAD_DIM> attender;
     int step = 0;
     if (group == room<HEAD_DIM>::GROUPS - 1)
-        end_turn(group, room<HEAD_DIM>::GROUPS); /* the first warpgroup begins */
+        attender.end_turn(group, room<HEAD_DIM>::GROUPS); /* the first warpgroup begins */
     for (int turn = 0;; turn++) {
         const struct tile_of &tile = signals->tiles[turn % TILES];
         const int skip = group * GROUP_ROWS;
@@ -566,14 +410,12 @@ compute_tiles(char *shared, struct signals *signals, const struct hopper_shape &
     }
 }
 
-#endif /* OTHER_GPU */
-
 template <int HEAD_DIM>
 static __global__ void __launch_bounds__((room<HEAD_DIM>::GROUPS + 1) * GROUP, 1)
     hopper_kernel(const __grid_constant__ struct attention_maps maps, const struct hopper_shape s,
                   bf16 *y)
 {
-#ifdef OTHER_GPU
+#ifndef __CUDA_ARCH_FEAT_SM90_ALL
     __trap(); /* never launched there */
 #else
     typedef room<HEAD_DIM> room;

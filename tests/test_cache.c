@@ -494,7 +494,8 @@ test_rules(const qv_model_info *model, const qv_clip_options *clip)
           "\"clips\"|the run has \"pairs\"|another rule|another folder" },
         { "\"frames\":2,", "", "does not record \"frames\", on which|continue with|folder" },
         { "\"frames\":2,", "\"frames\":3,",
-          "\"frames\" 3|the run has 2|sampled other frames of some clips|continue with that version" },
+          "\"frames\" 3|the run has 2|sampled other frames of some clips|"
+          "continue with that version" },
         { "\"frames\":2,\"config\":{\"heads\":2},", "",
           "does not record \"frames\", \"config\", on which|another folder" }, /* as 0.4.0's */
         { "{\"heads\":2}", "{\"heads\":4}", "\"config.heads\" 4, but the run has 2" },

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Functions for Hopper alone (sm_90a): mbarriers, copies by the tensor memory accelerator, barriers
+ * of some of a block's threads, and bf16 products of warpgroups (wgmma).
+ */
+#pragma once
+
+#include "device.cuh"
+
+#include <cuda.h>
+
+enum {
+    SWIZZLE_128 = 1, /* of a matrix descriptor: rows of 128 bytes */
+    SWIZZLE_32 = 3
+};
+
+static __device__ __forceinline__ uint32_t
+shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+static __device__ __forceinline__ void
+open_signal(uint64_t *signal, int arrivals)
+{
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(signal)), "r"(arrivals));
+}
+
+/* Arrives, and makes the signal wait for this many bytes of copies. */
+static __device__ __forceinline__ void
+expect(uint64_t *signal, int bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(signal)),
+                 "r"(bytes)
+                 : "memory");
+}
+
+/* A warp arrives once. */
+static __device__ __forceinline__ void
+arrive(uint64_t *signal)
+{
+    if (threadIdx.x % WARP == 0)
+        asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(signal))
+                     : "memory");
+}
+
+/* Waits until the phase of this parity is complete. */
+static __device__ __forceinline__ void
+await(uint64_t *signal, int parity)
+{
+    uint32_t done = 0;
+    while (!done)
+        asm volatile("{\n\t.reg .pred p;\n\t"
+                     "mbarrier.try_wait.parity.shared.b64 p, [%1], %2;\n\t"
+                     "selp.u32 %0, 1, 0, p;\n\t}"
+                     : "=r"(done)
+                     : "r"(shared_address(signal)), "r"(parity)
+                     : "memory");
+}
+
+/* Copies a box of a head's rows: columns from `col` on. */
+static __device__ __forceinline__ void
+copy_box(char *to, const CUtensorMap *map, uint64_t *signal, int col, int head, int row)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(shared_address(to)),
+                 "l"(map), "r"(shared_address(signal)), "r"(col), "r"(head), "r"(row)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void
+begin_products(void)
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+static __device__ __forceinline__ void
+commit_products(void)
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+/* Waits until all but the last LEFT groups of products are complete; sums are theirs. */
+template <int LEFT, int N>
+static __device__ __forceinline__ void
+await_products(float (&sums)[N])
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+f"(sums[i])::"memory"); /* not read before */
+}
+
+static __device__ __forceinline__ void
+sync_threads(int barrier, int threads)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+/* Arrives at a barrier at which other threads sync. */
+static __device__ __forceinline__ void
+arrive_threads(int barrier, int threads)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+/* Describes a matrix in shared memory. next_8: bytes from 8 rows to the next; next_columns: from a
+ * panel of columns to the next. */
+static __device__ __forceinline__ uint64_t
+matrix_at(uint32_t address, int next_columns, int next_8, int swizzle)
+{
+    return (uint64_t)(address >> 4) | (uint64_t)(next_columns >> 4) << 16 |
+           (uint64_t)(next_8 >> 4) << 32 | (uint64_t)swizzle << 62;
+}
+
+#define SUMS_4(i) "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3])
+#define SUMS_16(i) SUMS_4(i), SUMS_4(i + 4), SUMS_4(i + 8), SUMS_4(i + 12)
+#define SUMS_32 SUMS_16(0), SUMS_16(16)
+#define NAMES_32                                                                                   \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "   \
+    "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define NAMES_36 NAMES_32 ", %32, %33, %34, %35"
+#define NAMES_40 NAMES_36 ", %36, %37, %38, %39"
+#define NAMES_64                                                                                   \
+    NAMES_40 ", %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "  \
+             "%56, %57, %58, %59, %60, %61, %62, %63"
+
+/* sums[64, 128] = q[64, 16] k[128, 16]^T, added to sums if `add`. For each i in turn, thread t has
+ * columns 8 i + t % 4 * 2 and the next, of row 16 * (t / 32) + t % 32 / 4 and of the row 8
+ * below. */
+static __device__ __forceinline__ void
+multiply_keys(float (&sums)[64], uint64_t q, uint64_t k, int add)
+{
+    asm volatile("{\n\t.reg .pred add;\n\tsetp.ne.b32 add, %66, 0;\n\t"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" NAMES_64
+                 "}, %64, %65, add, 1, 1, 0, 0;\n\t}"
+                 : SUMS_32, SUMS_16(32), SUMS_16(48)
+                 : "l"(q), "l"(k), "r"(add));
+}
+
+/* sums[64, n] += weights[64, 16] v[16, n] */
+#define MULTIPLY_VALUES(n, names, a0, a1, a2, a3, v_name, ...)                                     \
+    static __device__ __forceinline__ void multiply_values(float(&sums)[n / 2], const uint32_t *w, \
+                                                           uint64_t v)                             \
+    {                                                                                              \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" names "}, {" a0  \
+                     ", " a1 ", " a2 ", " a3 "}, " v_name ", 1, 1, 1, 1;"                          \
+                     : __VA_ARGS__                                                                 \
+                     : "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "l"(v));                        \
+    }
+MULTIPLY_VALUES(64, NAMES_32, "%32", "%33", "%34", "%35", "%36", SUMS_32)
+MULTIPLY_VALUES(72, NAMES_36, "%36", "%37", "%38", "%39", "%40", SUMS_32, SUMS_4(32))
+MULTIPLY_VALUES(80, NAMES_40, "%40", "%41", "%42", "%43", "%44", SUMS_32, SUMS_4(32), SUMS_4(36))
+
+static __device__ __forceinline__ float
+power_of_2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* low in the lower half */
+static __device__ __forceinline__ uint32_t
+pair(float low, float high)
+{
+    uint32_t both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+}
