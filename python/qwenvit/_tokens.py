@@ -84,13 +84,14 @@ class Tokens:
         self.key: str = core.key
         self.index: int | None = core.index if core.key else None
         self.dtype: str = core.dtype
-        self.is_image: bool | None = core.is_image if core.key else None
-        self.sampled_fps: float | None = core.sampled_fps or None
-        self.second_per_grid_ts: float | None = core.second_per_grid_ts or None
-        self.damaged_frames: int = core.damaged_frames
-        self.decoded_by: str | None = None if core.is_image else core.decoded_by or None
-        self.not_gpu: str = core.not_gpu
-        self.remark: str = core.remark
+        outcome: Any = core  # its properties are of any type (outcome.inc)
+        self.is_image: bool | None = outcome.is_image if core.key else None
+        self.sampled_fps: float | None = outcome.sampled_fps or None
+        self.second_per_grid_ts: float | None = outcome.second_per_grid_ts or None
+        self.damaged_frames: int = outcome.damaged_frames
+        self.decoded_by: str | None = None if outcome.is_image else outcome.decoded_by or None
+        self.not_gpu: str = outcome.not_gpu
+        self.remark: str = outcome.remark
 
     def __reduce__(self) -> Any:
         return Tokens, (self._core, self.model_type)

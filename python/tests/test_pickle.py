@@ -78,14 +78,15 @@ def test_results_leave_a_worker(model, golden, clip):
 
 def test_a_pickle_that_was_changed_is_refused(model, frames):
     core = model.encode(frames)._core
-    n, width, n_deepstack, hidden, patches, dtype, grid, *rest, outcome, data, origin = core.__getstate__()
+    version, n, width, n_deepstack, hidden, patches, dtype, grid, *rest, outcome, data, origin = core.__getstate__()
     for changed in ((n + 1, width, n_deepstack, hidden, patches, dtype, grid), (-1, width, n_deepstack, hidden, patches, dtype, grid),
                     (n, 1 << 62, n_deepstack, hidden, patches, dtype, grid), (n, width, 99, hidden, patches, dtype, grid),
                     (n, width, n_deepstack, 1, patches, dtype, grid), (n, width, n_deepstack, hidden, patches, "f64", grid),
                     (n, width, n_deepstack, hidden, patches, dtype, [1, 2])):
-        refused(lambda: type(core).__new__(type(core)).__setstate__((*changed, *rest, outcome, data, origin)), "pickle of|dtype is")
-    state = (n, width, n_deepstack, hidden, patches, dtype, grid, *rest)
-    for old in ((*state, outcome, data), (*state, outcome[:-1], data, origin), {"n": n}, (*state, outcome, data, ("one",))):
+        refused(lambda: type(core).__new__(type(core)).__setstate__((version, *changed, *rest, outcome, data, origin)), "pickle of|dtype is")
+    state = (version, n, width, n_deepstack, hidden, patches, dtype, grid, *rest)
+    for old in ((*state, outcome, data), (*state, outcome[:-1], data, origin), {"n": n}, (*state, outcome, data, ("one",)),
+                ("0.4.0", *state[1:], outcome, data, origin)):
         refused(lambda: type(core).__new__(type(core)).__setstate__(old), "another version")
     refused(lambda: type(core).__new__(type(core)).__setstate__((*state, outcome, b"", origin)), "has 0 bytes")
 
