@@ -307,7 +307,7 @@ def gguf_table(records):
 # ---- README ------------------------------------------------------------------------------------
 
 # a tower, its patches or "list" for its longest list that peers ran too, and a machine; "" is the GPU timed last
-README_ROWS = [("Qwen3-VL-4B", 760, ""), ("Qwen3-VL-4B", 6080, ""), ("Qwen3-VL-4B", "list", ""),
+README_ROWS = [("Qwen3-VL-4B", 760, ""), ("Qwen3-VL-4B", 6080, ""), ("Qwen3-VL-4B", 35344, ""), ("Qwen3-VL-4B", "list", ""),
                ("Qwen3-VL-8B", 6080, ""), ("Qwen2.5-VL-7B", 6080, ""), ("Qwen3-VL-4B", 760, CPU16),
                ("Qwen3.5-0.8B", 760, AVX2), ("Qwen3-VL-2B", 760, AVX2)]
 
