@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Keys, their hashes, and the sizes of a key's tensors. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# Debian's cross compiler (gcc-aarch64-linux-gnu) with the libraries that tests/arm64_root.sh unpacks,
+# Debian's cross compiler (gcc-aarch64-linux-gnu) with the libraries that tests/arm64.sh unpacks,
 # which are Debian 13's. qemu-user-static runs what it makes.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)

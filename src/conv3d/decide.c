@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Chooses how a convolution is lowered, and records why. */
 #include "legal.h"
 
 #include <string.h>

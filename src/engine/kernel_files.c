@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Files in which kernels that are slow to make are kept. */
 #include "context.h"
 
 #include <inttypes.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Page-locked host memory that is kept for the next use. */
 #include "context.h"
 
 #include <stdalign.h>

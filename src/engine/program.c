@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Operations -> kernels -> places -> calls. */
+/* Finds each operation's kernel, lays out a chunk's memory, and makes the calls. */
 #include "program.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-
+/* Finds a tensor by name in the files of a checkpoint's folder. */
 #include <dirent.h>
 #include <fnmatch.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-
+/* Writes safetensors files. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* A plan's FLOPs and bytes, for tools. */
 #include "plan.h"
 
 /* Attention's FLOPs grow with the square of a window's rows. This is the sum of the squared

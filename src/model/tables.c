@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* The tables of a chunk: what each row and each segment is, filled on the host. */
 #include "plan.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* The table of families: how their towers differ. */
 #include <string.h>
 
 #include "family.h"

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* A hash of everything that a tower's tokens depend on. */
 #include <stddef.h>
 #include <string.h>
 

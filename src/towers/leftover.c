@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* The tensors of a checkpoint that its tower does not read. */
 #include "weights.h"
 
 #include <stdio.h>

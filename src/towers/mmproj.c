@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-
+/* Reads a tower's numbers from a GGUF file (mmproj). */
 #include "read_config.h"
 
 #include <dirent.h>

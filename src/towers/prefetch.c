@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Reads weights from the disk ahead of their use, on several threads. */
 #include "weights.h"
 
 #include <pthread.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Reads how clips and images are prepared from a checkpoint's files. */
 #include "read_config.h"
 
 #include <math.h>
