@@ -5,6 +5,13 @@
 
 #include "tool.h"
 
+const char *
+tool_word(const struct tool *tool)
+{
+    const char *space = strrchr(tool->name, ' ');
+    return space ? space + 1 : tool->name;
+}
+
 /* Calls `see` for each subcommand; for a subcommand with verbs, for each verb instead. */
 static void
 each_tool(const struct tool_program *p, void (*see)(const struct tool *tool))

@@ -271,3 +271,29 @@ tool_progress_end(struct tool_progress *p, int64_t done)
     tool_progress_show(p, done);
     tool_bar_end();
 }
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+bool
+tool_is_nearer(const char *a, const char *b, size_t *least)
+{
+    size_t row[32] = { 0 };
+    const size_t n = strlen(b);
+    if (n >= 32)
+        return false;
+    for (size_t j = 0; j <= n; j++)
+        row[j] = j;
+    for (size_t i = 1; *a; a++, i++) {
+        size_t corner = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= n; j++) {
+            const size_t replaced = corner + (*a != b[j - 1]),
+                         other = row[j] < row[j - 1] ? row[j] : row[j - 1];
+            corner = row[j];
+            row[j] = replaced < other + 1 ? replaced : other + 1;
+        }
+    }
+    const bool is = row[n] < *least;
+    *least = is ? row[n] : *least;
+    return is;
+}

@@ -6,9 +6,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
 
-#include "dtype.h"
 #include "clips/option_list.h"
+#include "dtype.h"
+#include "error.h"
+#include "path.h"
 #include "tool.h"
 
 enum kind {
@@ -483,6 +487,18 @@ struct line {
     (tool_complain("%s: " format " (qwenvit %s --help)", (line)->tool->name, __VA_ARGS__,          \
                    (line)->tool->name),                                                            \
      TOOL_USAGE)
+
+qv_status
+tool_check_ending(const char *path, const char *ending, qv_error *err)
+{
+    struct stat st;
+    const size_t n = strlen(path), of_ending = strlen(ending);
+    const bool is_file = stat(path, &st) || S_ISREG(st.st_mode) || S_ISDIR(st.st_mode);
+    return is_file && (n <= of_ending || strcasecmp(path + n - of_ending, ending) != 0)
+               ? qv_fail(err, QV_EINVAL, "%s: the file's name must end in %s", qv_path_tail(path),
+                         ending)
+               : QV_OK;
+}
 
 static int
 take_value(struct line *l, const struct option *o, const char *text)

@@ -165,18 +165,6 @@ check_outputs(const struct tool_options *o, const char *const *outputs, size_t n
 }
 
 qv_status
-tool_check_ending(const char *path, const char *ending, qv_error *err)
-{
-    struct stat st;
-    const size_t n = strlen(path), of_ending = strlen(ending);
-    const bool is_file = stat(path, &st) || S_ISREG(st.st_mode) || S_ISDIR(st.st_mode);
-    return is_file && (n <= of_ending || strcasecmp(path + n - of_ending, ending) != 0)
-               ? qv_fail(err, QV_EINVAL, "%s: the file's name must end in %s", qv_path_tail(path),
-                         ending)
-               : QV_OK;
-}
-
-qv_status
 tool_check_token_file(const char *path, qv_error *err)
 {
     return strchr(qv_path_name(path), '.') ? tool_check_ending(path, ".safetensors", err) : QV_OK;

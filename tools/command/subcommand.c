@@ -15,13 +15,6 @@
 #include "files/atomic_file.h"
 #include "files/installed.h"
 
-const char *
-tool_word(const struct tool *tool)
-{
-    const char *space = strrchr(tool->name, ' ');
-    return space ? space + 1 : tool->name;
-}
-
 static void
 print_usage(const struct tool_program *p, FILE *to)
 {
@@ -35,30 +28,6 @@ print_usage(const struct tool_program *p, FILE *to)
         "exit codes: 0 done; 1 a check or part of the work failed; 2 wrong usage; 3 bad input;\n"
         "4 device or environment\n",
         p->name);
-}
-
-bool
-tool_is_nearer(const char *a, const char *b, size_t *least)
-{
-    size_t row[32] = { 0 };
-    const size_t n = strlen(b);
-    if (n >= 32)
-        return false;
-    for (size_t j = 0; j <= n; j++)
-        row[j] = j;
-    for (size_t i = 1; *a; a++, i++) {
-        size_t corner = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= n; j++) {
-            const size_t replaced = corner + (*a != b[j - 1]),
-                         other = row[j] < row[j - 1] ? row[j] : row[j - 1];
-            corner = row[j];
-            row[j] = replaced < other + 1 ? replaced : other + 1;
-        }
-    }
-    const bool is = row[n] < *least;
-    *least = is ? row[n] : *least;
-    return is;
 }
 
 /* Reports an unknown name and suggests the closest one. */

@@ -134,8 +134,8 @@ struct tool_program {
     const struct tool *tools;
     size_t n;
 };
-const char *tool_word(const struct tool *tool); /* the last word of its name: the verb */
-/* completion.c: prints the output of `help --bash`. */
+/* completion.c: the last word of a tool's name, such as a verb; prints the output of `help --bash`. */
+const char *tool_word(const struct tool *tool);
 void tool_print_completion(const struct tool_program *program);
 int tool_main(const struct tool_program *program, int argc, char **argv);
 
@@ -174,9 +174,9 @@ void tool_print_help(const struct tool *tool, const char *page);
 void tool_each_option(const struct tool *tool, void (*see)(const char *name));
 /* Parses n integers of at least `least`, separated by `between`. */
 bool tool_parse_integers(const char *text, int64_t *out, int n, char between, int64_t least);
-/* Returns whether fewer than *least letters must be removed, added or replaced to turn the word
- * into `name`; then *least becomes that number. */
-bool tool_is_nearer(const char *name, const char *word, size_t *least);
+/* Checks that an output's name has its format's ending, unless it is a device or pipe. Returns
+ * QV_EINVAL. */
+qv_status tool_check_ending(const char *path, const char *ending, qv_error *err);
 enum { TOOL_USAGE_BYTES = 128 };
 const char *tool_usage(const struct tool *tool, char text[TOOL_USAGE_BYTES]);
 enum tool_file { TOOL_INPUT = 1, TOOL_CLIPS, TOOL_OUTPUT };
@@ -228,6 +228,10 @@ struct tool_progress {
 void tool_progress_begin(struct tool_progress *p, const char *label, int64_t total, bool quiet);
 void tool_progress_show(struct tool_progress *p, int64_t done);
 void tool_progress_end(struct tool_progress *p, int64_t done);
+
+/* Returns whether fewer than *least letters must be removed, added or replaced to turn the word
+ * into `name`; then *least becomes that number. */
+bool tool_is_nearer(const char *name, const char *word, size_t *least);
 /* Shows the text as a bar on a terminal, else as a line. Control characters are replaced as by
  * tool_print. */
 void tool_bar_show(bool terminal, const char *format, ...) TOOL_PRINTS(2);
@@ -277,10 +281,7 @@ void tool_reasons_tell(struct tool_reasons *r, const struct tool_results *to);
  * --drawing, and `more` outputs, against a list and its clips. */
 qv_status tool_check_named_outputs(const struct tool_options *o, qv_error *err);
 struct tool_list;
-/* Checks that an output's name has its format's ending, unless it is a device or pipe. Returns
- * QV_EINVAL. */
-qv_status tool_check_ending(const char *path, const char *ending, qv_error *err);
-/* Does the same for a token file, whose name may also have no ending. */
+/* Checks the ending of a token file, whose name may also have none. */
 qv_status tool_check_token_file(const char *path, qv_error *err);
 qv_status tool_check_list_outputs(const struct tool_options *o, const struct tool_list *list,
                                   const char *const *more, size_t n_more, qv_error *err);
