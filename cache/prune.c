@@ -287,7 +287,7 @@ write_part(struct pruning *p, uint32_t part, uint64_t room, size_t done, bool *i
     const size_t stem = make_stem(copy.path, name.begin, &count);
     qv_status s = qv_file_open(p->c->index.parts[part].path, &copy.from, &size, err);
     if (!s && (size != p->from.size || stem > MOST_STEM))
-        s = qv_fail(err, QV_EIO, "its name is too long, or it is being changed");
+        s = qv_fail(err, QV_EIO, "the part's name is too long, or its file is being changed");
     *is_left = s != QV_OK;
     if (!s)
         s = qv_cache_part_open(&p->folder, room, 0, &copy.to, err);

@@ -47,7 +47,8 @@ choose_frames(const qvm_rules *rules, const qv_preprocess *p, const struct qvm_t
     const double seconds = info->is_image ? 0 : (double)info->cut_frames / info->source_fps;
     if (seconds > t->max_seconds)
         return qv_fail(err, QV_EINVAL,
-                       "%s: the clip lasts %.1f s; at most %g s are allowed; give start and end",
+                       "%s: the clip or stretch lasts %.1f s; at most %g s are allowed; give start "
+                       "and end",
                        t->path, seconds, t->max_seconds);
     if (!info->is_image)
         status = rules->count(info, p, t, &info->n_frames, &inner);

@@ -109,7 +109,7 @@ open_file(qv_clip *clip, qv_error *err)
                        path);
     if (o->offset >= info.st_size || o->length > info.st_size - o->offset)
         return qv_fail(err, QV_EFORMAT,
-                       "%s: no clip of %lld bytes at byte %lld: the file has %lld bytes", path,
+                       "%s: length %lld at offset %lld is outside the file of %lld bytes", path,
                        (long long)o->length, (long long)o->offset, (long long)info.st_size);
     clip->is_file = true;
     clip->outcome.file_bytes = info.st_size;

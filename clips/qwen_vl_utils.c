@@ -125,7 +125,7 @@ size(const qv_outcome *info, const qv_preprocess *p, const struct qvm_task *t, i
     if (limits.most < limits.least)
         return qv_fail(
             err, QV_EINVAL,
-            "the most pixels, %.15g, are below the fewest, %.15g; see max_pixels and min_pixels",
+            "at most %.15g pixels are allowed, but %.15g are needed; see max_pixels and min_pixels",
             limits.most, limits.least);
     if (shorter < 1 || (double)longer / (double)shorter > MAX_RATIO)
         return qv_fail(err, QV_EFORMAT,

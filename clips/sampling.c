@@ -54,7 +54,8 @@ check_resize(int64_t num_frames, int64_t height, int64_t width, const qv_preproc
     if (p->patch_size < 1 || p->merge_size < 1 || p->temporal_patch_size < 1 ||
         p->patch_size > 4096 || p->merge_size > 64 || p->temporal_patch_size > 64)
         return qv_fail(err, QV_EINVAL,
-                       "patch %d, temporal patch %d, merge %d; each must be at least 1",
+                       "patch %d, temporal patch %d, merge %d; each must be at least 1, and they "
+                       "must be at most 4096, 64 and 64",
                        p->patch_size, p->temporal_patch_size, p->merge_size);
     if (p->processor != QV_PROCESSOR_QWEN3_VL && p->processor != QV_PROCESSOR_QWEN2_VL &&
         p->processor != QV_PROCESSOR_GLM4V)
@@ -220,8 +221,8 @@ count_qwen2(const qv_outcome *info, const qv_preprocess *p, const struct qvm_tas
         return *n >= pair && *n <= total
                    ? QV_OK
                    : qv_fail(err, QV_EINVAL,
-                             "num_frames %lld becomes %lld, as this model needs pairs of frames; "
-                             "it must be %lld to %lld of this clip's %lld",
+                             "num_frames %lld is rounded to %lld (this model needs pairs of "
+                             "frames); must be %lld to %lld of this clip's %lld frames",
                              (long long)t->num_frames, (long long)*n, (long long)pair,
                              (long long)whole, (long long)total);
     }

@@ -81,9 +81,9 @@
  *   - Frames, patches and tokens may be in the device's memory (for a CUDA context, memory from
  *     cudaMalloc on its device). Weights and options are on the host.
  *
- * Threads. Different threads may use different contexts at the same time, and call qv_status_name()
- * and qv_version(). A context and everything made from it (its models, their plans) may be used by
- * only one thread at a time, though not always the same thread. qv_encode() and jobs are
+ * Threads. Any thread may call qv_status_name() and qv_version() at any time. Different threads may
+ * use different contexts at the same time. A context and everything made from it (its models, their
+ * plans) may be used by any thread, but by only one at a time. qv_encode() and jobs are
  * exceptions: any number of threads may use them on one context at once, and they take turns on its
  * device, chunk by chunk. A model must be freed after its plans and jobs, a context after its
  * models. Any thread may call qv_host_alloc() and qv_host_free(), even while another thread uses
@@ -353,10 +353,11 @@ typedef struct qv_plan_options {
      * segments or windows is 0, it is derived from patches. With segment_rows a chunk accepts only
      * frame pairs of that size, which is faster on some devices. */
     qv_capacity capacity;
-    /* if set, and capacity is all zeros: the capacity for a single item with this grid, which is
-     * the smallest bucket that holds it. A clip larger than a chunk is split into chunks of whole
-     * frame pairs, which accept only pairs of its size (segment_rows) if tokens then have the same
-     * bits as in packed chunks. An image larger than a chunk gets a chunk of its own size. */
+    /* the grid of a single item to size chunks for: the smallest bucket that holds it. Ignored if
+     * any field of `capacity` is set. A clip larger than a chunk is split into chunks of whole
+     * frame pairs; these chunks accept only pairs of the clip's size (segment_rows), provided that
+     * tokens then have the same bits as in packed chunks. An image larger than a chunk gets a chunk
+     * of its own size. */
     int64_t grid_thw[3];
     qv_input input;
     qv_dtype output; /* dtype of the tokens: QV_F32 (default) or QV_BF16 */

@@ -51,7 +51,7 @@ QV_API const char *qv_decode_name(qv_decode decode); /* "gpu"; never NULL */
 
 #define QV_USUAL_CODECS "H.264, HEVC, VP8, VP9, AV1, MPEG-1, -2 and -4, Motion JPEG, ProRes"
 
-/* How to read a clip. If a field has a different name in qwen-vl-utils, that is in brackets. */
+/* How to read a clip. A name in brackets is the field's name in qwen-vl-utils, if it differs. */
 typedef struct qv_clip_options {
     double fps;         /* frames sampled per second; 0: the preprocess's */
     int64_t num_frames; /* [nframes] sample exactly this many frames; excludes fps */
@@ -198,10 +198,11 @@ QV_API void qv_clip_get_info(const qv_clip *clip, qv_outcome *out);
 
 /*
  * Reads the next frames: dst[n_max, height, width, 3] RGB bytes, and timestamps_s[n_max] in seconds
- * of the source (frame index / source fps, as in transformers), or NULL. *n is n_max; it is less at
- * the clip's end, where the next call sets it to 0, and if the next call will fail. Returns the
- * errors of qv_clip_open: QV_EFORMAT if the clip's process crashes or, with the last frame, if the
- * file was written to since it was opened. Frames already read stay valid.
+ * of the source (frame index / source fps, as in transformers), or NULL. *n is set to the number of
+ * frames read. If *n < n_max, the clip has ended, and the next call sets *n to 0, or decoding has
+ * failed, and the next call returns the error. Returns the errors of qv_clip_open: QV_EFORMAT if
+ * the clip's process crashes or, with the last frame, if the file was written to since it was
+ * opened. Frames already read stay valid.
  */
 QV_API qv_status qv_clip_read(qv_clip *clip, uint8_t *dst, int64_t n_max, int64_t *n,
                               double *timestamps_s, qv_error *err);
@@ -210,10 +211,11 @@ QV_API void qv_clip_close(qv_clip **clip);
 /* ---- a decoder: one program for many clips --------------------------------------------------- */
 
 /*
- * Starts the program qwenvit-decoder, which starts one process per clip that is opened with it. The
- * call does not wait until the program runs. This saves each clip the 50 ms that loading FFmpeg
- * takes; the first clip too, if called early. `program` is its path, or the path of a script that
- * execs it; NULL: where it was built or installed. Any thread may use the decoder. The program ends
+ * Starts the program qwenvit-decoder, which starts one process per clip that is opened with it.
+ * The program loads FFmpeg once, which takes 50 ms, so that clips do not each wait for it. The call
+ * returns before the program runs: called early, it saves the first clip the wait too. `program` is
+ * the program's path, or the path of a script that execs it; NULL: where it was built or installed.
+ * Any thread may use the decoder. The program ends
  * with this process (within a second or two if this process is killed), and on Linux the processes
  * that it started end with it. If the program ends (for example, if it is killed because memory ran
  * out), or is killed because it did not answer for 60 s, it is started again for the next clip, in
@@ -347,6 +349,7 @@ typedef struct qv_job_rows {
  *
  *     begin   once per source, before its first rows; *entry, initially NULL, is passed to the
  *             source's later calls
+ *     rows    the source's rows in order, in one or more calls per chunk, because a clip is read an
  *             eighth of a chunk at a time
  *     end     exactly once for every source that was added, however the job ends, as its last
  *             call. It may be the only call of a source that failed or was cancelled; entry is then
@@ -405,11 +408,11 @@ typedef struct qv_job_options {
      * decoder is NULL, the job starts one. With QV_DECODE_GPU the job ends with QV_EBACKEND if the
      * GPU decodes nothing; the GPU decodes all of `decoders` clips at once, or if that is 0 up to
      * 12 per model, and the CPU decodes the rest. With several models each one's GPU decodes
-     * (qv_model_info.device), and `gpu` is ignored. With QV_DECODE_AUTO each CUDA model's GPU
-     * decodes too, if its process can be locked down, once a clip that it can decode has been added
-     * and as many more sources wait as it decodes at once. If anything is missing or lost, the CPU
-     * decodes (qv_outcome.not_gpu). A GPU does not notice all damage: only with QV_DECODE_CPU are
-     * the tokens of damaged clips always the same. */
+     * (qv_model_info.device), and `gpu` is ignored. With QV_DECODE_AUTO the GPUs of CUDA models
+     * decode too, if their processes can be locked down. They begin once a clip that they can
+     * decode has been added and at least as many sources wait as these GPUs decode at once. If
+     * anything is missing or lost, the CPU decodes (qv_outcome.not_gpu). A GPU does not notice all
+     * damage: only with QV_DECODE_CPU are the tokens of damaged clips always the same. */
     qv_clip_options clip;
 } qv_job_options;
 
@@ -549,7 +552,7 @@ QV_API void qv_job_client_close(qv_job_client **client);
  *     qv_cache_fill_open   reads the folder
  *     qv_cache_fill_add    returns whether a clip is wanted, and if so remembers it
  *     qv_cache_fill_run    computes and seals the clips added so far; more may follow
- *     qv_cache_fill_end    does the same as the last run
+ *     qv_cache_fill_end    like qv_cache_fill_run, for the last time
  *
  * A failed clip gets a record in the folder, and is not tried again unless retry_failed is set. A
  * failure of the device, of memory or of the disk ends the run; the clips finished by then are

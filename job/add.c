@@ -161,8 +161,8 @@ find_place(const struct qv_job_item *item, qv_error *why)
     if (c->most_ahead && c->ahead && c->ahead + bytes > c->most_ahead)
         return qv_fail(
             why, QV_EFULL,
-            "%s: it needs %lld bytes, and %lld bytes are ahead; the limit is %lld in all", name,
-            (long long)bytes, (long long)c->ahead, (long long)c->most_ahead);
+            "%s: needs %lld bytes; sources and results not given back use %lld of %lld (ahead)",
+            name, (long long)bytes, (long long)c->ahead, (long long)c->most_ahead);
     return QV_OK;
 }
 

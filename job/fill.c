@@ -326,7 +326,7 @@ qv_status
 qv_cache_fill_begin(qv_cache_fill *f, const qv_model *model, qv_error *err)
 {
     if (!f || !model || f->is_over)
-        return qv_fail(err, QV_EINVAL, "begin fill: needs a model, and a fill that has not ended");
+        return qv_fail(err, QV_EINVAL, "begin fill: fill or model is NULL, or the fill has ended");
     if (f->writer)
         return QV_OK;
     qv_cache_info before = { .sealed = 0 };
@@ -452,7 +452,7 @@ run(qv_cache_fill *f, qv_model *const *models, size_t n_models, bool is_last, qv
 {
     if (!n_models || !models[0] || f->is_over)
         return qv_fail(err, QV_EINVAL,
-                       "run fill: needs at least one model, and a fill that has not ended");
+                       "run fill: there is no model, models[0] is NULL, or the fill has ended");
     f->stopped = false;
     f->status = QV_OK;
     qv_status s = f->n ? open_job(f, models, n_models, err) : qv_cache_fill_begin(f, *models, err);

@@ -103,7 +103,8 @@ struct qv_job_item {
     int64_t put;                  /* frame pairs that were put */
     double *timestamps_s;
     struct qv_job_piece end; /* passed to the sink to report a failure */
-    int64_t lent, held;      /* bytes of the source in memory; of its result, as far as known */
+    int64_t lent;            /* bytes of the source, if the caller passed it in memory */
+    int64_t held;            /* bytes of the result, as far as known */
     bool has_begun;          /* the sink's begin was called; used only in the sink's calls */
     void *entry;             /* the sink's entry */
     /* the lock guards what follows */

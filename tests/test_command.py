@@ -513,7 +513,7 @@ def test_like():
          (f"{ENCODE} motion.mp4 -o no.safetensors --total-pixels 9",
           "total_pixels is only for the rules of qwen-vl-utils"),
          (f"info motion.mp4 {like} --num-frames 102", "sample 102 frames; this clip allows 2 to 100"),
-         (f"info motion.mp4 {like} --max-pixels 5", "most pixels, 5, are below the fewest"))
+         (f"info motion.mp4 {like} --max-pixels 5", "at most 5 pixels are allowed, but"))
     assert not os.path.exists("no.safetensors")
 
 

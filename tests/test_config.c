@@ -293,7 +293,8 @@ TEST(bad_fields_are_refused)
           "model_type is \"qwen_vl\"|an unknown family; supported are|qwen3_vl, " },
         { "{\"model_type\":\"llava\",\"vision_config\":{\"model_type\":\"clip\"}}",
           "model_type is \"llava\"|an unknown family|qwen2_vl, qwen2_5_vl, qwen2_5_omni, "
-          "exaone4_5, qwen3_vl, qwen3_vl_moe, cohere_compass, qwen3_omni_moe, qwen3_5, qwen3_5_moe, "
+          "exaone4_5, qwen3_vl, qwen3_vl_moe, cohere_compass, qwen3_omni_moe, qwen3_5, "
+          "qwen3_5_moe, "
           "qwen4_exp, glm4v, glm4v_moe" },
         { "{\"model_type\":\"_vision\",\"vision_config\":{}}", "an unknown family" },
         { "{\"model_type\":\"qwen3\"}", "\"qwen3\"|an unknown family" },

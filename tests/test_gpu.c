@@ -351,9 +351,9 @@ TEST(test_none)
         int gpu;
         const char *text;
     } cases[] = {
-        { "no driver", 0, "GPU 0 decodes nothing: NVIDIA's driver (libcuda.so.1) was not found" },
-        { "dies at its start", 0, "GPU 0 decodes nothing: its process ended" },
-        { "", 7, "GPU 7 decodes nothing: invalid device ordinal" },
+        { "no driver", 0, "GPU 0 cannot decode: NVIDIA's driver (libcuda.so.1) was not found" },
+        { "dies at its start", 0, "GPU 0 cannot decode: its process exited during start-up" },
+        { "", 7, "GPU 7 cannot decode: invalid device ordinal" },
         { "no decoder", 0, "cannot be locked in (its driver cannot make a decoder after that" },
         { "no lock", 0, "cannot be locked in (Landlock: Operation not supported)" },
     };

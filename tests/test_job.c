@@ -1453,9 +1453,9 @@ TEST(nothing_is_taken_up_until_results_are_given_back)
     add_held(&h, 0, frames);
     expect_done(h.job, 1);
     const qv_job_source next = { .key = "next", .path = clip_paths[0], .user = &h.bytes[1] };
-    expect_error(QV_EFULL, "next: |bytes are ahead", qv_job_add(h.job, &next, ERR));
+    expect_error(QV_EFULL, "next: |not given back", qv_job_add(h.job, &next, ERR));
     qv_job_give_back(h.job, NULL, INT64_MIN); /* a negative amount is ignored */
-    expect_error(QV_EFULL, "bytes are ahead", qv_job_add(h.job, &next, ERR));
+    expect_error(QV_EFULL, "not given back", qv_job_add(h.job, &next, ERR));
     take_next(&h, 0);
     add_held(&h, 4, frames);
     expect_done(h.job, 2);

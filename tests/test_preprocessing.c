@@ -179,7 +179,7 @@ TEST(test_sampling_refuses)
           { .num_frames = 11 },
           768,
           2,
-          "num_frames 11 becomes 12, as this model needs pairs of frames; it must be 2 to 10 of" },
+          "num_frames 11 is rounded to 12 (this model needs pairs of frames); must be 2 to 10" },
         { &qvm_qwen2_vl,
           { .fps = 0 },
           1,

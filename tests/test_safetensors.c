@@ -166,7 +166,7 @@ TEST(wrong_files_are_named)
         { BYTES("\0\0\0\0\0\0\0\0"), "line" },
         { BYTES("\3\0\0\0\0\0\0\0{}"), "length is 3|only 2" },
         { BYTES("\xff\xff\xff\xff\xff\xff\xff\xff{}"), "length is 18446744073709551615" },
-        { BYTES("\1\0\0\2\0\0\0\0{}"), "length is 33554433|at most 33554432" },
+        { BYTES("\1\0\0\2\0\0\0\0{}"), "length is 33554433|limit of 33554432" },
         { BYTES("\0\0\0\2\0\0\0\0{}"), "length is 33554432|only 2 bytes" },
         { BYTES("version https://git-lfs.github.com/spec/v1\noid sha256:0\n"), "Git-LFS|pull" },
         { BYTES("<!DOCTYPE html>\n<html><title>404</title>"), "HTML" },
@@ -222,7 +222,7 @@ TEST(bombs_are_refused)
     /* A name of 90 MB in a file with a hole; only its first bytes are read. */
     const char *path = temp_file("key", "\0\0\x60\5\0\0\0\0{\"n", 11);
     assert_int_equal(truncate(path, ((off_t)90 << 20) + 8), 0);
-    expect_open_failure("key", path, QV_EFORMAT, "length is 90177536|at most 33554432");
+    expect_open_failure("key", path, QV_EFORMAT, "length is 90177536|limit of 33554432");
 }
 
 /* ---- one file, honest ----------------------------------------------------------------------- */

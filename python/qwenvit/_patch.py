@@ -250,7 +250,7 @@ class _Patch:
         config = self.tower.config
         for name in ("output_hidden_states", "output_attentions"):
             if kwargs.get(name) or name not in kwargs and getattr(config, name, False):
-                raise error("QV_EUNSUPPORTED", f"{name}: a patched tower does not keep them")
+                raise error("QV_EUNSUPPORTED", f"{name}: a patched tower keeps no hidden states or attentions")
         if kwargs.get("return_dict") is False:
             raise error("QV_EUNSUPPORTED", "return_dict=False: a patched tower returns objects")
         for name, value in kwargs.items():

@@ -32,9 +32,9 @@ struct qv_download {
 struct qv_device; /* a backend's own struct, which begins with a struct qv_device */
 struct qv_kernel; /* one operation, ready to run */
 
-/* When plans of different capacities give the same bits: for a row of a GEMM, and for a segment of
- * an attention, whatever the other rows are. Libraries do not guarantee this; these numbers were
- * observed, and test_buckets.c tests them. QV_NOT_SEEN: never. */
+/* The conditions under which plans of different capacities compute the same bits for a row of a
+ * GEMM, or for a segment in attention, whatever the other rows are. Libraries do not guarantee
+ * this; the numbers were observed, and test_buckets.c tests them. QV_NOT_SEEN: never. */
 enum { QV_NOT_SEEN = -1 };
 struct qv_same_bits {
     int64_t gemm_rows; /* GEMMs of at least this many rows agree; 0: all do */
@@ -74,9 +74,9 @@ struct qv_caps {
     int chunks; /* chunks of a plan that run at once: 2 if copies overlap with computation */
     /* padding inside the tower to this multiple suits GEMMs; 0: none needed */
     int64_t width_multiple;
-    int64_t
-        /* rows of a gated MLP to compute at a time, so that a cache holds fc1's output; 0: all */
-        gated_rows;
+    /* rows of a gated MLP to compute at a time, so that fc1's output fits in the device's cache; 0:
+     * all */
+    int64_t gated_rows;
     bool side; /* work on a side stream saves time */
     /* a gemm's residual must not be its y, since the sum would be rounded twice */
     bool residual_apart;

@@ -55,8 +55,8 @@ enum qv_size {
 
 /* A family's defaults and keys for these sizes in vision configs. */
 struct qv_family_sizes {
-    /* the default of transformers' class; 0: the default that every family shares or, if there
-     * is none, no such key in the family's configs */
+    /* the default in transformers' config class; 0: the default shared by all families or, for a
+     * size without a shared default, that the family's configs have no such key */
     int64_t preset[QV_SIZES];
     const char *key[QV_SIZES]; /* a key that differs from most families' (families.c) */
 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What the verbs of `qwenvit cache` share: the list of keys, damaged parts, and what is to be done. */
+/* What the verbs of `qwenvit cache` share: the list of keys, the report of damaged parts, and which
+ * clips a fill must encode. */
 #include "cache_command.h"
 #include "error.h"
 #include "job/more.h"

@@ -134,7 +134,8 @@ struct tool_program {
     const struct tool *tools;
     size_t n;
 };
-/* completion.c: the last word of a tool's name, such as a verb; prints the output of `help --bash`. */
+/* completion.c: returns the last word of a tool's name, such as a verb; prints the output of
+ * `help --bash`. */
 const char *tool_word(const struct tool *tool);
 void tool_print_completion(const struct tool_program *program);
 int tool_main(const struct tool_program *program, int argc, char **argv);

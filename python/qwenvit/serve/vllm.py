@@ -95,8 +95,8 @@ def image_key(data: bytes, model_id: str) -> str:
     except IndexError:
         plain = None
     if plain is None:
-        raise Refused(400, "QV_EUNSUPPORTED", "an image without a uuid must be a whole JPEG, PNG, WebP or GIF, whose "
-                                              "key vLLM computes from the bytes alone: send a uuid")
+        raise Refused(400, "QV_EUNSUPPORTED", "an image without a uuid must be a complete JPEG, PNG, WebP or GIF, "
+                                              "for which vLLM's key can be computed here: send a uuid")
     how = {"image_mode": "RGB", "rgba_background_color": (255, 255, 255)}
     image = data if plain else {"io_config": how, "data": data}
     name = (5).to_bytes(8, "little") + b"image"
