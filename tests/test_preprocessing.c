@@ -174,7 +174,7 @@ TEST(test_sampling_refuses)
         { &qvm_glm4v, { .max_frames = 6 }, 768, 2, "max_frames 6;" },
         { &qvm_glm4v, { .cap_pixels = true }, 768, 2, "cap_pixels 1;" },
         { &qvm_glm4v, { .fps = 1001 }, 768, 1001, "fps 1001; at most 1000" },
-        { &qvm_qwen2_vl, { .num_frames = 1 }, 768, 2, "num_frames 1 becomes 0" },
+        { &qvm_qwen2_vl, { .num_frames = 1 }, 768, 2, "num_frames 1 is rounded to 0" },
         { &qvm_qwen2_vl,
           { .num_frames = 11 },
           768,
