@@ -242,8 +242,7 @@ TEST(test_replaced)
         for (int k = 0; k <= QVM_MOST_DOUBTS / QVM_GPU_DOUBT; k++)
             expect("x264.mp4", &options, false, c->why);
         expect("x264.mp4", &options, false, "the GPU's processes failed repeatedly");
-        expect_error(QV_EBACKEND, "fail repeatedly",
-                     qv_decoder_gpu(options.decoder, 0, true, ERR));
+        expect_error(QV_EBACKEND, "fail repeatedly", qv_decoder_gpu(options.decoder, 0, true, ERR));
     }
 
     options.decoder = start_gpu("");

@@ -110,7 +110,7 @@ open_way(const struct subject *s, qv_lowering lowering, struct way_run *w, qv_er
     qv_status status = create(s, lowering, &w->conv, err);
     if (!status)
         status = qv_conv3d_run(w->conv, s->data[X], s->data[Y], err);
-    if (!status) {
+    if (!status && w->conv) { /* the analyzer does not see that there is one */
         w->list.calls = w->conv->program.calls;
         w->list.n = w->conv->program.n;
     }
