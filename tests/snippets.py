@@ -118,7 +118,7 @@ def environment(home):
 
 def in_environment(env):
     """The environment after README's first lines have been run."""
-    return {**env, "PATH": f"{env['HOME']}/qwenvit/bin:{env['PATH']}", "VIRTUAL_ENV": f"{env['HOME']}/qwenvit"}
+    return {**env, "PATH": f"{env['HOME']}/qwenvit-env/bin:{env['PATH']}", "VIRTUAL_ENV": f"{env['HOME']}/qwenvit-env"}
 
 
 def prepare(folder, env):
