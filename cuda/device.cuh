@@ -112,6 +112,16 @@ template <typename T, int N> struct raw {
     word words[BYTES / WIDTH];
 };
 
+/* Two values rounded to bf16 in a word, the first one in its lower half. */
+static __device__ __forceinline__ uint32_t
+pair(float low, float high)
+{
+    const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
+    uint32_t word;
+    memcpy(&word, &both, sizeof word);
+    return word;
+}
+
 /* Number of elements in a 16-byte word. */
 template <typename T> constexpr int LANES = 16 / (int)sizeof(T);
 

@@ -159,12 +159,3 @@ power_of_2(float x)
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-
-/* low in the lower half */
-static __device__ __forceinline__ uint32_t
-pair(float low, float high)
-{
-    uint32_t both;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-    return both;
-}

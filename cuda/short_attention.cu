@@ -113,15 +113,6 @@ exponentiate(float (&scores)[MOST_ROWS / 8][4], float scale, int rows, float (&s
     }
 }
 
-static __device__ __forceinline__ uint32_t
-pair(float low, float high)
-{
-    const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
-    uint32_t word;
-    memcpy(&word, &both, sizeof word);
-    return word;
-}
-
 /* Computes out[16, .] = weights[16, 64] v[64, .]: two adjacent blocks of sums form one block of a
  * factor. */
 template <int HEAD_DIM>

@@ -194,7 +194,7 @@ struct qvm_patience {
 /* Sends (`out`) or receives all n bytes. Returns like the two functions above; ECANCELED if go_on
  * ends the wait. */
 int qvm_transfer(int socket, bool out, void *bytes, size_t n, const struct qvm_patience *patience);
-/* The same without a time limit. Return false on failure. */
+/* Send and receive all n bytes without a time limit. Return false on failure. */
 bool qvm_receive(int socket, void *message, size_t n);
 bool qvm_send(int socket, const void *message, size_t n);
 

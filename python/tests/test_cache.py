@@ -102,7 +102,7 @@ def folder(tmp_path):
 
 
 def test_altered_records_cost_their_own_words(folder):
-    """What failed is told of every part, also where the records of one were altered."""
+    """Failed keys of every part are reported, also if the records of one part were altered."""
     part = write_part(folder, 3, {}, 40, ["worse"])
     bits = part.read_bytes()
     part.write_bytes(bits.replace(b"no clip", b"no klip"))
@@ -193,7 +193,7 @@ def changes_of_part(cache, keys):
 
 @pytest.mark.parametrize("replicas, drop_last", [(1, False), (3, False), (3, True), (4, False), (11, False), (11, True)])
 def test_a_shuffle_goes_part_by_part(folder, data_sets, replicas, drop_last):
-    """Each process gets as many keys. Of ten keys, 3 processes get 12 in all, of which two come
+    """All processes get the same number of keys. Of ten keys, 3 processes get 12 in all, two of them
     twice, or 9."""
     write_part(folder, 7, {f"k{i}": clip_of(i) for i in range(6)}, 40)
     dataset = data_sets.CacheDataset(folder)

@@ -213,11 +213,6 @@ qv_plan_push(qv_plan *plan, const qv_item *items, size_t n, qv_error *err)
 
 /* ---- output ---------------------------------------------------------------------------------- */
 
-/* Tokens [from, from + n) of a chunk, which go to the output's tokens from `to` on. */
-struct run {
-    int64_t from, n, to;
-};
-
 /* An output of a chunk: its slot, where it goes (NULL: not wanted), and the bytes per token. */
 struct output {
     int slot;
@@ -277,20 +272,20 @@ download(struct qv_plan *plan, const struct qv_pending *chunk, const int64_t *fi
     struct qv_download parts[AT_ONCE * MOST_OUTPUTS];
     const int n_outputs = list_outputs(plan, out, list);
     const size_t runs = first_rows ? chunk->n_items : 1;
-    struct run r = { 0 };
     qv_status status = QV_OK;
+    int64_t first = 0; /* token of the chunk */
     size_t n = 0;
-    for (size_t i = 0; i < runs && !status; i++, r.from += r.n) {
-        r.n = (first_rows ? rows[i] : chunk->rows) / area;
-        r.to = first_rows ? first_rows[i] : 0;
+    for (size_t i = 0; i < runs && !status; i++) {
+        const int64_t tokens = (first_rows ? rows[i] : chunk->rows) / area;
+        const int64_t to = first_rows ? first_rows[i] : 0;
         for (int j = 0; j < n_outputs; j++) {
             struct qv_buffer from = qv_program_place(&plan->program, chunk->chunk, list[j].slot);
-            from.offset += (size_t)r.from * list[j].bytes;
+            from.offset += (size_t)first * list[j].bytes;
             if (list[j].to)
-                parts[n++] =
-                    (struct qv_download){ (char *)list[j].to + (size_t)r.to * list[j].bytes, from,
-                                          (size_t)r.n * list[j].bytes };
+                parts[n++] = (struct qv_download){ (char *)list[j].to + (size_t)to * list[j].bytes,
+                                                   from, (size_t)tokens * list[j].bytes };
         }
+        first += tokens;
         if (n + MOST_OUTPUTS > sizeof parts / sizeof *parts || i + 1 == runs) {
             status = ctx->backend->download(ctx->dev, parts, n, err);
             n = 0;

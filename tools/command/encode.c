@@ -27,11 +27,12 @@ enum { SINKS = 4 };
 static char *
 name_in(const char *folder, const char *key, const char *ending)
 {
-    char *path = NULL;
-    return asprintf(&path, "%s%s%s%s", folder, folder[strlen(folder) - 1] == '/' ? "" : "/", key,
-                    ending) < 0
-               ? NULL
-               : path;
+    char *name = NULL;
+    if (asprintf(&name, "%s%s", key, ending) < 0)
+        return NULL;
+    char *path = qv_path_join(folder, name);
+    free(name);
+    return path;
 }
 
 /* Returns whether OUT is a folder, which is created if it does not exist. */
