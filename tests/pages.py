@@ -107,6 +107,19 @@ with tempfile.TemporaryDirectory() as work:
         for r in [record("encode", 4.0), *PEERS])])
     assert "one H100 | 4 | 10 | 3 | **2.50** | **0.75** |" in text and "one H200" not in text and f"**{other}**" in page, text
 
+    job = {"bench": "cache fill", "case": "M 240 clips, h264 1280x720 10 s, 20 frames of 576x320", "clips": 240, "codec": "h264",
+           "seconds": 10.0, "source": "1280x720", "frames": 20, "frame": "576x320", "cores": 16}
+    fills = [record("cache fill", 4800.0, **job, job_ms=4000.0), record("transformers torchcodec", 16000.0, **job, **PEER),
+             record("transformers torchcodec, decoded on cuda", 12000.0, **job, **PEER)]
+    done = "240 clips of 10 s in H.264, 1280x720, 20 frames of 576x320 each"
+    text, _, said = pages(work, record("encode", 2.0), [*PEERS, *fills])  # the better of transformers' ways
+    assert f"| `cache fill`, {done} | one H200, 16 cores | 50 | 20 | **2.50** |" in text and "cache fill" not in said, (text, said)
+    page = measured.machine_tables("cache fill", fills)[1]
+    assert f"| Qwen3-VL-4B | {done} | 16 | 50 | 60 | 15 | 20 | **2.50** |" in page, page
+    for more, why in (({"codec": "hevc"}, "it was not measured"), ({"day": "2026-02-04"}, "its peers of 2026-02-03"), ({"commit": ""}, "its commit")):
+        text, _, said = pages(work, record("encode", 2.0), [*PEERS, {**fills[0], **more}, *fills[1:]])
+        assert f"{ROW} 2 |" in text and "clips/s" not in text and "cache fill, one H200: it" in said and why in said, (text, said)
+
     stale = [({"version": "0.0.1"}, f"it is of 0.0.1, not of {VERSION}"), ({"day": ""}, "it does not say its day"),
              ({"commit": ""}, "it does not say its commit"), ({"repeats": 1}, "it is of 1 run, and a median takes 3"), ({"commit": COMMIT + "+"}, "with changes on top of"),
              ({"day": "2026-02-04"}, "it is of 2026-02-04, its peers of 2026-02-03")]

@@ -3,6 +3,7 @@
 """Times other software that runs the Qwen-VL vision tower and its Conv3d: transformers and torch.
 
     peers.py tower --model DIR --grid 1,20,38 --dtype bf16,f32 --json peers.jsonl
+    peers.py cache-fill --model DIR --list clips.txt --device cuda --json peers.jsonl
     peers.py patch-embed --model DIR --rows 760,3040 --json peers.jsonl
     peers.py conv3d --shapes FILE --json peers.jsonl
 
@@ -14,6 +15,7 @@ import argparse
 import os
 
 from convs import bench_conv3d, bench_patch_embed
+from fills import bench_cache_fill
 from towers import bench_tower
 import torch
 
@@ -89,6 +91,16 @@ def main():
     conv.add_argument("--shapes", required=True, metavar="FILE",
                       help="lines of `name: d=4 h=30 w=52 c=96 o=96 kernel=3,3,3 ..`")
     conv.set_defaults(run=bench_conv3d)
+    fill = benches.add_parser("cache-fill", parents=[shared],
+                              help="qwenvit cache fill, and transformers with torchcodec, from files to files")
+    fill.add_argument("--model", required=True, metavar="DIR", help="checkpoint folder of a Qwen3-VL")
+    fill.add_argument("--list", required=True, metavar="FILE", help="equal clips, one path per line")
+    fill.add_argument("--max-pixels", type=int, metavar="N", help="of all sampled frames of a clip together")
+    fill.add_argument("--workers", type=int, default=16, metavar="N",
+                      help="processes or threads that decode for transformers (16)")
+    fill.add_argument("--work", metavar="DIR", help="folder for the tokens, which are removed again")
+    fill.add_argument("--qwenvit", default="qwenvit", metavar="PATH", help="the command (qwenvit)")
+    fill.set_defaults(run=bench_cache_fill)
 
     args = parser.parse_args()
     if args.bench == "tower":

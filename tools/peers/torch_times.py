@@ -54,9 +54,9 @@ def as_graph(args, function):
 
 
 @torch.no_grad()
-def measure(args, function, graph=False):
+def measure(args, function, graph=False, once_ms=once_ms):
     """Returns median_ms, p90_ms and repeats of function(). --limit-s ends warm-up and repeats early, but never
-    before one warm-up and as many runs as a record needs."""
+    before one warm-up and as many runs as a record needs. once_ms(args, function) calls and times it."""
     began = time.perf_counter()
     late = lambda: time.perf_counter() - began > args.limit_s
     warmups, times = 1, []
@@ -70,19 +70,25 @@ def measure(args, function, graph=False):
     return summary(warmups, times)
 
 
-def machine(args):
+def device_name(args):
+    return torch.cuda.get_device_name() if args.device == "cuda" else common.cpu_name()
+
+
+def isa(args):
+    """Returns how the device's text ends, as in qwenvit's records."""
+    return ", AVX2" if args.device == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX2" else ""
+
+
+def machine(args, more=""):
     import transformers
-    device, isa = torch.cuda.get_device_name() if args.device == "cuda" else common.cpu_name(), ""
-    if args.device == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX2":
-        isa = ", AVX2"  # as qwenvit's records end
     return dict(backend="torch", threads=torch.get_num_threads(),
-                device=f"{device}, torch {torch.__version__.split('+')[0]}, "
-                       f"transformers {transformers.__version__}{isa}")
+                device=f"{device_name(args)}, torch {torch.__version__.split('+')[0]}, "
+                       f"transformers {transformers.__version__}{more}{isa(args)}")
 
 
 def report(args, of, way, times, work, **extra):
     """Prints a line and appends a record, unless times are refused. of: (bench, case, dtype); work: FLOPs,
-    and bytes read and written, each once."""
+    and bytes read and written, each once; extra: more fields, and those of another program."""
     (bench, case, dtype), (flops, moved) = of, work
     if "refused" in times:
         left_out(case, dtype, way, times["refused"])
@@ -91,7 +97,7 @@ def report(args, of, way, times, work, **extra):
     record = dict(bench=bench, case=case, way=way, dtype=dtype, **times, flops=flops, bytes=moved,
                   tflops_per_s=flops / seconds / 1e12, gb_per_s=moved / seconds / 1e9,
                   machine=machine(args), version=f"torch {torch.__version__.split('+')[0]}",
-                  day=time.strftime("%Y-%m-%d", time.gmtime()), **extra)  # tables compare within a day
+                  day=time.strftime("%Y-%m-%d", time.gmtime())) | extra  # tables compare within a day
     print(f"{case:40} {dtype:4} {way:28} {times['median_ms']:10.3f} ms  "
           f"p90 {times['p90_ms']:10.3f}  n {times['repeats']:2}  "
           f"{record['tflops_per_s']:8.3f} TFLOP/s", flush=True)
