@@ -159,7 +159,7 @@ go_on(void *user, qv_job *job)
 
 /* Opens the job. A single clip is encoded as by qv_encode, in the capacity that suits it. */
 static qv_status
-open_job(struct tool_encoder *e, const struct tool_devices *d, qv_error *err)
+open_job(struct tool_encoder *e, const struct tool_devices *d, qv_job **out, qv_error *err)
 {
     const qv_job_options options = { .sink = tool_sink(e),
                                      .output = e->dtype,
@@ -171,18 +171,18 @@ open_job(struct tool_encoder *e, const struct tool_devices *d, qv_error *err)
                                      .hidden = e->hidden,
                                      .clip = e->clip,
                                      .go_on = e->many ? go_on : NULL };
-    return qv_job_open(d->models, d->n, &options, &e->job, err);
+    return qv_job_open(d->models, d->n, &options, out, err);
 }
 
 static qv_status
-run_job(struct tool_encoder *e, qv_error *err)
+run_job(struct tool_encoder *e, qv_job *job, qv_error *err)
 {
     qv_status status = QV_OK;
     const double began_s = qv_seconds();
     tool_job_progress_begin(&e->progress, (int64_t)e->n, &e->to);
     if (e->many) {
         tool_signals_defer();
-        go_on(e, e->job); /* write the first record at once */
+        go_on(e, job); /* write the first record at once */
     }
     for (size_t i = 0; i < e->n && !status; i++) {
         struct tool_output *output = &e->outputs[i];
@@ -190,10 +190,10 @@ run_job(struct tool_encoder *e, qv_error *err)
         const qv_job_source source = {
             .key = output->key, .path = output->clip, .clip = &options, .user = output
         };
-        status = qv_job_add(e->job, &source, err);
+        status = qv_job_add(job, &source, err);
     }
     qv_error ended = { 0 };
-    const qv_status end = qv_job_end(e->job, &ended);
+    const qv_status end = qv_job_end(job, &ended);
     if (!status || tool_signals_caught()) { /* after a signal, adding fails */
         status = end;
         *err = ended;
@@ -212,17 +212,18 @@ encode_with(struct tool_encoder *e, const struct tool_devices *d, qv_error *err)
     e->load_s = d->load_s;
     qv_model_get_info(d->models[0], &e->model);
     e->dtype = e->dtype ? e->dtype : e->model.dtype;
-    qv_status status = open_job(e, d, err);
+    qv_job *job = NULL;
+    qv_status status = open_job(e, d, &job, err);
     if (!status)
-        status = run_job(e, err);
+        status = run_job(e, job, err);
     int code = status ? tool_fail(status, err) : TOOL_DONE;
     tool_reasons_tell(&e->notes, &e->to);
     tool_reasons_tell(&e->failures, &e->to);
     if (!code && e->many) {
-        status = tool_report_job(e, err);
+        status = tool_report_job(e, job, err);
         code = status ? tool_fail(status, err) : code;
     }
-    qv_job_close(&e->job);
+    qv_job_close(&job);
     if (!code && tool_signals_caught())
         tool_complain("interrupted: %zu of %zu clips done, %zu failed, %zu not done", e->n_done,
                       e->n, e->n_failed, e->n - e->n_done - e->n_failed);
