@@ -23,16 +23,12 @@ enum { SINKS = 4 };
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-/* Returns FOLDER/KEY.ENDING, for free(). */
+/* Returns KEY.ENDING in a folder, whose name ends in a slash, for free(). */
 static char *
 name_in(const char *folder, const char *key, const char *ending)
 {
-    char *name = NULL;
-    if (asprintf(&name, "%s%s", key, ending) < 0)
-        return NULL;
-    char *path = qv_path_join(folder, name);
-    free(name);
-    return path;
+    char *path;
+    return asprintf(&path, "%s%s%s", folder, key, ending) < 0 ? NULL : path;
 }
 
 /* Returns whether OUT is a folder, which is created if it does not exist. */
@@ -40,7 +36,8 @@ static bool
 is_folder(const struct tool_options *o, const struct tool_list *list)
 {
     const size_t n = strlen(o->output);
-    return o->list || list->n > 1 || list->has_folders || o->output[n - 1] == '/';
+    return o->list || list->n > 1 || list->has_folders || o->output[n - 1] == '/' ||
+           tool_is_folder(o->output);
 }
 
 /* Chooses the format by the file's ending; a name without an ending is a token file. */
@@ -55,12 +52,12 @@ choose_format(const char *path, const struct qv_format **format, qv_error *err)
     return *format == &qv_token_files ? tool_check_token_file(path, err) : QV_OK;
 }
 
-/* Fails if an output is a clip, the list, a file of the model, or another output. */
+/* Names an output per clip: in `folder`, or OUT itself if that is NULL. Fails if an output is a
+ * clip, the list, a file of the model, or another output. */
 static qv_status
-name_outputs(const struct tool_options *o, const struct tool_list *list, char **paths,
-             struct tool_output *outputs, qv_error *err)
+name_outputs(const struct tool_options *o, const struct tool_list *list, const char *folder,
+             char **paths, struct tool_output *outputs, qv_error *err)
 {
-    const bool folder = is_folder(o, list) || tool_is_folder(o->output);
     const struct qv_format *format = &qv_token_files;
     const qv_status status =
         folder ? tool_list_check_files(list, o->list, err) : choose_format(o->output, &format, err);
@@ -71,7 +68,7 @@ name_outputs(const struct tool_options *o, const struct tool_list *list, char **
         outputs[i].own = entry->own;
         outputs[i].format = format;
         outputs[i].path = paths[i] =
-            folder ? name_in(o->output, entry->key, format->ending) : strdup(o->output);
+            folder ? name_in(folder, entry->key, format->ending) : strdup(o->output);
         if (!paths[i])
             return qv_fail(err, QV_ENOMEM, "no memory for the names of %zu outputs", list->n);
     }
@@ -79,15 +76,12 @@ name_outputs(const struct tool_options *o, const struct tool_list *list, char **
                   : tool_check_list_outputs(o, list, (const char *const *)paths, list->n, err);
 }
 
-/* Makes OUT, which is a folder for several clips, if it does not exist. */
+/* Makes OUT, which is a folder for several clips, if it does not exist. `inside` is its name with a
+ * slash at the end. */
 static qv_status
-make_output_folder(const char *folder, qv_error *err)
+make_output_folder(const char *folder, char *inside, qv_error *err)
 {
-    char *inside = qv_path_join(folder, "");
-    if (!inside)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for a path", folder);
     qv_make_folders(inside);
-    free(inside);
     if (tool_is_folder(folder))
         return QV_OK;
     mkdir(folder, 0777);
@@ -271,13 +265,14 @@ encode(const struct tool_options *o, struct tool_devices *devices)
     const size_t n = list.n;
     struct tool_output *outputs = calloc(n + 1, sizeof *outputs);
     char **paths = calloc(n + 1, sizeof *paths);
+    char *inside = qv_path_join(o->output, "");
+    const bool folder = is_folder(o, &list);
     if (!status)
-        status = outputs && paths
-                     ? name_outputs(o, &list, paths, outputs, &err)
+        status = outputs && paths && inside
+                     ? name_outputs(o, &list, folder ? inside : NULL, paths, outputs, &err)
                      : qv_fail(&err, QV_ENOMEM, "no memory for the names of %zu outputs", n);
-    const bool makes_folders = is_folder(o, &list);
-    if (!status && makes_folders)
-        status = make_output_folder(o->output, &err);
+    if (!status && folder)
+        status = make_output_folder(o->output, inside, &err);
     if (!status)
         status = tool_devices_open(o, (int64_t)n, devices, &err);
     struct tool_encoder e = { .to = o->to,
@@ -290,12 +285,13 @@ encode(const struct tool_options *o, struct tool_devices *devices)
                               .outputs = outputs,
                               .n = n,
                               .lock = PTHREAD_MUTEX_INITIALIZER,
-                              .makes_folders = makes_folders };
+                              .makes_folders = folder };
     const int code = status ? tool_fail(status, &err) : encode_with(&e, devices, &err);
     for (size_t i = 0; paths && i < n; i++)
         free(paths[i]);
     free(outputs);
     free(paths);
+    free(inside);
     tool_list_free(&list);
     return code;
 }
