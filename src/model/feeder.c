@@ -20,17 +20,15 @@ pair_of(const qv_model *model, const int64_t grid_thw[3])
 qv_capacity
 qv_pack_capacity(const qv_model *model, int64_t rows, const int64_t grid_thw[3])
 {
-    const struct qv_capacity_bits bits = qv_model_bits(model);
     const qv_capacity pair = pair_of(model, grid_thw);
-    return qv_capacity_for_pairs(&model->ctx->caps, &model->config, &bits, rows, &pair);
+    return qv_capacity_for_pairs(&model->ctx->caps, &model->config, &model->bits, rows, &pair);
 }
 
 qv_capacity
 qv_chunk_capacity(const qv_model *model, const qv_capacity *chunk, const qv_capacity *used,
                   bool more, int64_t repeats)
 {
-    const struct qv_capacity_bits bits = qv_model_bits(model);
-    return qv_capacity_for_chunk(&model->ctx->caps, &model->config, &bits, chunk, used, more,
+    return qv_capacity_for_chunk(&model->ctx->caps, &model->config, &model->bits, chunk, used, more,
                                  repeats);
 }
 
@@ -39,11 +37,10 @@ qv_model_packing(const qv_model *model, int64_t chunk_rows)
 {
     const struct qv_caps *caps = &model->ctx->caps;
     const struct qv_config *c = &model->config;
-    const struct qv_capacity_bits bits = qv_model_bits(model);
     const int64_t many[3] = { 1 << 20, c->merge, c->merge };
     return (qv_packing){ .rows = qv_capacity_pack(caps, c, chunk_rows).patches,
                          .rule = "pairs",
-                         .alone_tokens = qv_capacity_alone(caps, c, &bits, many).patches /
+                         .alone_tokens = qv_capacity_alone(caps, c, &model->bits, many).patches /
                                          (c->merge * c->merge) };
 }
 
@@ -54,11 +51,10 @@ static qv_capacity
 capacity_for(const qv_feeder *f, const int64_t grid_thw[3], const qv_capacity *pair)
 {
     const qv_model *model = f->devices[0].model;
-    const struct qv_capacity_bits bits = qv_model_bits(model);
     const qv_capacity *asked = &f->plan.capacity;
     const bool described = asked->segments || asked->segment_rows || asked->windows;
     if (f->alone)
-        return qv_capacity_alone(&model->ctx->caps, &model->config, &bits, grid_thw);
+        return qv_capacity_alone(&model->ctx->caps, &model->config, &model->bits, grid_thw);
     const qv_capacity chunk = qv_plan_capacity(model, asked);
     if (described && qv_capacity_fits(&chunk, pair))
         return chunk;

@@ -135,15 +135,14 @@ static void
 lower_room(const qv_feeder *f, struct qv_feeder_pack *pack)
 {
     const qv_model *model = f->devices[0].model;
-    const struct qv_capacity_bits bits = qv_model_bits(model);
     qv_capacity all = { 0 };
     const struct qv_waiting *p = pack->waiting;
     for (; p && all.patches <= pack->capacity.patches; p = p->next) {
         const qv_capacity size = qv_capacity_of(&model->config, p->piece.item.grid_thw);
         qv_capacity_count(&all, &size);
     }
-    pack->room =
-        qv_capacity_for_fill(&model->ctx->caps, &model->config, &bits, &pack->capacity, &all);
+    pack->room = qv_capacity_for_fill(&model->ctx->caps, &model->config, &model->bits,
+                                      &pack->capacity, &all);
 }
 
 /* Fills the chunk from the pack that may go and whose oldest pair has waited longest. */

@@ -2,7 +2,6 @@
 /* Checks items before they are pushed, and cuts them into pieces. */
 #pragma once
 
-#include "capacity.h"
 #include "model.h"
 
 /* The most patches of an image or a frame pair, and of a chunk. */

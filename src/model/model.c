@@ -85,8 +85,11 @@ qv_model_load(qv_context *ctx, const char *dir, const qv_model_options *options,
         model->config.mlp_padding = (multiple - model->config.intermediate % multiple) % multiple;
     if (!status)
         status = qv_tower_open(&model->config, &model->tower, err);
-    if (!status)
+    if (!status) {
+        model->bits = qv_capacity_bits(&ctx->caps, model->dtype, model->config.merge,
+                                       qv_config_head_dim(&model->config));
         status = decide_patch_embed(model, err);
+    }
     if (!status && !model->describe && ctx->backend->warm)
         warm(model);
     if (!status)

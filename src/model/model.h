@@ -2,6 +2,7 @@
 /* A model: a tower's weights on a device, and the plans that it keeps. */
 #pragma once
 
+#include "capacity.h"
 #include "conv3d/legal.h"
 #include "engine/program.h"
 #include "towers/weights.h"
@@ -17,6 +18,7 @@ struct qv_model {
     struct qv_config config;
     struct qv_tower tower;
     qv_dtype dtype;
+    struct qv_capacity_bits bits; /* which capacities give the tokens the same bits */
     bool describe;
     /* how the Conv3d of the patch embedding is run, at every capacity */
     struct qv_conv3d_decision patch_embed;

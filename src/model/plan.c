@@ -14,13 +14,6 @@
 
 /* ---- capacity -------------------------------------------------------------------------------- */
 
-struct qv_capacity_bits
-qv_model_bits(const qv_model *model)
-{
-    const struct qv_config *c = &model->config;
-    return qv_capacity_bits(&model->ctx->caps, model->dtype, c->merge, qv_config_head_dim(c));
-}
-
 qv_status
 qv_plan_options_check(const qv_model *model, const qv_plan_options *o, qv_error *err)
 {
@@ -220,10 +213,9 @@ choose_capacity(const qv_model *model, const qv_plan_options *o, qv_capacity *ou
     *out = o->capacity;
     if (!(g[0] || g[1] || g[2]) || !qv_capacity_equal(&o->capacity, &none))
         return QV_OK;
-    const struct qv_capacity_bits bits = qv_model_bits(model);
     const qv_status status = qv_item_check_grid(&model->config, g, "an item", err);
     if (!status)
-        *out = qv_capacity_alone(&model->ctx->caps, &model->config, &bits, g);
+        *out = qv_capacity_alone(&model->ctx->caps, &model->config, &model->bits, g);
     return status;
 }
 

@@ -3,7 +3,6 @@
  * tools. */
 #pragma once
 
-#include "capacity.h"
 #include "model.h"
 #include "towers/geometry.h"
 #include "towers/steps.h"
@@ -75,9 +74,6 @@ void qv_plans_free_idle(qv_model *model); /* also leaves the arena that they sha
  * first_rows is NULL, the items' tokens lie one after another from row 0 on. */
 qv_status qv_plan_pull_items(qv_plan *plan, const qv_tokens *out, const int64_t *first_rows,
                              qv_error *err);
-
-/* Returns which capacities give the model's tokens the same bits. */
-struct qv_capacity_bits qv_model_bits(const qv_model *model);
 
 /* ---- inspect.c: what tools that measure and verify see of a plan ----------------------------- */
 

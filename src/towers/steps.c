@@ -35,6 +35,7 @@ struct builder {
     const struct qv_tower_shape *s;
     struct qv_steps *out;
     int64_t rows, merged_rows; /* the chunk's patches, and its tokens */
+    int64_t element;           /* the bytes of a value of the model's dtype */
     int x;                     /* the slot that holds the residual stream */
 };
 
@@ -54,6 +55,14 @@ append(struct builder *b, struct qv_op op, const int operands[QV_MAX_OPERANDS])
     step->op = op;
     memcpy(step->operands, operands, sizeof step->operands);
     return step;
+}
+
+/* Appends an operation whose values all have the model's dtype. */
+static struct qv_step *
+add(struct builder *b, struct qv_op op, const int operands[QV_MAX_OPERANDS])
+{
+    qv_op_set_dtype(&op, b->s->dtype);
+    return append(b, op, operands);
 }
 #define OPERANDS(...)                                                                              \
     (const int[QV_MAX_OPERANDS])                                                                   \
@@ -87,8 +96,7 @@ norm(struct builder *b, int64_t rows, int64_t cols, int x, struct qv_norm w, int
     op.u.norm = (struct qv_op_norm){
         .rows = rows, .cols = cols, .eps = w.eps, .rms = w.bias == QV_NO_TENSOR
     };
-    qv_op_set_dtype(&op, b->s->dtype);
-    append(b, op, OPERANDS(x, tensor(w.weight), tensor(w.bias), y));
+    add(b, op, OPERANDS(x, tensor(w.weight), tensor(w.bias), y));
 }
 
 /* y = act(x w^T + bias) + residual */
@@ -104,8 +112,7 @@ linear(struct builder *b, int64_t rows, int x, struct qv_linear w, int act, int 
                                      .bias = w.bias != QV_NO_TENSOR,
                                      .act = act,
                                      .residual_rows = residual == QV_NO_OPERAND ? 0 : rows };
-    qv_op_set_dtype(&op, b->s->dtype);
-    return append(b, op, OPERANDS(x, tensor(w.weight), tensor(w.bias), residual, y));
+    return add(b, op, OPERANDS(x, tensor(w.weight), tensor(w.bias), residual, y));
 }
 
 /* Adds x += linear(from). */
@@ -154,8 +161,7 @@ position_embedding(struct builder *b)
                                     .cols = b->c->hidden,
                                     .taps = qv_interpolation_taps(b->c->family->interpolation),
                                     .table_rows = b->c->n_positions };
-    qv_op_set_dtype(&op, b->s->dtype);
-    append(b, op, OPERANDS(tensor(b->tower->positions), SLOT_INDEX, SLOT_WEIGHT, SLOT_POS));
+    add(b, op, OPERANDS(tensor(b->tower->positions), SLOT_INDEX, SLOT_WEIGHT, SLOT_POS));
 }
 
 /* Adds a conversion of x[n] to f32 into the slot `wide`, unless the model's dtype is f32.
@@ -180,8 +186,7 @@ finish(struct builder *b, int64_t rows, int64_t cols, int act, int residual, int
                                  .alpha = 1,
                                  .act = act,
                                  .residual_rows = residual == QV_NO_OPERAND ? 0 : rows };
-    qv_op_set_dtype(&op, b->s->dtype);
-    append(b, op, OPERANDS(x, QV_NO_OPERAND, residual, y));
+    add(b, op, OPERANDS(x, QV_NO_OPERAND, residual, y));
 }
 
 qv_dtype
@@ -220,8 +225,7 @@ patch_rows(struct builder *b)
                                              .channels = c->in_channels,
                                              .items = b->s->capacity.segments,
                                              .patches = b->rows * c->temporal };
-    qv_op_set_dtype(&op, b->s->dtype);
-    append(b, op, OPERANDS(SLOT_INPUT, SLOT_PLACES, SLOT_NORMS, SLOT_COORDS, SLOT_ROWS));
+    add(b, op, OPERANDS(SLOT_INPUT, SLOT_PLACES, SLOT_NORMS, SLOT_COORDS, SLOT_ROWS));
     return SLOT_ROWS;
 }
 
@@ -277,8 +281,8 @@ static void
 attention(struct builder *b, const struct qv_block *block, bool within_windows)
 {
     const struct qv_config *c = b->c;
-    int64_t head_dim = qv_config_head_dim(c), width = c->heads * head_dim;
     struct qv_op rope = { .kind = QV_OP_rope }, attend = qv_steps_attention(c, b->s);
+    const int64_t head_dim = attend.u.attention.head_dim, width = c->heads * head_dim;
     rope.u.rope = (struct qv_op_rope){ .rows = b->rows,
                                        .heads = 2 * c->heads,
                                        .head_dim = head_dim,
@@ -293,16 +297,15 @@ attention(struct builder *b, const struct qv_block *block, bool within_windows)
     int list = within_windows                ? SLOT_WINDOWS
                : b->s->capacity.segment_rows ? QV_NO_OPERAND
                                              : SLOT_SEGMENTS;
-    qv_op_set_dtype(&rope, b->s->dtype);
 
     norm(b, b->rows, c->hidden, b->x, block->norm1, SLOT_A);
     linear(b, b->rows, SLOT_A, block->qkv, QV_ACT_NONE, QV_NO_OPERAND, SLOT_B);
-    append(b, rope,
-           OPERANDS(qv_weight_operand(b->tower->cosines), qv_weight_operand(b->tower->sines),
-                    SLOT_COORDS, SLOT_B));
+    add(b, rope,
+        OPERANDS(qv_weight_operand(b->tower->cosines), qv_weight_operand(b->tower->sines),
+                 SLOT_COORDS, SLOT_B));
     struct qv_step *step = append(b, attend, OPERANDS(list, SLOT_B, SLOT_B, SLOT_B, SLOT_A));
     for (int i = 0; i < 3; i++)
-        step->offsets[1 + i] = i * width * (int64_t)qv_dtype_bytes(b->s->dtype);
+        step->offsets[1 + i] = i * width * b->element;
     add_linear(b, SLOT_A, block->proj);
 }
 
@@ -314,9 +317,8 @@ gate(struct builder *b, int64_t rows, int64_t cols, int x, int y)
     op.u.gate = (struct qv_op_gate){
         .rows = rows, .cols = cols, .act = b->c->act, .a_stride = 2 * cols, .b_stride = 2 * cols
     };
-    qv_op_set_dtype(&op, b->s->dtype);
-    struct qv_step *step = append(b, op, OPERANDS(x, x, y));
-    step->offsets[1] = cols * (int64_t)qv_dtype_bytes(b->s->dtype);
+    struct qv_step *step = add(b, op, OPERANDS(x, x, y));
+    step->offsets[1] = cols * b->element;
     return step;
 }
 
@@ -335,7 +337,7 @@ static int64_t
 gated(struct builder *b, struct qv_linear fc1, int x)
 {
     enum { ALIGNED_ROWS = 128 }; /* GEMMs are fastest for multiples of this */
-    const int64_t element = (int64_t)qv_dtype_bytes(b->s->dtype), n = gated_pieces(b);
+    const int64_t element = b->element, n = gated_pieces(b);
     const int64_t cols = b->c->intermediate + b->c->mlp_padding, width = b->c->hidden;
     int64_t piece = qv_ceil_div(b->rows, n);
     if (n > 1)
@@ -467,9 +469,8 @@ qv_steps_build(const struct qv_config *c, const struct qv_tower *tower,
                const struct qv_tower_shape *s, qv_lowering patch_embed_lowering,
                struct qv_steps *out, qv_error *err)
 {
-    struct builder b = {
-        c, tower, s, out, s->capacity.patches, s->capacity.patches / (c->merge * c->merge), SLOT_X
-    };
+    const int64_t rows = s->capacity.patches, element = (int64_t)qv_dtype_bytes(s->dtype);
+    struct builder b = { c, tower, s, out, rows, rows / (c->merge * c->merge), element, SLOT_X };
 
     position_embedding(&b);
     patch_embed(&b, patch_embed_lowering);

@@ -23,16 +23,12 @@ enum { SINKS = 4 };
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-/* Returns FOLDER/KEY.ENDING, for free(). */
+/* Returns KEY.ENDING in a folder, whose name ends in a slash, for free(). */
 static char *
 name_in(const char *folder, const char *key, const char *ending)
 {
-    char *name = NULL;
-    if (asprintf(&name, "%s%s", key, ending) < 0)
-        return NULL;
-    char *path = qv_path_join(folder, name);
-    free(name);
-    return path;
+    char *path;
+    return asprintf(&path, "%s%s%s", folder, key, ending) < 0 ? NULL : path;
 }
 
 /* Returns whether OUT is a folder, which is created if it does not exist. */
@@ -40,7 +36,8 @@ static bool
 is_folder(const struct tool_options *o, const struct tool_list *list)
 {
     const size_t n = strlen(o->output);
-    return o->list || list->n > 1 || list->has_folders || o->output[n - 1] == '/';
+    return o->list || list->n > 1 || list->has_folders || o->output[n - 1] == '/' ||
+           tool_is_folder(o->output);
 }
 
 /* Chooses the format by the file's ending; a name without an ending is a token file. */
@@ -55,12 +52,12 @@ choose_format(const char *path, const struct qv_format **format, qv_error *err)
     return *format == &qv_token_files ? tool_check_token_file(path, err) : QV_OK;
 }
 
-/* Fails if an output is a clip, the list, a file of the model, or another output. */
+/* Names an output per clip: in `folder`, or OUT itself if that is NULL. Fails if an output is a
+ * clip, the list, a file of the model, or another output. */
 static qv_status
-name_outputs(const struct tool_options *o, const struct tool_list *list, char **paths,
-             struct tool_output *outputs, qv_error *err)
+name_outputs(const struct tool_options *o, const struct tool_list *list, const char *folder,
+             char **paths, struct tool_output *outputs, qv_error *err)
 {
-    const bool folder = is_folder(o, list) || tool_is_folder(o->output);
     const struct qv_format *format = &qv_token_files;
     const qv_status status =
         folder ? tool_list_check_files(list, o->list, err) : choose_format(o->output, &format, err);
@@ -71,7 +68,7 @@ name_outputs(const struct tool_options *o, const struct tool_list *list, char **
         outputs[i].own = entry->own;
         outputs[i].format = format;
         outputs[i].path = paths[i] =
-            folder ? name_in(o->output, entry->key, format->ending) : strdup(o->output);
+            folder ? name_in(folder, entry->key, format->ending) : strdup(o->output);
         if (!paths[i])
             return qv_fail(err, QV_ENOMEM, "no memory for the names of %zu outputs", list->n);
     }
@@ -79,15 +76,12 @@ name_outputs(const struct tool_options *o, const struct tool_list *list, char **
                   : tool_check_list_outputs(o, list, (const char *const *)paths, list->n, err);
 }
 
-/* Makes OUT, which is a folder for several clips, if it does not exist. */
+/* Makes OUT, which is a folder for several clips, if it does not exist. `inside` is its name with a
+ * slash at the end. */
 static qv_status
-make_output_folder(const char *folder, qv_error *err)
+make_output_folder(const char *folder, char *inside, qv_error *err)
 {
-    char *inside = qv_path_join(folder, "");
-    if (!inside)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for a path", folder);
     qv_make_folders(inside);
-    free(inside);
     if (tool_is_folder(folder))
         return QV_OK;
     mkdir(folder, 0777);
@@ -159,7 +153,7 @@ go_on(void *user, qv_job *job)
 
 /* Opens the job. A single clip is encoded as by qv_encode, in the capacity that suits it. */
 static qv_status
-open_job(struct tool_encoder *e, const struct tool_devices *d, qv_error *err)
+open_job(struct tool_encoder *e, const struct tool_devices *d, qv_job **out, qv_error *err)
 {
     const qv_job_options options = { .sink = tool_sink(e),
                                      .output = e->dtype,
@@ -171,18 +165,18 @@ open_job(struct tool_encoder *e, const struct tool_devices *d, qv_error *err)
                                      .hidden = e->hidden,
                                      .clip = e->clip,
                                      .go_on = e->many ? go_on : NULL };
-    return qv_job_open(d->models, d->n, &options, &e->job, err);
+    return qv_job_open(d->models, d->n, &options, out, err);
 }
 
 static qv_status
-run_job(struct tool_encoder *e, qv_error *err)
+run_job(struct tool_encoder *e, qv_job *job, qv_error *err)
 {
     qv_status status = QV_OK;
     const double began_s = qv_seconds();
     tool_job_progress_begin(&e->progress, (int64_t)e->n, &e->to);
     if (e->many) {
         tool_signals_defer();
-        go_on(e, e->job); /* write the first record at once */
+        go_on(e, job); /* write the first record at once */
     }
     for (size_t i = 0; i < e->n && !status; i++) {
         struct tool_output *output = &e->outputs[i];
@@ -190,10 +184,10 @@ run_job(struct tool_encoder *e, qv_error *err)
         const qv_job_source source = {
             .key = output->key, .path = output->clip, .clip = &options, .user = output
         };
-        status = qv_job_add(e->job, &source, err);
+        status = qv_job_add(job, &source, err);
     }
     qv_error ended = { 0 };
-    const qv_status end = qv_job_end(e->job, &ended);
+    const qv_status end = qv_job_end(job, &ended);
     if (!status || tool_signals_caught()) { /* after a signal, adding fails */
         status = end;
         *err = ended;
@@ -212,17 +206,18 @@ encode_with(struct tool_encoder *e, const struct tool_devices *d, qv_error *err)
     e->load_s = d->load_s;
     qv_model_get_info(d->models[0], &e->model);
     e->dtype = e->dtype ? e->dtype : e->model.dtype;
-    qv_status status = open_job(e, d, err);
+    qv_job *job = NULL;
+    qv_status status = open_job(e, d, &job, err);
     if (!status)
-        status = run_job(e, err);
+        status = run_job(e, job, err);
     int code = status ? tool_fail(status, err) : TOOL_DONE;
     tool_reasons_tell(&e->notes, &e->to);
     tool_reasons_tell(&e->failures, &e->to);
     if (!code && e->many) {
-        status = tool_report_job(e, err);
+        status = tool_report_job(e, job, err);
         code = status ? tool_fail(status, err) : code;
     }
-    qv_job_close(&e->job);
+    qv_job_close(&job);
     if (!code && tool_signals_caught())
         tool_complain("interrupted: %zu of %zu clips done, %zu failed, %zu not done", e->n_done,
                       e->n, e->n_failed, e->n - e->n_done - e->n_failed);
@@ -270,13 +265,14 @@ encode(const struct tool_options *o, struct tool_devices *devices)
     const size_t n = list.n;
     struct tool_output *outputs = calloc(n + 1, sizeof *outputs);
     char **paths = calloc(n + 1, sizeof *paths);
+    char *inside = qv_path_join(o->output, "");
+    const bool folder = is_folder(o, &list);
     if (!status)
-        status = outputs && paths
-                     ? name_outputs(o, &list, paths, outputs, &err)
+        status = outputs && paths && inside
+                     ? name_outputs(o, &list, folder ? inside : NULL, paths, outputs, &err)
                      : qv_fail(&err, QV_ENOMEM, "no memory for the names of %zu outputs", n);
-    const bool makes_folders = is_folder(o, &list);
-    if (!status && makes_folders)
-        status = make_output_folder(o->output, &err);
+    if (!status && folder)
+        status = make_output_folder(o->output, inside, &err);
     if (!status)
         status = tool_devices_open(o, (int64_t)n, devices, &err);
     struct tool_encoder e = { .to = o->to,
@@ -289,12 +285,13 @@ encode(const struct tool_options *o, struct tool_devices *devices)
                               .outputs = outputs,
                               .n = n,
                               .lock = PTHREAD_MUTEX_INITIALIZER,
-                              .makes_folders = makes_folders };
+                              .makes_folders = folder };
     const int code = status ? tool_fail(status, &err) : encode_with(&e, devices, &err);
     for (size_t i = 0; paths && i < n; i++)
         free(paths[i]);
     free(outputs);
     free(paths);
+    free(inside);
     tool_list_free(&list);
     return code;
 }

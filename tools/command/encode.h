@@ -38,7 +38,6 @@ struct tool_encoder {
     struct tool_reasons failures, notes;
     int64_t n_frames, n_tokens; /* sampled frames and tokens of the done clips */
     int code;                   /* exit code of the last failure */
-    qv_job *job;
     struct tool_job_progress progress;
     struct tool_progress bar; /* progress of a single clip */
     double job_s, load_s;     /* load_s: before the job, to open devices and load the model */
@@ -76,4 +75,4 @@ void tool_json_add_rates(json_t **object, const char *of, int64_t frames, int64_
     "{sampled_frames_per_s|1f} sampled frames and {tokens_per_s|1f} tokens per second; loading "   \
     "the model took {load_s|time} before that"
 
-qv_status tool_report_job(const struct tool_encoder *e, qv_error *err);
+qv_status tool_report_job(const struct tool_encoder *e, qv_job *job, qv_error *err);

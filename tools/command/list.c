@@ -163,22 +163,22 @@ static qv_status
 keep_line(const struct place *p, const struct line *line, struct tool_list *list,
           struct tool_entry *entry, qv_error *err)
 {
+    const char *path = path_of(list, line->path), *key = NULL;
     qv_clip_options *own = NULL;
-    *entry = (struct tool_entry){ .line = p->line };
-    entry->path = path_of(list, line->path);
-    if (entry->path)
-        entry->key = line->key ? keep_text(list, line->key) : key_of(list, entry->path);
+    if (path)
+        key = line->key ? keep_text(list, line->key) : key_of(list, path);
     if (line->asks) {
-        entry->own = own = take(list, sizeof *own, _Alignof(qv_clip_options));
+        own = take(list, sizeof *own, _Alignof(qv_clip_options));
         if (own)
             *own = line->own;
     }
-    if (!entry->key || (line->asks && !own))
+    if (!key || (line->asks && !own))
         return BAD(p, QV_ENOMEM, "no memory for path \"%s\"", qv_path_tail(line->path));
-    return strncmp(entry->key, "__", 2)
+    *entry = (struct tool_entry){ .path = path, .key = key, .own = own, .line = p->line };
+    return strncmp(key, "__", 2)
                ? QV_OK
                : BAD(p, QV_EFORMAT, "key \"%s\": a key must not begin with \"__\"",
-                     qv_path_tail(entry->key));
+                     qv_path_tail(key));
 }
 
 static qv_status

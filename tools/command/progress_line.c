@@ -117,10 +117,10 @@ static const char job_text[] =
     "{job.failed} failed]\n][text.packed?{text.packed} chunks, {text.full|0f}% full\n]";
 
 qv_status
-tool_report_job(const struct tool_encoder *e, qv_error *err)
+tool_report_job(const struct tool_encoder *e, qv_job *job, qv_error *err)
 {
     qv_job_progress p;
-    qv_job_get_progress(e->job, &p);
+    qv_job_get_progress(job, &p);
     const double s = p.elapsed_s + 1e-9, room = (double)p.capacity_rows + 1e-9;
     json_t *j =
         tool_json("clips:I failed:I damaged:I tokens:I frames:I seconds:f clips_per_s:f limit:s "
