@@ -17,7 +17,6 @@
 #include "clips/decoders.h"
 #include "clips/option_list.h"
 #include "cache/writer.h"
-#include "formats.h"
 #include "model/feeder.h"
 #include "more.h"
 
@@ -159,8 +158,6 @@ finish(void *user, void *entry, const qv_job_result *r, qv_error *err)
     const qv_status s = qv_cache_finish(&cached, &done, err);
     return s ? end_run(f, s, err) : QV_OK;
 }
-
-const struct qv_format qv_cache_keys = { NULL, { begin, put, finish, NULL } };
 
 /* ---- what is wanted -------------------------------------------------------------------------- */
 
