@@ -325,7 +325,7 @@ typedef struct qv_job_result {
     qv_outcome outcome;
     int64_t n_tokens; /* in the whole source */
     qv_dtype dtype;   /* dtype of the tokens */
-    /* [outcome.n_frames]; only in the end call of a clip that has not failed, otherwise NULL */
+    /* [outcome.n_frames]; only in the end call of a source that has not failed; NULL: unknown */
     const double *timestamps_s;
     /* Seconds so far: since work on the source began; waiting for its decoder; the device's time
      * for the chunks that it was in; waiting for the sink. */
@@ -440,6 +440,10 @@ typedef struct qv_job_source {
     const void *bytes; /* [n_bytes], at most 4 TiB; the caller's, valid until its end call */
     size_t n_bytes;
     qv_item item; /* for FRAMES and PATCHES; item.data is the caller's, valid until that call */
+    /* for FRAMES and PATCHES: what is known of the frames. The times of all of them, the caller's
+     * until that call, NULL: unknown; and how many there are per second, 0: unknown */
+    const double *timestamps_s;
+    double sampled_fps;
     /* for PATH and BYTES: copied, and used instead of the job's options; without a decoder, the
      * job's decoder is used. NULL: the job's options */
     const qv_clip_options *clip;

@@ -130,9 +130,13 @@ make_item(qv_job *job, const qv_job_source *s, struct qv_job_item **out, qv_erro
         status = s->item.data ? qv_job_feed(job, item, name, err)
                               : qv_fail(err, QV_EINVAL, "%s: data is NULL", name);
         if (!status) {
-            item->outcome.is_image = s->item.is_image;
-            item->outcome.n_frames = frames_of(job, s);
-            memcpy(item->outcome.grid_thw, s->item.grid_thw, sizeof s->item.grid_thw);
+            qv_outcome *known = &item->outcome;
+            known->is_image = s->item.is_image;
+            known->n_frames = frames_of(job, s);
+            known->sampled_fps = s->sampled_fps;
+            if (s->sampled_fps > 0)
+                known->second_per_grid_ts = job->model.temporal_patch_size / s->sampled_fps;
+            memcpy(known->grid_thw, s->item.grid_thw, sizeof known->grid_thw);
         }
     }
     item->lent = status || s->status ? 0 : bytes_of(job, s);

@@ -17,7 +17,6 @@
 #include "clips/decoders.h"
 #include "clips/option_list.h"
 #include "cache/writer.h"
-#include "formats.h"
 #include "model/feeder.h"
 #include "more.h"
 
@@ -25,8 +24,8 @@ enum { SINKS = 4 };
 
 /* A clip that is wanted. */
 struct clip {
-    const char *key, *path;             /* path is NULL for a clip in memory */
-    const qv_cache_fill_memory *memory; /* NULL for a file */
+    const char *key, *path;      /* path is NULL for a clip in memory */
+    const qv_job_source *memory; /* NULL for a file */
     const qv_clip_options *own;
     int64_t bytes, mtime_ns; /* of its file before the job opened it, or of its memory */
     uint64_t xxh3;           /* hash of a clip in memory */
@@ -125,10 +124,7 @@ finish(void *user, void *entry, const qv_job_result *r, qv_error *err)
 {
     qv_cache_fill *f = user;
     const struct clip *clip = r->user;
-    const qv_cache_fill_memory *m = clip->memory;
-    const bool has_frames = m && m->kind == QV_SOURCE_FRAMES; /* their caller knows more of them */
     qv_cache_entry *cached = entry;
-    qv_outcome outcome = r->outcome;
     if (r->cancelled || qv_ends_all(r->status) || has_ended(f)) {
         qv_cache_drop(&cached);
         return r->cancelled || has_ended(f)
@@ -141,26 +137,22 @@ finish(void *user, void *entry, const qv_job_result *r, qv_error *err)
             return s;
         cached = entry;
     }
-    if (has_frames)
-        outcome.sampled_fps = m->sampled_fps;
     const qv_cache_result done = { .status = r->status,
                                    .error = r->error,
-                                   .outcome = &outcome,
-                                   .timestamps_s = has_frames ? m->timestamps_s : r->timestamps_s };
+                                   .outcome = &r->outcome,
+                                   .timestamps_s = r->timestamps_s };
     if (r->status && f->o.told)
         f->o.told(f->o.user, clip->key, r->status, r->error);
     pthread_mutex_lock(&f->lock);
     f->counts.failed += r->status != QV_OK;
     f->counts.done += !r->status;
     f->counts.tokens += r->status ? 0 : r->n_tokens;
-    f->counts.frames += r->status ? 0 : outcome.n_frames;
-    f->counts.damaged += !r->status && outcome.damaged_frames > 0;
+    f->counts.frames += r->status ? 0 : r->outcome.n_frames;
+    f->counts.damaged += !r->status && r->outcome.damaged_frames > 0;
     pthread_mutex_unlock(&f->lock);
     const qv_status s = qv_cache_finish(&cached, &done, err);
     return s ? end_run(f, s, err) : QV_OK;
 }
-
-const struct qv_format qv_cache_keys = { NULL, { begin, put, finish, NULL } };
 
 /* ---- what is wanted -------------------------------------------------------------------------- */
 
@@ -264,9 +256,9 @@ qv_cache_fill_add(qv_cache_fill *fill, const char *key, const char *path,
 /* Hashes everything that defines a clip in memory. The bytes alone do not distinguish frames of
  * 64x32 pixels from 32x64, from fewer but larger frames, or from an image. */
 static uint64_t
-hash_memory(const qv_cache_fill_memory *m)
+hash_memory(const qv_job_source *m)
 {
-    uint64_t hash = XXH3_64bits(m->data, m->n_bytes);
+    uint64_t hash = XXH3_64bits(m->bytes, m->n_bytes);
     if (m->kind != QV_SOURCE_FRAMES)
         return hash;
     const qv_item *item = &m->item;
@@ -279,10 +271,10 @@ hash_memory(const qv_cache_fill_memory *m)
 }
 
 qv_status
-qv_cache_fill_add_memory(qv_cache_fill *f, const char *key, const qv_cache_fill_memory *m,
+qv_cache_fill_add_memory(qv_cache_fill *f, const char *key, const qv_job_source *m,
                          const qv_clip_options *own, bool *wanted, qv_error *err)
 {
-    if (!m->data || !m->n_bytes || (m->kind != QV_SOURCE_BYTES && m->kind != QV_SOURCE_FRAMES))
+    if (!m->bytes || !m->n_bytes || (m->kind != QV_SOURCE_BYTES && m->kind != QV_SOURCE_FRAMES))
         return qv_fail(err, QV_EINVAL, "%s: neither the bytes of a file nor frames were given",
                        key);
     if (m->kind == QV_SOURCE_FRAMES && m->item.n_frames < 1)
@@ -408,18 +400,15 @@ check_frames(const qv_cache_fill *f, const struct clip *clip, qv_error *err)
 static qv_status
 add_to_job(qv_cache_fill *f, struct clip *clip, qv_error *err)
 {
-    const qv_cache_fill_memory *m = clip->memory;
+    const qv_job_source *m = clip->memory;
     qv_error why = { 0 };
     qv_status s = m ? check_frames(f, clip, &why) : QV_OK;
     const qv_clip_options own = qvm_options_merge(clip->own, &f->o.clip);
-    qv_job_source source = { .key = clip->key, .path = clip->path, .clip = &own, .user = clip };
-    if (m) {
-        source.kind = m->kind;
-        source.bytes = m->data;
-        source.n_bytes = m->n_bytes;
-        source.item = m->item;
-        source.item.data = m->data;
-    }
+    qv_job_source source = m ? *m : (qv_job_source){ .path = clip->path };
+    source.key = clip->key;
+    source.item.data = source.bytes;
+    source.clip = &own;
+    source.user = clip;
     if (!s)
         s = qv_job_add(f->job, &source, &why);
     if (s && source.kind == QV_SOURCE_FRAMES && !qv_ends_all(s)) {

@@ -1,4 +1,4 @@
 /* SPDX-License-Identifier: MIT */
 #include "formats.h"
 
-const struct qv_format *const qv_formats[] = { &qv_token_files, &qv_cache_keys, NULL };
+const struct qv_format *const qv_formats[] = { &qv_token_files, NULL };

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* The table of formats in which a job's tokens are written. */
+/* The table of formats in which a job's tokens are written to a file per source. */
 #pragma once
 
 #include "qwenvit_clips.h"
 
 struct qv_format {
-    const char *ending; /* file name extension; NULL: this format has no file per source */
-    /* An entry that ends with a failure leaves nothing behind. For formats with files, `user` is a
-     * struct qv_output. */
+    const char *ending; /* file name extension */
+    /* `user` is a struct qv_output. An entry that ends with a failure leaves nothing behind. */
     qv_job_sink sink;
 };
-extern const struct qv_format qv_token_files, qv_cache_keys;
+extern const struct qv_format qv_token_files;
 extern const struct qv_format *const qv_formats[]; /* all formats, terminated by NULL */
 
 /* Where a file's tokens come from. */

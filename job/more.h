@@ -15,27 +15,15 @@ void qv_job_progress_since(qv_job_progress *p, const qv_job_progress *before);
  * more sources are required. */
 bool qv_job_wants_gpus(int readers, const char *codec, size_t waiting);
 
-/* A clip or an image in memory. */
-typedef struct qv_cache_fill_memory {
-    qv_source_kind kind; /* QV_SOURCE_BYTES: a file's bytes; QV_SOURCE_FRAMES: uint8 frames, as in
-                          * item */
-    const void *data;    /* [n_bytes] */
-    size_t n_bytes;      /* for frames, exactly what their shape needs */
-    /* The following fields are only for frames. Two clips are the same if all of these and the
-     * bytes are equal. */
-    qv_item item; /* shape of the frames, with n_frames of 1 or more; item.data is ignored */
-    const double *timestamps_s; /* times of the frames, [item.n_frames]; NULL: unknown */
-    double sampled_fps;         /* rate of the frames; 0: unknown */
-} qv_cache_fill_memory;
-
-/* Adds a clip in memory, by the rules of qv_cache_fill_add. The path in its record is "xxh3:"
- * followed by a hash of its bytes and, for frames, of their shape, timestamps and rate; its time is
- * 0. All memory belongs to the caller and must stay valid until qv_cache_fill_run or
- * qv_cache_fill_end has returned. Returns QV_EINVAL for any other kind and if there are no bytes or
- * no frames; QV_ENOMEM. If the model does not accept the frames' shape, or the number of bytes does
- * not match it, only that clip fails in the run. */
+/* Adds a clip in memory, by the rules of qv_cache_fill_add: the bytes of a file, or frames, which
+ * are the bytes too (item.data is ignored), and at least one (item.n_frames). Two clips are the
+ * same if their bytes are and, for frames, their item, timestamps and rate. The path in its record
+ * is "xxh3:" followed by a hash of these; its time is 0. All memory belongs to the caller and must
+ * stay valid until qv_cache_fill_run or qv_cache_fill_end has returned. Returns QV_EINVAL for any
+ * other kind and if there are no bytes or no frames; QV_ENOMEM. If the model does not accept the
+ * frames' shape, or the number of bytes does not match it, only that clip fails in the run. */
 qv_status qv_cache_fill_add_memory(qv_cache_fill *fill, const char *key,
-                                   const qv_cache_fill_memory *memory, const qv_clip_options *own,
+                                   const qv_job_source *source, const qv_clip_options *own,
                                    bool *wanted, qv_error *err);
 
 /* Forgets the clips that were added since the last run, so that their memory may be freed. */

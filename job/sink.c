@@ -60,7 +60,8 @@ static qv_status
 end(const qv_job *job, const struct qv_job_item *item, qv_job_result *r, qv_error *err)
 {
     const qv_job_sink *sink = &job->o.sink;
-    r->timestamps_s = r->status ? NULL : item->timestamps_s;
+    const double *seconds = item->timestamps_s ? item->timestamps_s : item->source.timestamps_s;
+    r->timestamps_s = r->status ? NULL : seconds;
     r->ahead_bytes = !item->client->most_ahead || !sink->end || r->cancelled ? 0
                      : r->status                                             ? QV_JOB_TEXTS
                                                                              : item->held;

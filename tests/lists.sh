@@ -31,14 +31,13 @@ clips/options.inc python/qwenvit/_options.py    types of the options, which a te
 clips/options.inc python/qwenvit/_sources.py    lists the fields of frames in memory
 clips/options.inc python/qwenvit/media.py       knows names of options in qwen-vl-utils
 clips/options.inc python/qwenvit/_transformers.py calls smart_resize of transformers
-src/outcome.inc job/fill.c                frames in memory come with their rate
+src/outcome.inc job/add.c                 frames in memory come with their rate
 src/outcome.inc cache/reader.c              returns the rate of an index row
 src/outcome.inc cache/record.c              reads two fields of a record that older records lack
 src/outcome.inc tools/command/info.c        prints them in sentences
 src/outcome.inc tools/command/token_sink.c      prints them in sentences
 src/outcome.inc tools/command/estimate.c    sums frames of a list of clips
 src/outcome.inc tools/command/progress_line.c sums frames and times of the clips of a job
-src/outcome.inc python/src/cache.cpp        frames in memory come with their rate
 src/outcome.inc python/qwenvit/adapters/items.py describes damage
 src/outcome.inc python/qwenvit/_cache.py    exposes fields of a record as properties, with their defaults
 src/outcome.inc python/qwenvit/_tokens.py   exposes properties of Tokens, some of them None if unset

@@ -35,7 +35,7 @@ TEST(how_long_it_takes)
 
 struct slow {
     double takes_s;
-    int runs;
+    int runs, whole; /* whole: runs that are done; the budget ends the others */
 };
 
 static qv_status
@@ -44,18 +44,18 @@ run_slowly(void *user, double *ms, qv_error *err)
     struct slow *slow = user;
     now_s += slow->takes_s;
     slow->runs++;
-    *ms = slow->takes_s * 1e3;
+    *ms = slow->runs > slow->whole ? INFINITY : slow->takes_s * 1e3;
     return QV_OK;
 }
 
-/* Times three works of the given seconds. Returns how many were timed, and sets *runs to how often
- * they ran. */
+/* Times three works of the given seconds; the second one's first `whole` runs are done. Returns how
+ * many works were timed, and sets *runs to how often they ran. */
 static int
-time_three(double takes_s, double budget_s, int *runs)
+time_three(double takes_s, double budget_s, int whole, int *runs)
 {
     const struct tool_options o = { .budget = budget_s, .repeats = 5, .to.quiet = true };
     const struct bench b = { .o = &o, .name = "tower", .began_s = now_s };
-    struct slow slow[3] = { { takes_s, 0 }, { takes_s, 0 }, { takes_s, 0 } };
+    struct slow slow[3] = { { takes_s, 0, 1000 }, { takes_s, 0, whole }, { takes_s, 0, 1000 } };
     struct bench_run works[4] = { { .work = run_slowly, .user = &slow[0] },
                                   { .work = NULL },
                                   { .work = run_slowly, .user = &slow[1] },
@@ -72,14 +72,27 @@ time_three(double takes_s, double budget_s, int *runs)
 TEST(a_budget_ends_slow_works)
 {
     int runs;
-    assert_int_equal(time_three(60, 20, &runs), 1);
+    assert_int_equal(time_three(60, 20, 1000, &runs), 1);
     assert_int_equal(runs, 1);
-    assert_int_equal(time_three(60, 100, &runs), 2);
+    assert_int_equal(time_three(60, 100, 1000, &runs), 2);
     assert_int_equal(runs, 2);
-    assert_int_equal(time_three(0.1, 0.01, &runs), 3);
+    assert_int_equal(time_three(0.1, 0.01, 1000, &runs), 3);
     assert_int_equal(runs, 3);
-    assert_int_equal(time_three(1, 0, &runs), 3);
+    assert_int_equal(time_three(1, 0, 1000, &runs), 3);
     assert_int_equal(runs, 18);
+}
+
+/* A run that the budget ended has no time, and is not repeated: here the first one, which warms up,
+ * the one after it, and the third. */
+TEST(a_run_that_was_not_done_is_left_out)
+{
+    int runs;
+    assert_int_equal(time_three(0.1, 0.05, 0, &runs), 2);
+    assert_int_equal(runs, 3);
+    assert_int_equal(time_three(1, 3.5, 1, &runs), 2);
+    assert_int_equal(runs, 6);
+    assert_int_equal(time_three(1, 7.5, 2, &runs), 3);
+    assert_int_equal(runs, 8);
 }
 
 /* ---- figures --------------------------------------------------------------------------------- */

@@ -196,3 +196,34 @@ TEST(streams_that_cannot_be_are_refused)
     o.chunk = 1 << 20;
     refused(ctx, &d, &o, "exceeds 63 bits");
 }
+
+/* ---- downloads ------------------------------------------------------------------------------- */
+
+static const struct qv_backend *base;
+static struct qv_backend counting;
+static int lists;
+
+static qv_status
+count_list(struct qv_device *dev, const struct qv_download *parts, size_t n, qv_error *err)
+{
+    lists++;
+    assert_int_equal(n, 2);
+    return base->download(dev, parts, n, err);
+}
+
+/* A device may wait for each list, so a chunk's samples come in one. */
+TEST(the_samples_of_a_chunk_are_one_download)
+{
+    qv_context *ctx = open_context();
+    qv_conv3d_desc d = causal();
+    qv_conv3d *conv = NULL;
+    d.n = 2;
+    base = ctx->backend;
+    counting = *base;
+    counting.download = count_list;
+    assert_ok(qv_conv3d_create(ctx, &d, &weights, &(qv_conv3d_options){ .chunk = 2 }, &conv, ERR));
+    test_ends(conv, free_conv);
+    ctx->backend = &counting;
+    assert_ok(qv_conv3d_run(conv, x, y, ERR));
+    assert_int_equal(lists, 2);
+}

@@ -246,7 +246,7 @@ struct in_memory {
     qv_cache_fill *fill;
     char file[64 + 64 * 64 * 3];
     uint8_t frames[FRAMES * SIDE * 16 * SIDE * 16 * 3];
-    qv_cache_fill_memory sources[2];
+    qv_job_source sources[2];
 };
 
 static const double seconds[FRAMES] = { 0, 0.5, 1, 1.5 };
@@ -270,12 +270,12 @@ open_in_memory(struct in_memory *m)
     memset(m->file + n, 'm', 64 * 64 * 3);
     for (size_t i = 0; i < sizeof m->frames; i++)
         m->frames[i] = (uint8_t)(i * 7);
-    m->sources[0] = (qv_cache_fill_memory){ .kind = QV_SOURCE_BYTES,
-                                            .data = m->file,
-                                            .n_bytes = (size_t)n + 64 * 64 * 3 };
-    m->sources[1] = (qv_cache_fill_memory){
+    m->sources[0] = (qv_job_source){ .kind = QV_SOURCE_BYTES,
+                                     .bytes = m->file,
+                                     .n_bytes = (size_t)n + 64 * 64 * 3 };
+    m->sources[1] = (qv_job_source){
         .kind = QV_SOURCE_FRAMES,
-        .data = m->frames,
+        .bytes = m->frames,
         .n_bytes = sizeof m->frames,
         .item = { .n_frames = FRAMES, .grid_thw = { FRAMES / 2, SIDE, SIDE } },
         .timestamps_s = seconds,
@@ -358,7 +358,7 @@ TEST(the_same_bytes_are_the_same_clip)
     assert_true(add_in_memory(&m, "frames", 1));
     m.sources[1].timestamps_s = seconds;
     assert_false(add_in_memory(&m, "frames", 1));
-    qv_cache_fill_memory wrong[] = { m.sources[0], m.sources[0] };
+    qv_job_source wrong[] = { m.sources[0], m.sources[0] };
     wrong[0].kind = QV_SOURCE_PATCHES;
     wrong[1].n_bytes = 0;
     for (int i = 0; i < 2; i++)
@@ -402,8 +402,8 @@ TEST(frames_of_another_shape_are_another_clip)
     run_in_memory(&m, 2, 1 + FRAMES, 0);
     test_end(m.fill);
     open_in_memory(&m);
-    const qv_cache_fill_memory frames = m.sources[1];
-    qv_cache_fill_memory other[] = { frames, frames, frames, frames, frames, frames };
+    const qv_job_source frames = m.sources[1];
+    qv_job_source other[] = { frames, frames, frames, frames, frames, frames };
     memcpy(other[0].item.grid_thw, (int64_t[]){ FRAMES / 2, SIDE / 2, SIDE * 2 },
            sizeof frames.item.grid_thw);
     memcpy(other[1].item.grid_thw, (int64_t[]){ FRAMES / 2, SIDE * 2, SIDE / 2 },
@@ -438,8 +438,8 @@ TEST(frames_of_a_wrong_size_cost_themselves)
     open_in_memory(&m);
     uint8_t *cut = test_alloc(sizeof m.frames / 2);
     memset(cut, 1, sizeof m.frames / 2);
-    qv_cache_fill_memory wrong[2] = { m.sources[1], m.sources[1] };
-    wrong[0].data = cut;
+    qv_job_source wrong[2] = { m.sources[1], m.sources[1] };
+    wrong[0].bytes = cut;
     wrong[0].n_bytes = sizeof m.frames / 2;
     wrong[1].item.grid_thw[0] = INT64_MAX;
     for (int i = 0; i < WRONG; i++) {

@@ -51,7 +51,7 @@ end(void *user, void *entry, const qv_job_result *r, qv_error *err)
 }
 
 static const struct qv_format text = { ".text", { begin, put, end, NULL } };
-const struct qv_format *const qv_formats[] = { &qv_token_files, &qv_cache_keys, &text, NULL };
+const struct qv_format *const qv_formats[] = { &qv_token_files, &text, NULL };
 
 /* ---- the test -------------------------------------------------------------------------------- */
 

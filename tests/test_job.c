@@ -763,6 +763,34 @@ TEST(few_plans_are_made)
     }
 }
 
+static qv_status
+keep_result(void *user, void *entry, const qv_job_result *r, qv_error *err)
+{
+    *(qv_outcome *)user = r->outcome;
+    assert_true(r->outcome.sampled_fps > 0 ? r->timestamps_s[1] == 0.25 : !r->timestamps_s);
+    return r->status;
+}
+
+/* A result has what the caller knows of the frames. */
+TEST(frames_bring_their_seconds_and_rate)
+{
+    static const double seconds[2] = { 0, 0.25 };
+    uint8_t *frames = tiny_frames(&usual, 2, 4, 4, 1);
+    for (int known = 0; known < 2; known++) {
+        qv_outcome got;
+        qv_job *job = NULL;
+        const qv_job_options o = { .sink = { .end = keep_result, .user = &got } };
+        qv_job_source s = small_source("a", frames);
+        s.timestamps_s = known ? seconds : NULL;
+        s.sampled_fps = known ? 4 : 0;
+        assert_ok(qv_job_open(&usual.model, 1, &o, &job, ERR));
+        job_add(job, &s);
+        job_end(&job);
+        assert_int_equal(got.n_frames, 2);
+        assert_true(got.sampled_fps == 4 * known && got.second_per_grid_ts == 0.5 * known);
+    }
+}
+
 /* ---- sources that are dropped ---------------------------------------------------------------- */
 
 /* Of 400 sources every other one is dropped while the sink waits, so that some are in chunks, some

@@ -181,15 +181,19 @@ struct Frames : qv_outcome {
     /* Copies the frames to the host if they are in a device's memory. */
     void to_host();
 
-    qv_item
-    item() const
+    /* Returns the frames, which keep their memory, as a source of a job or of a fill. */
+    qv_job_source
+    source() const
     {
-        qv_item item = {};
-        item.data = there ? there.get() : data.data();
-        item.n_frames = n_frames;
-        item.is_image = is_image;
-        memcpy(item.grid_thw, grid_thw, sizeof item.grid_thw);
-        return item;
+        qv_job_source s = {};
+        s.kind = QV_SOURCE_FRAMES;
+        s.bytes = data.data();
+        s.n_bytes = data.size();
+        s.item = { there ? there.get() : data.data(), {}, n_frames, is_image };
+        memcpy(s.item.grid_thw, grid_thw, sizeof grid_thw);
+        s.timestamps_s = timestamps.empty() ? nullptr : timestamps.data();
+        s.sampled_fps = sampled_fps;
+        return s;
     }
 };
 

@@ -26,27 +26,22 @@ struct CacheRow {
     std::string path, key; /* key as caches spell it */
     qv_clip_options own;
     nb::object data; /* bytes or Frames in memory, or None */
-    qv_cache_fill_memory memory;
+    qv_job_source memory;
 };
 
 /* Returns data in memory as a fill accepts it. */
-static qv_cache_fill_memory
+static qv_job_source
 memory_of(nb::handle data, const std::string &key)
 {
-    qv_cache_fill_memory m = {};
+    qv_job_source m = {};
     if (nb::isinstance<Frames>(data)) {
         Frames &frames = nb::cast<Frames &>(data);
         frames.to_host(); /* for hashing */
-        m.kind = QV_SOURCE_FRAMES;
-        m.data = frames.data.data();
-        m.n_bytes = frames.data.size();
-        m.item = frames.item();
-        m.timestamps_s = frames.timestamps.empty() ? nullptr : frames.timestamps.data();
-        m.sampled_fps = frames.sampled_fps;
+        m = frames.source();
     } else {
         m.kind = QV_SOURCE_BYTES;
         const nb::bytes bytes = nb::cast<nb::bytes>(data); /* the row keeps these bytes alive */
-        m.data = bytes.c_str();
+        m.bytes = bytes.c_str();
         m.n_bytes = bytes.size();
     }
     if (!m.n_bytes)
@@ -227,10 +222,10 @@ class CacheFill
         qv_status s = QV_OK;
         for (size_t i = 0; i < rows.size() && !s && !raised; i++) {
             const CacheRow &r = *rows[i];
-            s = r.memory.data ? qv_cache_fill_add_memory(fill.get(), r.key.c_str(), &r.memory,
-                                                         &r.own, nullptr, err)
-                              : qv_cache_fill_add(fill.get(), r.key.c_str(), r.path.c_str(), &r.own,
-                                                  nullptr, err);
+            s = r.memory.bytes ? qv_cache_fill_add_memory(fill.get(), r.key.c_str(), &r.memory,
+                                                          &r.own, nullptr, err)
+                               : qv_cache_fill_add(fill.get(), r.key.c_str(), r.path.c_str(),
+                                                   &r.own, nullptr, err);
             if (i % AT_ONCE == 0)
                 hear(nullptr);
         }

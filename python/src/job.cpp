@@ -116,15 +116,13 @@ class Client
             const std::lock_guard<std::mutex> hold(job->lock);
             clip.decoder = job->decoders.insert(decoder_of(decoder)).first->get();
         }
-        s.clip = &clip;
         if (nb::isinstance<Frames>(source)) {
             given = &nb::cast<Frames &>(source);
             kept->frames = std::make_unique<Frames>(std::move(*given));
             /* any device may take them, and may not see another device's memory */
             if (job->towers.size() > 1)
                 kept->frames->to_host();
-            s.kind = QV_SOURCE_FRAMES;
-            s.item = kept->frames->item();
+            s = kept->frames->source();
         } else if (is_path) {
             tokens->path = text_of(nb::cast<nb::bytes>(source)); /* may not be UTF-8 */
             s.path = tokens->path.c_str();
@@ -137,6 +135,7 @@ class Client
             s.bytes = kept->bytes.data();
             s.n_bytes = kept->bytes.size();
         }
+        s.clip = &clip;
         try {
             put(place, key, s, kept, std::move(tokens));
         } catch (...) {

@@ -44,9 +44,9 @@ put_rows(void *, void *entry, const qv_job_result *r, const qv_job_rows *rows, q
 
 /* Sets a source's metadata at its end. */
 static void
-describe(Tokens &t, const Source &source, const Job &of, const qv_job_result *r)
+describe(Tokens &t, const Job &of, const qv_job_result *r)
 {
-    t.outcome = source.frames ? *source.frames : r->outcome;
+    t.outcome = r->outcome;
     t.origin = of.origin;
     t.status = r->status;
     t.ahead_bytes = r->ahead_bytes;
@@ -54,8 +54,6 @@ describe(Tokens &t, const Source &source, const Job &of, const qv_job_result *r)
     t.grid_thw.assign(r->outcome.grid_thw, r->outcome.grid_thw + 3);
     if (r->timestamps_s)
         t.timestamps.assign(r->timestamps_s, r->timestamps_s + r->outcome.n_frames);
-    else if (source.frames)
-        t.timestamps = source.frames->timestamps;
 }
 
 static qv_status
@@ -64,7 +62,7 @@ end(void *user, void *, const qv_job_result *r, qv_error *)
     const std::unique_ptr<Source> source(static_cast<Source *>(r->user));
     Tokens &t = *source->result.begin()->second;
     try {
-        describe(t, *source, *static_cast<Job *>(user), r);
+        describe(t, *static_cast<Job *>(user), r);
     } catch (const std::bad_alloc &) {
         t.status = QV_ENOMEM;
         t.error = "no memory"; /* short enough to need no allocation */

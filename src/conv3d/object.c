@@ -117,13 +117,14 @@ keep_host_parts(struct qv_conv3d *conv, const qv_conv3d_weights *weights, qv_err
                           * larger than memory */
         return QV_OK;
     conv->zeros = calloc(1, conv->cut.frame_bytes);
+    conv->parts = calloc((size_t)d->n, sizeof *conv->parts);
     if (conv->stream) {
         conv->front = calloc(1, front + 1);
         conv->next_front = calloc(1, front + 1);
     }
     if (residual)
         conv->residual = malloc(residual);
-    if (!conv->zeros || (conv->stream && (!conv->front || !conv->next_front)) ||
+    if (!conv->zeros || !conv->parts || (conv->stream && (!conv->front || !conv->next_front)) ||
         (residual && !conv->residual))
         return qv_fail(err, QV_ENOMEM, "no memory for a conv3d's frames");
     if (conv->residual)
@@ -314,6 +315,7 @@ qv_conv3d_free(qv_conv3d **conv)
     free((*conv)->next_front);
     free((*conv)->zeros);
     free((*conv)->residual);
+    free((*conv)->parts);
     free(*conv);
     *conv = NULL;
 }

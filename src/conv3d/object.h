@@ -31,6 +31,7 @@ struct qv_conv3d {
     struct qv_conv3d_cut cut;
     char *front, *next_front, *zeros; /* [planes, pad, frame_bytes]; one frame of zeros */
     void *residual;
+    struct qv_download *parts; /* [desc.n] */
     bool weighted;
     struct qv_conv3d_form weight;
     struct qv_program program;

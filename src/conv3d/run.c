@@ -57,14 +57,11 @@ static qv_status
 download(struct qv_conv3d *conv, const struct piece *p, char *y, qv_error *err)
 {
     struct qv_buffer src = qv_program_place(&conv->program, 0, QV_CONV3D_OUTPUT);
-    qv_status status = QV_OK;
-    for (int64_t n = 0; n < conv->desc.n && !status; n++) {
-        const struct qv_download part = { y + (size_t)(n * conv->out[0] + p->from) * p->frame_bytes,
-                                          src, (size_t)p->frames * p->frame_bytes };
-        status = conv->ctx->backend->download(conv->ctx->dev, &part, 1, err);
-        src.offset += (size_t)conv->chunk * p->frame_bytes;
-    }
-    return status;
+    for (int64_t n = 0; n < conv->desc.n; n++, src.offset += (size_t)conv->chunk * p->frame_bytes)
+        conv->parts[n] =
+            (struct qv_download){ y + (size_t)(n * conv->out[0] + p->from) * p->frame_bytes, src,
+                                  (size_t)p->frames * p->frame_bytes };
+    return conv->ctx->backend->download(conv->ctx->dev, conv->parts, (size_t)conv->desc.n, err);
 }
 
 /* Uploads this chunk's rows of the residual, if they differ between chunks. */

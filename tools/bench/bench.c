@@ -116,6 +116,7 @@ struct samples {
     double ms[MOST_SAMPLES], spent_ms; /* spent_ms is by the host's clock */
     double first_ms;                   /* time of the warm-up */
     int64_t n;
+    bool is_over; /* --budget was spent before it, or during it */
 };
 
 /* Prints "75 s" or "4 min". */
@@ -158,7 +159,8 @@ bench_next(struct bench *b)
 static bool
 enough(const struct bench *b, const struct samples *s, int64_t repeats)
 {
-    return s->n == MOST_SAMPLES || s->spent_ms >= BENCH_MOST_MS || (s->n && bench_is_spent(b)) ||
+    return s->is_over || s->n == MOST_SAMPLES || s->spent_ms >= BENCH_MOST_MS ||
+           (s->n && bench_is_spent(b)) ||
            (s->n >= repeats && s->spent_ms >= (double)(BENCH_LEAST_MS * repeats));
 }
 
@@ -171,7 +173,8 @@ sample(const struct bench *b, const struct bench_run *run, struct samples *s, bo
     qv_status status = run->work(run->user, &ms, err);
     double spent_ms = (qv_seconds() - began) * 1e3;
     s->first_ms = warm_up ? spent_ms : s->first_ms;
-    if (!status && (!warm_up || spent_ms >= BENCH_MOST_MS || bench_is_spent(b))) {
+    s->is_over = isinf(ms);
+    if (!status && !s->is_over && (!warm_up || spent_ms >= BENCH_MOST_MS || bench_is_spent(b))) {
         s->ms[s->n++] = ms >= 0 ? ms : spent_ms;
         s->spent_ms += spent_ms;
     }
@@ -189,24 +192,20 @@ tell_duration(const struct bench *b, double seconds)
 }
 
 /* Runs each work once. If --budget is spent after seconds of this, the remaining works are left
- * out. Sets *n to the number of runs to time, which are the first ones. */
+ * out. */
 static qv_status
 run_once(const struct bench *b, const struct bench_run *runs, struct samples *samples,
-         int64_t repeats, int *n, qv_error *err)
+         int64_t repeats, int n, qv_error *err)
 {
     const double began_s = qv_seconds();
     double rest_s = 0;
     int all = 0, done = 0;
-    for (int i = 0; i < *n; i++)
+    for (int i = 0; i < n; i++)
         all += runs[i].work != NULL;
-    for (int i = 0; i < *n; i++) {
-        if (!runs[i].work)
+    for (int i = 0; i < n; i++) {
+        samples[i].is_over = done && bench_is_spent(b) && qv_seconds() - began_s >= LONG_S;
+        if (!runs[i].work || samples[i].is_over)
             continue;
-        if (done && bench_is_spent(b) && qv_seconds() - began_s >= LONG_S) {
-            tool_say("bench %s: --budget is spent: %d of %d were timed", b->name, done, all);
-            *n = i;
-            break;
-        }
         const qv_status status = sample(b, &runs[i], &samples[i], true, err);
         if (status)
             return status;
@@ -226,7 +225,8 @@ bench_time(const struct bench *b, struct bench_run *runs, int n, qv_error *err)
     struct samples *samples = calloc((size_t)n, sizeof *samples);
     if (!samples)
         return qv_fail(err, QV_ENOMEM, "no memory for times");
-    qv_status status = run_once(b, runs, samples, repeats, &n, err);
+    int all = 0, timed = 0;
+    qv_status status = run_once(b, runs, samples, repeats, n, err);
     for (bool more = true; more && !status;) {
         more = false;
         for (int i = 0; i < n && !status; i++)
@@ -237,11 +237,15 @@ bench_time(const struct bench *b, struct bench_run *runs, int n, qv_error *err)
     }
     for (int i = 0; i < n && !status; i++) {
         struct samples *taken = &samples[i];
+        all += runs[i].work != NULL;
+        timed += taken->n > 0;
         if (taken->n)
             runs[i].times =
                 (struct bench_times){ qv_quantile(taken->ms, (size_t)taken->n, 0.5),
                                       qv_quantile(taken->ms, (size_t)taken->n, 0.9), taken->n };
     }
+    if (timed < all && !status)
+        tool_say("bench %s: --budget is spent: %d of %d were timed", b->name, timed, all);
     free(samples);
     return status;
 }

@@ -3,6 +3,8 @@
  * tables and records. */
 #pragma once
 
+#include <math.h>
+
 #include "command/tool.h"
 #include "figures.h"
 #include "model/plan.h"
@@ -52,7 +54,8 @@ struct bench_times {
     double median_ms, p90_ms;
     int64_t repeats;
 };
-/* Runs the work once. Sets *ms if the device's clock times it better than the host's. */
+/* Runs the work once. Sets *ms if the device's clock times it better than the host's; to INFINITY
+ * if --budget was spent before the work was done. */
 typedef qv_status bench_work(void *user, double *ms, qv_error *err);
 struct bench_run {
     bench_work *work; /* NULL: none, and the times are 0 */
@@ -62,7 +65,7 @@ struct bench_run {
 /* Times several works alternately, so that a disturbance hits all of them: one run of each to warm
  * up, then --repeats runs, more if they are short, fewer if they take many seconds or --budget is
  * spent. After the first run it reports a long remaining time. If the first run takes seconds and
- * spends the budget, the following works keep times of 0. */
+ * spends the budget, the following works keep times of 0, as does one that never was done. */
 qv_status bench_time(const struct bench *b, struct bench_run *runs, int n, qv_error *err);
 
 /* A table line and a record. `--legend` explains the ways and the fields. */

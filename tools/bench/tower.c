@@ -246,7 +246,8 @@ work(void *user, double *ms, qv_error *err)
 }
 
 /* Pushes and pulls all chunks, `ahead` at a time; *ms is by the host's clock, of one pass. Of
- * several passes none begins once --budget is spent. */
+ * several passes none begins once --budget is spent: fewer have no time, since the first chunk,
+ * which overlaps nothing, would weigh too much. */
 static qv_status
 go_through(void *user, double *ms, qv_error *err)
 {
@@ -264,7 +265,8 @@ go_through(void *user, double *ms, qv_error *err)
             pulled++;
             n = way->passes > 1 && bench_is_spent(t->b) ? pushed : n; /* a chunk is a pass */
         }
-    *ms = 1e3 * (qv_seconds() - began_s) * (double)t->n_chunks / (double)n;
+    *ms = n < way->passes * t->n_chunks ? INFINITY
+                                        : 1e3 * (qv_seconds() - began_s) / (double)way->passes;
     return status;
 }
 

@@ -46,7 +46,7 @@ choose_format(const char *path, const struct qv_format **format, qv_error *err)
 {
     const char *dot = strrchr(path, '.');
     const struct qv_format *const *f = qv_formats;
-    while (dot && *f && (!(*f)->ending || strcasecmp((*f)->ending, dot) != 0))
+    while (dot && *f && strcasecmp((*f)->ending, dot) != 0)
         f++;
     *format = dot && *f ? *f : &qv_token_files;
     return *format == &qv_token_files ? tool_check_token_file(path, err) : QV_OK;
