@@ -381,8 +381,9 @@ def fill_block(records, gpu, version, left_out):
     best = peers(ways, ours)[0]
     row = [f"`cache fill`, {job(ours)}", f"{SHORT[gpu]}, {ours['cores']} cores", clips_per_s(ours), clips_per_s(best), bold(over(best, ours))]
     head = ["from files to files of tokens", "on", "qwenvit, clips/s", "transformers and torchcodec, clips/s", "times faster"]
-    words = ("qwenvit's clips per second include starting the command and loading the model; those of transformers, in its fastest way, begin with "
-             "the first clip.")
+    decoder = "GPU" if best["way"].endswith("decoded on cuda") else "CPU"
+    words = ("qwenvit's clips per second include starting the command and loading the model; those of transformers, which decodes on the "
+             f"{decoder}, begin with the first clip.")
     return [table(head, [row]), words], [ours, best]
 
 
