@@ -135,7 +135,7 @@ make_item(qv_job *job, const qv_job_source *s, struct qv_job_item **out, qv_erro
             known->n_frames = frames_of(job, s);
             known->sampled_fps = s->sampled_fps;
             if (s->sampled_fps > 0)
-                known->second_per_grid_ts = job->model.temporal_patch_size / s->sampled_fps;
+                known->second_per_grid_ts = (double)job->model.temporal_patch_size / s->sampled_fps;
             memcpy(known->grid_thw, s->item.grid_thw, sizeof known->grid_thw);
         }
     }
