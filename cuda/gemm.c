@@ -20,7 +20,7 @@ enum {
     /* with this many rows or more, the heuristic's algorithms give a row the same bits */
     ALIKE_ROWS = 512,
     ANY = -1,        /* any algorithm */
-    MOST_FOUND = 8,  /* algorithms to ask the heuristic for; it knows no more */
+    MOST_FOUND = 8,  /* algorithms to ask the heuristic for; it returns no more */
     SHORT_K = 2048,  /* below it, writing a tile takes a large share of the time */
     ROW_MULTIPLE = 8 /* in bf16 values; rows of y then begin at multiples of 16 bytes */
 };
@@ -221,7 +221,8 @@ suits(const cublasLtMatmulHeuristicResult_t *found, int64_t id)
  * INFINITY if that is unknown. The heuristic often ranks others first, as measured on an H200 with
  * all products of five towers, 512 to 35,344 rows: tiles that the two groups of warps share
  * unevenly read a residual at 0.6 to 0.8 of the speed, and where sums are short, tiles of 128x128,
- * which the groups compute by turns, are up to 1.1 times as fast as larger ones.
+ * which the groups compute by turns, are up to 1.1 times as fast as larger ones. A tile's cost is
+ * its area, once for each time that the tiles fill the GPU; 128 columns cost 1.05 times as much.
  */
 static double
 tile_cost(const struct qv_op_gemm *op, const cublasLtMatmulHeuristicResult_t *found)
@@ -239,9 +240,9 @@ tile_cost(const struct qv_op_gemm *op, const cublasLtMatmulHeuristicResult_t *fo
 }
 
 /* Selects one of the heuristic's algorithms that suit g's layouts: the first, or for a product that
- * fills the GPU several times, the one with the best tiles. The result depends only on the
- * operation, the device and the library. id: the algorithm must have this number in cuBLASLt, or
- * ANY. */
+ * fills the GPU more than twice (once, with a residual) in the first's tiles, the one with the best
+ * tiles. The result depends only on the operation, the device and the library. id: the algorithm
+ * must have this number in cuBLASLt, or ANY. */
 static qv_status
 choose(struct qv_device_cuda *dev, struct qv_kernel *kernel, bool f32_sums, int64_t id,
        qv_error *err)

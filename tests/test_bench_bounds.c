@@ -48,10 +48,10 @@ run_slowly(void *user, double *ms, qv_error *err)
     return QV_OK;
 }
 
-/* Times three works of the given seconds; the second one's first `whole` runs are done. Returns how
- * many works were timed, and sets *runs to how often they ran. */
-static int
-time_three(double takes_s, double budget_s, int whole, int *runs)
+/* Times three works of the given seconds; the second one's first `whole` runs are done. Expects
+ * that so many works are timed, in so many runs of all three. */
+static void
+expect_timed(double takes_s, double budget_s, int whole, int timed, int runs)
 {
     const struct tool_options o = { .budget = budget_s, .repeats = 5, .to.quiet = true };
     const struct bench b = { .o = &o, .name = "tower", .began_s = now_s };
@@ -60,39 +60,30 @@ time_three(double takes_s, double budget_s, int whole, int *runs)
                                   { .work = NULL },
                                   { .work = run_slowly, .user = &slow[1] },
                                   { .work = run_slowly, .user = &slow[2] } };
-    int timed = 0;
+    int n = 0;
     assert_int_equal(bench_time(&b, works, 4, NULL), QV_OK);
-    *runs = slow[0].runs + slow[1].runs + slow[2].runs;
     for (int i = 0; i < 4; i++)
-        timed += works[i].times.repeats > 0;
-    return timed;
+        n += works[i].times.repeats > 0;
+    assert_int_equal(n, timed);
+    assert_int_equal(slow[0].runs + slow[1].runs + slow[2].runs, runs);
 }
 
 /* A budget that slow first works spend leaves the others out; quick works are all timed. */
 TEST(a_budget_ends_slow_works)
 {
-    int runs;
-    assert_int_equal(time_three(60, 20, 1000, &runs), 1);
-    assert_int_equal(runs, 1);
-    assert_int_equal(time_three(60, 100, 1000, &runs), 2);
-    assert_int_equal(runs, 2);
-    assert_int_equal(time_three(0.1, 0.01, 1000, &runs), 3);
-    assert_int_equal(runs, 3);
-    assert_int_equal(time_three(1, 0, 1000, &runs), 3);
-    assert_int_equal(runs, 18);
+    expect_timed(60, 20, 1000, 1, 1);
+    expect_timed(60, 100, 1000, 2, 2);
+    expect_timed(0.1, 0.01, 1000, 3, 3);
+    expect_timed(1, 0, 1000, 3, 18);
 }
 
 /* A run that the budget ended has no time, and is not repeated: here the first one, which warms up,
  * the one after it, and the third. */
 TEST(a_run_that_was_not_done_is_left_out)
 {
-    int runs;
-    assert_int_equal(time_three(0.1, 0.05, 0, &runs), 2);
-    assert_int_equal(runs, 3);
-    assert_int_equal(time_three(1, 3.5, 1, &runs), 2);
-    assert_int_equal(runs, 6);
-    assert_int_equal(time_three(1, 7.5, 2, &runs), 3);
-    assert_int_equal(runs, 8);
+    expect_timed(0.1, 0.05, 0, 2, 3);
+    expect_timed(1, 3.5, 1, 2, 6);
+    expect_timed(1, 7.5, 2, 3, 8);
 }
 
 /* ---- figures --------------------------------------------------------------------------------- */

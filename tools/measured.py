@@ -280,7 +280,7 @@ FILLS = {"transformers torchcodec": "transformers and torchcodec, clips/s", "tra
 
 
 def job(r):
-    """Returns what a record of a list of clips did, in words."""
+    """Describes the clips of a record of `cache fill`."""
     return (f"{r['clips']} clips of {r['seconds']:g} s in {CODECS.get(r['codec'], r['codec'])}, {r['source']}, "
             f"{r['frames']} frames of {r['frame']} each")
 

@@ -129,8 +129,8 @@ def encode(args, model, at_once, clips, folder):
 
 
 def fastest_call(args, pixels, grid):
-    """Returns (tower, clips per call, both in words): of the tower as shipped and with its linear patch embedding the
-    faster, with twice as many clips per call as long as that saves more than 2%."""
+    """Returns (tower, clips per call, a description of both): of the tower as shipped and with its linear patch
+    embedding the faster, with twice as many clips per call as long as that saves more than 2%."""
     shipped = common.load_tower(args.model, args.dtype[0], device=args.device)
     pixels, grid = pixels.to(args.device), grid.to(args.device)
     best = float("inf"), None
