@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cublaslt_names.h" /* tile_names[] and stages_names[], generated from cublasLt.h */
+#include "cublaslt_names.h" /* the arrays matmul_tile_names etc., generated from cublasLt.h */
 #include "cudnn_graph.h"
 #include "dtype.h"
 
@@ -188,6 +188,16 @@ algorithm_value(const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoConfigAttrib
     return value;
 }
 
+static uint16_t
+cluster_of(const cublasLtMatmulAlgo_t *algo)
+{
+    uint16_t value = CUBLASLT_CLUSTER_SHAPE_AUTO;
+    size_t written = 0;
+    cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, &value,
+                                         sizeof value, &written);
+    return value;
+}
+
 /* Returns whether an algorithm splits sums. The heuristic may return one although the preference
  * excludes it. */
 static bool
@@ -217,6 +227,21 @@ suits(const cublasLtMatmulHeuristicResult_t *found, int64_t id)
 }
 
 /*
+ * Returns whether an algorithm is reliable. While another process uses an H200 too (one that
+ * decodes, for example), a kernel of cuBLASLt 13.1 in clusters of 2x4 blocks, for residuals in tiles
+ * of 256x128, sometimes executes an illegal instruction: in 7 of 41 jobs of 84 clips with large
+ * frames, and in all four core dumps. Without clusters of more than two blocks 30 jobs passed.
+ */
+static bool
+is_reliable(const struct qv_device_cuda *dev, const cublasLtMatmulAlgo_t *algo)
+{
+    const uint16_t cluster = cluster_of(algo);
+    return dev->sm != 90 || cluster == CUBLASLT_CLUSTER_SHAPE_AUTO ||
+           cluster == CUBLASLT_CLUSTER_SHAPE_1x1x1 || cluster == CUBLASLT_CLUSTER_SHAPE_2x1x1 ||
+           cluster == CUBLASLT_CLUSTER_SHAPE_1x2x1;
+}
+
+/*
  * Returns how well a Hopper GPU runs a large product in an algorithm's tiles (lower is better), or
  * INFINITY if that is unknown. The heuristic often ranks others first, as measured on an H200 with
  * all products of five towers, 512 to 35,344 rows: tiles that the two groups of warps share
@@ -228,7 +253,8 @@ static double
 tile_cost(const struct qv_op_gemm *op, const cublasLtMatmulHeuristicResult_t *found)
 {
     const uint32_t id = algorithm_value(&found->algo, CUBLASLT_ALGO_CONFIG_TILE_ID);
-    const char *name = id < sizeof tile_names / sizeof *tile_names ? tile_names[id] : NULL;
+    const char *name =
+        id < sizeof matmul_tile_names / sizeof *matmul_tile_names ? matmul_tile_names[id] : NULL;
     int cols, rows; /* of y */
     if (!name || sscanf(name, "%dx%d", &cols, &rows) != 2)
         return INFINITY;
@@ -239,10 +265,10 @@ tile_cost(const struct qv_op_gemm *op, const cublasLtMatmulHeuristicResult_t *fo
     return ceil(found->wavesCount) * cols * rows * (cols == 128 ? 1.05 : 1);
 }
 
-/* Selects one of the heuristic's algorithms that suit g's layouts: the first, or for a product that
- * fills the GPU more than twice (once, with a residual) in the first's tiles, the one with the best
- * tiles. The result depends only on the operation, the device and the library. id: the algorithm
- * must have this number in cuBLASLt, or ANY. */
+/* Selects one of the heuristic's algorithms that suit g's layouts and are reliable: the first, or
+ * for a product that fills the GPU more than twice (once, with a residual) in the first's tiles,
+ * the one with the best tiles. The result depends only on the operation, the device and the
+ * library. id: the algorithm must have this number in cuBLASLt, or ANY. */
 static qv_status
 choose(struct qv_device_cuda *dev, struct qv_kernel *kernel, bool f32_sums, int64_t id,
        qv_error *err)
@@ -263,7 +289,7 @@ choose(struct qv_device_cuda *dev, struct qv_kernel *kernel, bool f32_sums, int6
     if (s)
         return qv_check_cublas(dev, s, "cublasLtMatmulAlgoGetHeuristic", err);
     for (int i = 0; i < n; i++) {
-        if (!suits(&found[i], id))
+        if (!suits(&found[i], id) || !is_reliable(dev, &found[i].algo))
             continue;
         if (!chosen) {
             chosen = &found[i];
@@ -276,6 +302,9 @@ choose(struct qv_device_cuda *dev, struct qv_kernel *kernel, bool f32_sums, int6
             chosen = &found[i];
         }
     }
+    for (int i = 0; i < n && !chosen; i++)
+        if (suits(&found[i], id))
+            chosen = &found[i];
     if (!chosen)
         return qv_fail(err, QV_EUNSUPPORTED, "gemm: cuBLASLt has no algorithm without split sums");
     g->algo = chosen->algo;
@@ -444,10 +473,14 @@ describe_gemm(const struct qv_kernel *kernel, char *text, size_t size)
     }
     snprintf(text, size, "cuBLASLt algorithm %u",
              (unsigned)algorithm_value(&g->algo, CUBLASLT_ALGO_CONFIG_ID));
-    append_name("tile", tile_names, sizeof tile_names / sizeof *tile_names,
+    append_name("tile", matmul_tile_names, sizeof matmul_tile_names / sizeof *matmul_tile_names,
                 algorithm_value(&g->algo, CUBLASLT_ALGO_CONFIG_TILE_ID), text, size);
-    append_name("stages", stages_names, sizeof stages_names / sizeof *stages_names,
+    append_name("stages", matmul_stages_names,
+                sizeof matmul_stages_names / sizeof *matmul_stages_names,
                 algorithm_value(&g->algo, CUBLASLT_ALGO_CONFIG_STAGES_ID), text, size);
+    append_name("clusters", cluster_shape_names,
+                sizeof cluster_shape_names / sizeof *cluster_shape_names, cluster_of(&g->algo),
+                text, size);
     size_t used = strlen(text);
     if (g->padded_bytes)
         used += (size_t)snprintf(text + used, size - used, ", rows of x padded first");

@@ -531,6 +531,39 @@ TEST(kernels_have_names)
     be->close(dev);
 }
 
+/* On Hopper no product uses clusters of more than two blocks, which cuBLASLt suggests for these
+ * sizes, and which sometimes fail while another process uses the GPU. */
+TEST(clusters_are_small_on_hopper)
+{
+    static const char *const ops[] = {
+        "gemm m=10560 n=1024 k=4096 alpha=1 bias=1 residual_rows=10560 dtype=bf16",
+        "gemm m=10560 n=1024 k=1024 alpha=1 bias=1 residual_rows=10560 dtype=bf16",
+        "gemm m=1520 n=2560 k=4096 alpha=1 bias=1 dtype=bf16",
+    };
+    const struct qv_backend *be = &qv_backend_cuda;
+    struct qv_device *dev = NULL;
+    struct cudaDeviceProp props;
+    assert_int_equal(cudaGetDeviceProperties(&props, 0), 0);
+    if (props.major != 9)
+        skip();
+    assert_ok(be->open(&(struct qv_device_options){ 0 }, &dev, ERR));
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
+        struct qv_kernel *kernel = NULL;
+        struct qv_op op;
+        size_t scratch;
+        char text[QV_KERNEL_BYTES];
+        assert_ok(qv_op_parse(ops[i], &op, ERR) ||
+                  be->prepare(dev, &op, 0, &kernel, &scratch, ERR));
+        be->describe(kernel, text, sizeof text);
+        be->release(dev, kernel);
+        int cols, rows;
+        const char *clusters = strstr(text, ", clusters ");
+        if (!clusters || sscanf(clusters, ", clusters %dx%d", &cols, &rows) != 2 || cols * rows > 2)
+            fail_msg("%s: \"%s\"", ops[i], text);
+    }
+    be->close(dev);
+}
+
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 static size_t
