@@ -35,10 +35,11 @@ expect(uint64_t *signal, int bytes)
                  : "memory");
 }
 
-/* A warp arrives once. */
+/* A warp arrives once, after all of its threads. */
 static __device__ __forceinline__ void
 arrive(uint64_t *signal)
 {
+    __syncwarp();
     if (threadIdx.x % WARP == 0)
         asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(signal))
                      : "memory");
