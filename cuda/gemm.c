@@ -228,9 +228,9 @@ suits(const cublasLtMatmulHeuristicResult_t *found, int64_t id)
 
 /*
  * Returns whether an algorithm is reliable. While another process uses an H200 too (one that
- * decodes, for example), a kernel of cuBLASLt 13.1 in clusters of 2x4 blocks, for residuals in tiles
- * of 256x128, sometimes executes an illegal instruction: in 7 of 41 jobs of 84 clips with large
- * frames, and in all four core dumps. Without clusters of more than two blocks 30 jobs passed.
+ * decodes, for example), a kernel of cuBLASLt 13.1 in clusters of 2x4 blocks, for residuals in
+ * tiles of 256x128, sometimes executes an illegal instruction: in 7 of 41 jobs of 84 clips with
+ * large frames, and in all four core dumps. Without clusters of more than two blocks 30 passed.
  */
 static bool
 is_reliable(const struct qv_device_cuda *dev, const cublasLtMatmulAlgo_t *algo)
