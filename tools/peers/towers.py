@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """transformers' tower: as shipped, with its linear patch embedding, and compiled by torch."""
 import contextlib
+import copy
+import functools
 import importlib
 import io
 import itertools
@@ -13,10 +15,11 @@ import torch
 import torch.nn.functional as F
 
 
-def linear_tower(folder, shipped):
+@functools.cache
+def linear_skeleton(folder):
     """Returns the tower with transformers' own opt-in linear patch embedding, which is
-    from_pretrained(..., fusion_config={"patch_embeddings": True}). It shares its weights with
-    `shipped`. None if the installed version has no such switch for this model."""
+    from_pretrained(..., fusion_config={"patch_embeddings": True}), without values. None if the
+    installed version has no such switch for this model. A process may set the switch only once."""
     try:
         from transformers.fusion_mapping import register_fusion_patches
         from transformers.monkey_patching import clear_patch_mapping
@@ -24,16 +27,22 @@ def linear_tower(folder, shipped):
         return None
     model_class, config = common.vision_classes(folder)
     register_fusion_patches(model_class, config, {"patch_embeddings": True})
-    weight = shipped.patch_embed.proj.weight
     with torch.device("meta"):
-        model = model_class._from_config(config, dtype=weight.dtype, attn_implementation="sdpa")
+        model = model_class._from_config(config, attn_implementation="sdpa")
     clear_patch_mapping()  # otherwise later towers would have it too
-    if not hasattr(model.patch_embed, "linear_proj"):
+    return model if hasattr(model.patch_embed, "linear_proj") else None
+
+
+def linear_tower(folder, shipped):
+    """Returns linear_skeleton's tower, which shares its weights with `shipped`, or None."""
+    model = copy.deepcopy(linear_skeleton(folder))
+    if model is None:
         return None
+    weight = shipped.patch_embed.proj.weight
     state = {k.replace("patch_embed.proj.", "patch_embed.linear_proj."): v
              for k, v in shipped.state_dict().items()}
     state["patch_embed.linear_proj.weight"] = weight.detach().reshape(weight.shape[0], -1)
-    model.load_state_dict(state, strict=True, assign=True)
+    model.to(weight.dtype).load_state_dict(state, strict=True, assign=True)
     model.rotary_pos_emb = shipped.rotary_pos_emb
     return model.eval()
 
