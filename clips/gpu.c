@@ -24,9 +24,10 @@
 /* Asks a process to end: the monitor kills the process that has the GPU open, waits for it, and
  * exits too. */
 static void
-end(const qvm_child *child)
+end(qvm_child *child)
 {
-    qvm_child_signal(child, SIGTERM);
+    if (child->pid)
+        qvm_child_signal(child, SIGTERM);
 }
 
 /* Kills a process, and waits for its end. */
@@ -279,6 +280,7 @@ for_all(struct qvm_gpus *gpus, void (*act)(qvm_child *child))
 void
 qvm_gpus_stop(struct qvm_gpus *gpus)
 {
+    for_all(gpus, end); /* all at once: closing a GPU takes a quarter of a second */
     for_all(gpus, stop);
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Adds a source to a job: checks it, turns it into an item, and waits until there is room. */
+#include <float.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,6 +28,9 @@ check_source(const qv_job_source *s, qv_error *err)
     if (s->kind == QV_SOURCE_BYTES && (!s->n_bytes || s->n_bytes > MOST_BYTES))
         return qv_fail(err, QV_EINVAL, "%s: n_bytes is %zu; must be 1 to %lld", name, s->n_bytes,
                        (long long)MOST_BYTES);
+    if (!(s->sampled_fps >= 0 && s->sampled_fps <= DBL_MAX))
+        return qv_fail(err, QV_EINVAL, "%s: sampled_fps is %g; must be 0 or more", name,
+                       s->sampled_fps);
     return (unsigned)s->kind < QV_JOB_KINDS
                ? QV_OK
                : qv_fail(err, QV_EINVAL, "%s: kind is %d, not a qv_source_kind", name,

@@ -839,7 +839,7 @@ TEST(sources_are_checked_when_they_are_added)
     uint8_t *frames = tiny_frames(&usual, 2, 4, 4, 1);
     const qv_job_source good = small_source("good", frames);
     qv_job_source odd = good, grid = good, count = good, data = good, kind = good, none = good,
-                  bytes = good, path = good, large = good;
+                  bytes = good, path = good, large = good, rate = good;
     odd.item.grid_thw[1] = 3;
     grid.item.grid_thw[0] = 0;
     count.item.n_frames = 3;
@@ -851,6 +851,7 @@ TEST(sources_are_checked_when_they_are_added)
     large.kind = QV_SOURCE_BYTES;
     large.bytes = frames;
     large.n_bytes = SIZE_MAX;
+    rate.sampled_fps = NAN;
     const struct {
         const qv_job_source *source;
         const char *words;
@@ -862,7 +863,8 @@ TEST(sources_are_checked_when_they_are_added)
                   { &none, "no key" },
                   { &bytes, "bytes" },
                   { &path, "path is NULL" },
-                  { &large, "good: n_bytes is 18446744073709551615" } };
+                  { &large, "good: n_bytes is 18446744073709551615" },
+                  { &rate, "good: sampled_fps is nan" } };
     EACH (one, wrong) {
         qv_error err = { 0 };
         qv_status status = qv_job_add(job, one->source, &err);
