@@ -25,8 +25,8 @@ check_source(const qv_job_source *s, qv_error *err)
     if (s->kind == QV_SOURCE_BYTES && !s->bytes)
         return qv_fail(err, QV_EINVAL, "%s: bytes is NULL", name);
     if (s->kind == QV_SOURCE_BYTES && (!s->n_bytes || s->n_bytes > MOST_BYTES))
-        return qv_fail(err, QV_EINVAL, "%s: n_bytes is %zu; must be 1 to %lld", name, s->n_bytes,
-                       (long long)MOST_BYTES);
+        return qv_fail(err, QV_EINVAL, "%s: n_bytes is %zu; must be from 1 to %lld", name,
+                       s->n_bytes, (long long)MOST_BYTES);
     return (unsigned)s->kind < QV_JOB_KINDS
                ? QV_OK
                : qv_fail(err, QV_EINVAL, "%s: kind is %d, not a qv_source_kind", name,

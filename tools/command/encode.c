@@ -86,8 +86,8 @@ make_output_folder(const char *folder, char *inside, qv_error *err)
         return QV_OK;
     mkdir(folder, 0777);
     return qv_fail(err, QV_EIO,
-                   "%s: for several clips or a list, -o is a folder, which cannot be created: %s",
-                   folder, strerror(errno));
+                   "%s: several clips need a folder for -o, and it cannot be created: %s", folder,
+                   strerror(errno));
 }
 
 /* ---- devices --------------------------------------------------------------------------------- */
