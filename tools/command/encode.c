@@ -40,7 +40,7 @@ is_folder(const struct tool_options *o, const struct tool_list *list)
            tool_is_folder(o->output);
 }
 
-/* Chooses the format by the file's ending; a name without an ending is a token file. */
+/* Chooses the format by the file's extension; a name without one is a token file. */
 static qv_status
 choose_format(const char *path, const struct qv_format **format, qv_error *err)
 {
