@@ -288,7 +288,7 @@ def test_each_limit(tight, clip):
     assert refused(iter([bytes(9000)] * 3)) == (413, "the body has 27000 bytes; at most 20000")  # chunked
     assert refused(json.dumps({"items": [{}] * 3}), **JSON) == (413, "3 items; at most 2 per request")
     assert refused(image(1), "?max_frames=21") == (422, "max_frames is 21; must be from 1 to 20 on this server")
-    assert refused(tiny_png(200, 200)) == (422, "frames of 40000 pixels; at most 10000 are allowed")
+    assert refused(tiny_png(200, 200)) == (422, "its frames have 40000 pixels; at most 10000 are allowed")
     bmp = b"BM" + struct.pack("<IHHIIHHHH", 26 + 64 * 48, 0, 0, 26, 12, 32, 32, 1, 24) + bytes(64 * 48)  # OS/2's
     assert tight.ask(bmp)[0] == 200
     assert tight.ask(image(5, 32, 32))[0] == 200
