@@ -13,8 +13,8 @@
 #define QV_CACHE_VERSION "2"
 /* The error for a cache or part written by another version. */
 #define QV_CACHE_OTHER                                                                             \
-    "another version of qwenvit made it, and this one reads \"" QV_CACHE_VERSION "\"; fill it "    \
-    "again"
+    "another version of qwenvit made it, and this one reads only \"" QV_CACHE_VERSION              \
+    "\": fill it again"
 #define QV_CACHE_ALIGN 64u                          /* alignment of tensors of tokens */
 #define QV_CACHE_PAGE 4096u                         /* alignment of a part's data */
 #define QV_CACHE_MAX_ROOM ((uint64_t)16 << 20)      /* limit for a part's header with its length */
@@ -33,7 +33,7 @@ int qv_cache_n_tensors(const qv_cache_layout *l);
 const char *qv_cache_dtype_name(qv_dtype dtype); /* NULL for a dtype that caches do not support */
 size_t qv_cache_row_bytes(const qv_cache_layout *l);
 uint64_t qv_cache_hash(const void *bytes, size_t n); /* XXH3-64 */
-/* Returns a hash of a source's piece and options, in the form of records; NULL or "": none. */
+/* Returns a hash of a source's stretch and options, in the form of records; NULL or "": none. */
 uint64_t qv_cache_asked_hash(const char *start, const char *end, const char *options);
 
 /* Returns the latest sealing time that a part's header may give: 100 years from now. New parts get

@@ -154,7 +154,7 @@ name_models(const json_t *there, const json_t *run, char *text, size_t size)
             const json_t *value = json_object_get(sides[i], fields[field]);
             words[i][field] = json_is_string(value)
                                   ? qv_json_show(value, field ? folder[i] : name[i])
-                                  : "not told";
+                                  : "unknown";
         }
     *text = 0;
     if (sides[0] || sides[1])
@@ -166,13 +166,12 @@ name_models(const json_t *there, const json_t *run, char *text, size_t size)
 static const char *
 advice(const char *name)
 {
-    return !strcmp(name, "frames")   ? "another version sampled other frames of some clips, or "
-                                       "converted some to other bytes; continue with that version, "
-                                       "or use another folder"
-           : strcmp(name, "packing") ? "use the cache's value or another folder"
-                                     : "another version packed frame pairs by another rule, so "
-                                       "this version's tokens could have other bits; continue "
-                                       "with that version, or use another folder";
+    return !strcmp(name, "frames") ? "another version chose different frames or pixels for some "
+                                     "clips; continue with that version or use another folder"
+           : strcmp(name, "packing")
+               ? "use the cache's value or another folder"
+               : "another version packed frame pairs differently, so this version's tokens could "
+                 "have different bits; continue with that version or use another folder";
 }
 
 /* Lists the fields that a run records and an older cache does not. */
@@ -200,8 +199,8 @@ qv_cache_same(const char *dir, const json_t *there, const json_t *run, qv_error 
     qv_status s = a && b ? QV_OK : qv_no_memory(dir, err);
     if (!s && list_missing(a, b, models, sizeof models))
         s = qv_fail(err, QV_EFORMAT,
-                    "%s: this cache does not record %s, on which tokens depend: another version "
-                    "made it; continue with that version or use another folder",
+                    "%s: this cache does not record %s, which its tokens depend on: another "
+                    "version made it; continue with that version or use another folder",
                     qv_path_tail(dir), models);
     if (!s && find_difference(a, b, name, &x, &y)) {
         name_models(there, run, models, sizeof models);

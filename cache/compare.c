@@ -7,7 +7,7 @@
 #include "path.h"
 #include "reader.h"
 
-/* Returns whether a record's piece and options equal these, which are UTF-8 texts. */
+/* Returns whether a record's stretch and options equal these, which are UTF-8 texts. */
 static bool
 asks_the_same(const qv_cache *c, const struct qv_index_key *k, const qv_cache_source *source,
               const char *options)

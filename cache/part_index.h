@@ -108,7 +108,7 @@ qv_index_small_bytes(const struct qv_index_row *r)
     return r->status ? 0 : QV_CACHE_GRID_BYTES + sizeof(double) * (uint64_t)r->n_times;
 }
 
-/* Returns whether two rows have the same piece and options of the same file. */
+/* Returns whether two rows have the same stretch and options of the same file. */
 static inline bool
 qv_index_same_source(const struct qv_index_row *a, const struct qv_index_row *b)
 {

@@ -245,7 +245,7 @@ check_options(const qv_cache_writer_options *o, qv_error *err)
     const int64_t n_shards = o->n_shards ? o->n_shards : 1;
     if (n_shards < 1 || n_shards > 99999 || o->shard < 0 || o->shard >= n_shards)
         return qv_fail(err, QV_EINVAL,
-                       "shard is %lld of %lld; it must be 0 to N - 1, of at most 99999",
+                       "shard is %lld of %lld; it must be from 0 to N - 1, with N at most 99999",
                        (long long)o->shard, (long long)o->n_shards);
     if (o->part_bytes < 0 || !(o->part_seconds >= 0))
         return qv_fail(err, QV_EINVAL,

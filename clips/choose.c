@@ -6,7 +6,7 @@
 #include "clips.h"
 #include "numbers.h"
 
-/* Finds which of the file's frames are in the clip's cut. */
+/* Finds which of the file's frames are in the clip's stretch. */
 static qv_status
 choose_cut(const qvm_rules *rules, const struct qvm_task *t, qv_outcome *info, qv_error *err)
 {
@@ -24,8 +24,8 @@ choose_cut(const qvm_rules *rules, const struct qvm_task *t, qv_outcome *info, q
     if (info->cut_frames >= 1)
         return QV_OK;
     return qv_fail(err, QV_EINVAL,
-                   "%s: %s: no frame lies in this stretch; the clip has %lld frames at %.15g per "
-                   "second, the last one at %.15g",
+                   "%s: %s: no frame lies in this stretch; the last of the clip's frames "
+                   "(%lld at %.15g per second) is at %.15g s",
                    t->path, asked, (long long)info->source_frames, info->source_fps,
                    (double)(info->source_frames - 1) / info->source_fps);
 }
@@ -37,7 +37,7 @@ choose_frames(const qvm_rules *rules, const qv_preprocess *p, const struct qvm_t
     qv_error inner;
     const int64_t pixels = (int64_t)info->source_width * info->source_height;
     if (pixels > t->max_source_pixels)
-        return qv_fail(err, QV_EFORMAT, "%s: frames of %lld pixels; at most %lld are allowed",
+        return qv_fail(err, QV_EFORMAT, "%s: its frames have %lld pixels; at most %lld are allowed",
                        t->path, (long long)pixels, (long long)t->max_source_pixels);
     info->n_frames = 1;
     info->sampled_fps = info->second_per_grid_ts = 0.0;
@@ -47,8 +47,8 @@ choose_frames(const qvm_rules *rules, const qv_preprocess *p, const struct qvm_t
     const double seconds = info->is_image ? 0 : (double)info->cut_frames / info->source_fps;
     if (seconds > t->max_seconds)
         return qv_fail(err, QV_EINVAL,
-                       "%s: the clip or stretch lasts %.1f s; at most %g s are allowed; give start "
-                       "and end",
+                       "%s: the clip or stretch lasts %.1f s; at most %g s are allowed; choose a "
+                       "shorter stretch with start and end",
                        t->path, seconds, t->max_seconds);
     if (!info->is_image)
         status = rules->count(info, p, t, &info->n_frames, &inner);
@@ -56,7 +56,7 @@ choose_frames(const qvm_rules *rules, const qv_preprocess *p, const struct qvm_t
         return qv_fail(err, status, "%s: %s", t->path, inner.text);
     if (info->n_frames < 1 || info->n_frames > QVM_MAX_SAMPLED)
         return qv_fail(err, QV_EINVAL,
-                       "%s: %lld frames would be sampled; the number must be 1 to %d", t->path,
+                       "%s: %lld frames would be sampled; the number must be from 1 to %d", t->path,
                        (long long)info->n_frames, QVM_MAX_SAMPLED);
     *indices = calloc((size_t)info->n_frames, sizeof **indices);
     if (!*indices)
@@ -80,10 +80,10 @@ choose_size(const qvm_rules *rules, const qv_preprocess *p, const struct qvm_tas
     if (status)
         return qv_fail(err, status, "%s: %s", t->path, inner.text);
     if (height > QVM_MAX_SIDE || width > QVM_MAX_SIDE || height * width > QVM_MAX_PIXELS)
-        return qv_fail(err, QV_EINVAL,
-                       "%s: would be resized to %lldx%lld; at most %d pixels, see "
-                       "max_pixels",
-                       t->path, (long long)width, (long long)height, QVM_MAX_PIXELS);
+        return qv_fail(
+            err, QV_EINVAL,
+            "%s: would be resized to %lldx%lld; at most %d pixels are supported; lower max_pixels",
+            t->path, (long long)width, (long long)height, QVM_MAX_PIXELS);
     info->height = (int)height;
     info->width = (int)width;
     info->grid_thw[0] = qv_ceil_div(info->n_frames, p->temporal_patch_size);

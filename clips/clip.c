@@ -141,7 +141,7 @@ check_unchanged(const qv_clip *clip, qv_error *err)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Returns the index that another cut of this file has stored; NULL if there is none. */
+/* Returns the index that another stretch of this file has stored; NULL if there is none. */
 static void *
 find_index(const qv_clip *clip, int64_t *bytes)
 {
@@ -152,7 +152,7 @@ find_index(const qv_clip *clip, int64_t *bytes)
     return index;
 }
 
-/* Receives the index that follows the facts, and stores it for other cuts of the file. */
+/* Receives the index that follows the facts, and stores it for other stretches of the file. */
 static qv_status
 keep_index(qv_clip *clip, int64_t bytes, qv_error *err)
 {
@@ -428,7 +428,7 @@ qv_clip_read(qv_clip *clip, uint8_t *dst, int64_t n_max, int64_t *n, double *tim
 {
     QV_NEED(err, clip, dst, n);
     if (n_max < 1)
-        return qv_fail(err, QV_EINVAL, "read clip: n_max is below 1");
+        return qv_fail(err, QV_EINVAL, "read clip: n_max must be at least 1");
     const qv_outcome *o = &clip->outcome;
     int64_t count = 0;
     for (; count < n_max && wait_for_frame(clip); count++) {

@@ -8,9 +8,12 @@
 #include "option_list.h"
 
 static const char *const wanted[QVM_KINDS] = {
-    [QVM_A_FLAG] = "true or false",         [QVM_A_COUNT] = "an integer from 1 up",
-    [QVM_A_PLACE] = "an integer from 0 up", [QVM_A_ABOVE_0] = "a number above 0",
-    [QVM_A_FROM_0] = "a number from 0 up",  [QVM_A_LIKE] = "transformers or qwen-vl-utils",
+    [QVM_A_FLAG] = "true or false",
+    [QVM_A_COUNT] = "an integer of at least 1",
+    [QVM_A_PLACE] = "an integer of at least 0",
+    [QVM_A_ABOVE_0] = "a number above 0",
+    [QVM_A_FROM_0] = "a number of at least 0",
+    [QVM_A_LIKE] = "transformers or qwen-vl-utils",
     [QVM_A_DECODE] = "auto, cpu or gpu",
 };
 
@@ -22,7 +25,7 @@ range(const struct qvm_option *p)
     const bool is_name = p->kind == QVM_A_LIKE || p->kind == QVM_A_DECODE || p->kind == QVM_A_FLAG;
     if (is_name || p->most >= (double)INT64_MAX)
         return wanted[p->kind];
-    snprintf(text, sizeof text, "%s, at most %.15g", wanted[p->kind], p->most);
+    snprintf(text, sizeof text, "%s and at most %.15g", wanted[p->kind], p->most);
     return text;
 }
 
@@ -104,8 +107,8 @@ qvm_check_options(const char *path, const qv_clip_options *o, qv_error *err)
     if (status)
         return status;
     if (o->fps != 0.0 && o->num_frames != 0)
-        return qv_fail(err, QV_EINVAL, "%s: fps %g and num_frames %lld exclude each other", path,
-                       o->fps, (long long)o->num_frames);
+        return qv_fail(err, QV_EINVAL, "%s: fps (%g) and num_frames (%lld) cannot be used together",
+                       path, o->fps, (long long)o->num_frames);
     QVM_EACH_OPTION (p)
         if (p->scopes & QVM_UTILS && qvm_option_real(p, o) != 0 && o->like != QV_LIKE_QWEN_VL_UTILS)
             return qv_fail(err, QV_EINVAL, "%s: %s is only for the rules of qwen-vl-utils", path,

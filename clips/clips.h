@@ -48,7 +48,7 @@ void qvm_take_utils_numbers(qv_preprocess *p, bool is_image);
 
 int64_t qvm_round_half_even(double x);
 
-/* ---- kept.c: indexes of files, for later cuts of them ---------------------------------------- */
+/* ---- kept.c: indexes of files, for later stretches of them ----------------------------------- */
 
 /* Identifies the clip and the file that an index describes, unless the file is written to. */
 typedef struct qvm_identity {
@@ -78,7 +78,7 @@ void *qvm_kept_copy(struct qvm_kept *kept, const qvm_identity *file, int64_t *by
 void qvm_kept_put(struct qvm_kept *kept, const qvm_identity *file, void *data, int64_t bytes);
 void qvm_kept_free(struct qvm_kept *kept);
 
-/* ---- child.c: starting and ending processes ------------------------------------------------- */
+/* ---- child.c: starting and ending processes -------------------------------------------------- */
 
 typedef struct qvm_child {
     pid_t pid;  /* 0: no process runs */
@@ -111,7 +111,7 @@ struct qv_decoder {
     /* held from an order to its answer; guards everything that a start of the program changes */
     pthread_mutex_t lock;
     int64_t starts; /* how often the program was started */
-    bool used;      /* the program was asked to serve a session */
+    bool used;      /* the program has received a session to serve */
     bool answered;  /* .. and has answered */
     char lost[192]; /* why the program must be restarted; "" if it need not be */
     pthread_mutex_t kept_lock;

@@ -120,7 +120,7 @@ explain_end(struct qvm_process *p, const char *silent, qv_error *err)
     if (how == -1)
         return qv_fail(err, QV_EBACKEND, "%s: %s", p->path, why.text);
     if (silent)
-        return qv_fail(err, QV_EFORMAT, "%s: %s for %g s (decode_seconds): it was killed", p->path,
+        return qv_fail(err, QV_EFORMAT, "%s: %s for %g s (decode_seconds) and was killed", p->path,
                        silent, p->task->patience_s);
     if (WIFSIGNALED(how))
         return qv_fail(err, QV_EFORMAT, "%s: its decoder was %s", p->path,
@@ -174,7 +174,7 @@ qvm_process_receive(struct qvm_process *p, void *bytes, size_t n, qv_error *err)
 {
     const int code = talk(p, false, bytes, n);
     if (code == ETIMEDOUT || code == ECONNRESET)
-        return explain_end(p, code == ETIMEDOUT ? "no sign of life from its decoder" : NULL, err);
+        return explain_end(p, code == ETIMEDOUT ? "its decoder gave no sign of life" : NULL, err);
     return code ? lose_it(p, code, err) : QV_OK;
 }
 
@@ -309,7 +309,7 @@ qvm_process_next(struct qvm_process *p, qvm_event *event, qv_error *err)
     if (event->kind != QVM_END)
         return QV_OK;
     if (event->status == QV_ENOMEM && p->asked)
-        return qv_fail(err, QV_EFORMAT, "%s: %s, with the %lld MiB of its decoder (decode_memory)",
+        return qv_fail(err, QV_EFORMAT, "%s: %s; its decoder may use %lld MiB (decode_memory)",
                        p->path, event->text, (long long)(p->task->memory >> 20));
     return qv_fail(err, status_of_end(p, (qv_status)event->status), "%s: %s", p->path, event->text);
 }

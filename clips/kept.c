@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Indexes of files, shared by all cuts of a file. A file's author may have forged its index, so it
- * is passed only to processes that read the same file. */
+/* Indexes of files, shared by all stretches of a file. A file's author may have forged its index,
+ * so it is passed only to processes that read the same file. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,7 +49,7 @@ void
 qvm_kept_put(struct qvm_kept *kept, const qvm_identity *file, void *data, int64_t bytes)
 {
     for (int i = 0; i < kept->n; i++)
-        if (same_file(&kept->at[i].file, file)) { /* another cut put its index first */
+        if (same_file(&kept->at[i].file, file)) { /* another stretch put its index first */
             free(data);
             return;
         }

@@ -25,7 +25,7 @@ within(double s, double most)
     return fmax(0.0, fmin(s, most));
 }
 
-/* The package fails on a cut of a single frame, so here such a cut counts as having no frames. */
+/* The package fails on a stretch of one frame, so here such a stretch counts as having none. */
 static void
 cut(const qv_outcome *info, const struct qvm_task *t, int64_t *first, int64_t *n)
 {
@@ -53,7 +53,7 @@ count(const qv_outcome *info, const qv_preprocess *p, const struct qvm_task *t, 
 {
     const int64_t total = info->cut_frames;
     if (total < FRAME_FACTOR)
-        return qv_fail(err, QV_EFORMAT, "the clip has %lld frame; qwen-vl-utils needs at least %d",
+        return qv_fail(err, QV_EFORMAT, "frames in the clip: %lld; qwen-vl-utils needs %d or more",
                        (long long)total, FRAME_FACTOR);
     if (t->num_frames)
         *n = qvm_round_half_even((double)t->num_frames / FRAME_FACTOR) * FRAME_FACTOR;
@@ -62,7 +62,7 @@ count(const qv_outcome *info, const qv_preprocess *p, const struct qvm_task *t, 
     if (*n >= FRAME_FACTOR && *n <= total)
         return QV_OK;
     return qv_fail(err, QV_EINVAL,
-                   "%s %lld: qwen-vl-utils would sample %lld frames; this clip allows %d to %lld",
+                   "%s is %lld: qwen-vl-utils would sample %lld frames; it can sample %d to %lld",
                    t->num_frames ? "num_frames" : "max_frames",
                    (long long)(t->num_frames ? t->num_frames : p->max_frames), (long long)*n,
                    FRAME_FACTOR, (long long)total);

@@ -46,10 +46,10 @@ check_resize(int64_t num_frames, int64_t height, int64_t width, const qv_preproc
              qv_error *err)
 {
     if (height < 1 || width < 1 || height > QVM_MAX_SAMPLED || width > QVM_MAX_SAMPLED)
-        return qv_fail(err, QV_EINVAL, "size %lldx%lld; each side must be 1 to %d",
+        return qv_fail(err, QV_EINVAL, "size %lldx%lld; each side must be from 1 to %d",
                        (long long)width, (long long)height, QVM_MAX_SAMPLED);
     if (num_frames < 0 || num_frames > QVM_MAX_SAMPLED)
-        return qv_fail(err, QV_EINVAL, "%lld frames; it must be 0 (an image) to %d",
+        return qv_fail(err, QV_EINVAL, "%lld frames; the number must be from 0 (an image) to %d",
                        (long long)num_frames, QVM_MAX_SAMPLED);
     if (p->patch_size < 1 || p->merge_size < 1 || p->temporal_patch_size < 1 ||
         p->patch_size > 4096 || p->merge_size > 64 || p->temporal_patch_size > 64)
@@ -59,16 +59,17 @@ check_resize(int64_t num_frames, int64_t height, int64_t width, const qv_preproc
                        p->patch_size, p->temporal_patch_size, p->merge_size);
     if (p->processor != QV_PROCESSOR_QWEN3_VL && p->processor != QV_PROCESSOR_QWEN2_VL &&
         p->processor != QV_PROCESSOR_GLM4V)
-        return qv_fail(err, QV_EINVAL, "smart_resize: processor %d; see qv_processor",
+        return qv_fail(err, QV_EINVAL, "smart_resize: processor is %d, not a qv_processor",
                        (int)p->processor);
     if (p->min_pixels < 1 || p->max_pixels < 1 || p->max_pixels > QVM_MAX_ASKED)
-        return qv_fail(err, QV_EINVAL, "min_pixels %lld, max_pixels %lld; each must be 1 to %lld",
+        return qv_fail(err, QV_EINVAL,
+                       "min_pixels %lld, max_pixels %lld; each must be from 1 to %lld",
                        (long long)p->min_pixels, (long long)p->max_pixels,
                        (long long)QVM_MAX_ASKED);
     if (p->max_pixels < p->min_pixels)
         return qv_fail(err, QV_EINVAL,
-                       "max_pixels is %lld, less than the %lld of min_pixels for %s: lower "
-                       "min_pixels too (--min-pixels)",
+                       "max_pixels (%lld) is less than min_pixels (%lld) for %s: lower min_pixels "
+                       "too (--min-pixels)",
                        (long long)p->max_pixels, (long long)p->min_pixels,
                        num_frames ? "clips" : "images");
     return QV_OK;
@@ -129,8 +130,8 @@ qv_smart_resize(int64_t num_frames, int64_t height, int64_t width, const qv_prep
                        (long long)p->min_pixels);
     if (h_bar > QVM_MAX_SIDE || w_bar > QVM_MAX_SIDE || h_bar * w_bar > QVM_MAX_PIXELS)
         return qv_fail(err, QV_EINVAL,
-                       "would be resized to %lldx%lld; at most %d pixels, see min_pixels and "
-                       "max_pixels",
+                       "would be resized to %lldx%lld; at most %d pixels are supported; lower "
+                       "min_pixels or max_pixels",
                        (long long)w_bar, (long long)h_bar, QVM_MAX_PIXELS);
     *out_height = h_bar;
     *out_width = w_bar;
@@ -221,8 +222,8 @@ count_qwen2(const qv_outcome *info, const qv_preprocess *p, const struct qvm_tas
         return *n >= pair && *n <= total
                    ? QV_OK
                    : qv_fail(err, QV_EINVAL,
-                             "num_frames %lld is rounded to %lld (this model needs pairs of "
-                             "frames); must be %lld to %lld of this clip's %lld frames",
+                             "num_frames is %lld, rounded to %lld because this model needs frame "
+                             "pairs; must be from %lld to %lld of the clip's %lld frames",
                              (long long)t->num_frames, (long long)*n, (long long)pair,
                              (long long)whole, (long long)total);
     }
@@ -230,13 +231,12 @@ count_qwen2(const qv_outcome *info, const qv_preprocess *p, const struct qvm_tas
     double wanted = (double)total / info->source_fps * p->fps;
     wanted = fmin(fmax(wanted, (double)p->min_frames), (double)most);
     *n = (int64_t)(wanted / (double)pair) * pair;
-    return *n >= pair
-               ? QV_OK
-               : qv_fail(err, QV_EINVAL,
-                         "fps %g, min_frames %lld and max_frames %lld select less than a pair of "
-                         "the %lld frames; at least %lld are needed",
-                         p->fps, (long long)p->min_frames, (long long)p->max_frames,
-                         (long long)total, (long long)pair);
+    return *n >= pair ? QV_OK
+                      : qv_fail(err, QV_EINVAL,
+                                "fps %g, min_frames %lld and max_frames %lld select less than one "
+                                "pair of the clip's %lld frames; at least %lld are needed",
+                                p->fps, (long long)p->min_frames, (long long)p->max_frames,
+                                (long long)total, (long long)pair);
 }
 
 /* torch.arange(0, total, total / n).int() in float32: vectors of 8 begin with a rounded value, and
@@ -315,14 +315,13 @@ count_glm4v(const qv_outcome *info, const qv_preprocess *p, const struct qvm_tas
                    { "cap_pixels", t->cap_pixels } };
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (others[i].value)
-            return qv_fail(
-                err, QV_EINVAL,
-                "%s %lld; this model's processor has no such option, only fps, min_pixels and "
-                "max_pixels",
-                others[i].name, (long long)others[i].value);
+            return qv_fail(err, QV_EINVAL,
+                           "%s is %lld, but this model's processor has no such option; it has fps, "
+                           "min_pixels and max_pixels",
+                           others[i].name, (long long)others[i].value);
     if (p->fps > MOST_GLM_FPS)
-        return qv_fail(err, QV_EINVAL, "fps %g; at most %g with this model's processor", p->fps,
-                       MOST_GLM_FPS);
+        return qv_fail(err, QV_EINVAL, "fps is %g; this model's processor allows at most %g",
+                       p->fps, MOST_GLM_FPS);
     *n = walk_glm4v(info, p, NULL);
     return QV_OK;
 }

@@ -191,7 +191,7 @@ at_cpu(const void *p, int64_t dtype, int64_t i)
     return (char *)p + (size_t)i * qv_dtype_bytes(dtype);
 }
 
-/* cpu/primitive.c. The first turns a oneDNN status into QV_OK or an error "what: oneDNN says
+/* cpu/primitive.c. The first turns a oneDNN status into QV_OK or an error "what: oneDNN reported
  * ...". */
 qv_status qv_dnnl_check_cpu(dnnl_status_t status, const char *what, qv_error *err);
 /* alpha: if it is not 1, pd's attributes include a source scale (qv_epilogue_cpu). */

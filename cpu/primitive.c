@@ -17,7 +17,7 @@ qv_dnnl_check_cpu(dnnl_status_t status, const char *what, qv_error *err)
                    status == dnnl_out_of_memory   ? QV_ENOMEM
                    : status == dnnl_unimplemented ? QV_EUNSUPPORTED
                                                   : QV_EBACKEND,
-                   "%s: oneDNN says \"%s\"%s", what,
+                   "%s: oneDNN reported \"%s\"%s", what,
                    (size_t)status < sizeof texts / sizeof *texts ? texts[status] : "unknown",
                    status == dnnl_unimplemented && !qv_x86_has_cpu(dnnl_cpu_isa_avx512_core)
                        ? "; this CPU does not multiply bf16: use dtype f32, the default here"

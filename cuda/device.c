@@ -116,14 +116,14 @@ check_code(struct qv_device_cuda *dev, qv_error *err)
     case CODE_RUNS: return QV_OK;
     case CODE_COMPILED:
         snprintf(dev->warning, sizeof dev->warning,
-                 "no kernels were built for sm_%d: the driver compiles those for sm_%d at first "
-                 "use, and their speed was not measured",
+                 "this build has no kernels for sm_%d: the driver compiles the sm_%d ones at first "
+                 "use, and their speed has not been measured",
                  dev->sm, from);
         return QV_OK;
     case CODE_UNSURE:
         snprintf(dev->warning, sizeof dev->warning,
-                 "no kernels were built for sm_%d, and NVIDIA does not promise that those for "
-                 "sm_%d run on it: build with -DQV_CUDA_ARCHITECTURES=%d",
+                 "this build has no kernels for sm_%d, and NVIDIA does not promise that the sm_%d "
+                 "ones run on it: build with -DQV_CUDA_ARCHITECTURES=%d",
                  dev->sm, from, dev->sm);
         return QV_OK;
     case CODE_NONE: break;

@@ -101,7 +101,7 @@ qv_gemm_plan_cuda(const struct target_cuda *target, const struct qv_op_gemm *op,
     const char *why = obstacle(op);
     *out = (struct graph_cuda){ 0 };
     if (why)
-        return qv_fail(err, QV_EUNSUPPORTED, "gemm: cuDNN is not asked: %s", why);
+        return qv_fail(err, QV_EUNSUPPORTED, "gemm: cuDNN was not tried: %s", why);
     sketch_gemm(&sketch, op);
     qv_status status = qv_graph_open_cuda(&sketch, target, op->x_dtype, out, err);
     qv_sketch_close_cuda(&sketch);

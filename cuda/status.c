@@ -44,8 +44,8 @@ static void
 append_failure(char *text, size_t size, const char *before, const char *call, cudaError_t error)
 {
     const size_t used = strlen(text);
-    snprintf(text + used, size - used, "%s%s%s said \"%s\" (%s)", used ? "; " : "", before, call,
-             cudaGetErrorString(error), cudaGetErrorName(error));
+    snprintf(text + used, size - used, "%s%s%s reported \"%s\" (%s)", used ? "; " : "", before,
+             call, cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
 /* Returns whether the error means that the device is lost, and records it. cuBLAS and cuDNN hide
@@ -75,7 +75,7 @@ qv_check_cuda(struct qv_device_cuda *dev, cudaError_t error, const char *call, q
                        : error == cudaErrorNotSupported || error == cudaErrorNoKernelImageForDevice
                            ? QV_EUNSUPPORTED
                            : QV_EBACKEND;
-    return qv_fail(err, status, "%s: CUDA says \"%s\" (%s)", call, cudaGetErrorString(error),
+    return qv_fail(err, status, "%s: CUDA reported \"%s\" (%s)", call, cudaGetErrorString(error),
                    cudaGetErrorName(error));
 }
 
@@ -102,7 +102,7 @@ qv_check_cublas(struct qv_device_cuda *dev, cublasStatus_t status, const char *c
                    status == CUBLAS_STATUS_ALLOC_FAILED    ? QV_ENOMEM
                    : status == CUBLAS_STATUS_NOT_SUPPORTED ? QV_EUNSUPPORTED
                                                            : QV_EBACKEND,
-                   "%s: cuBLASLt says \"%s\"", call, cublasLtGetStatusString(status));
+                   "%s: cuBLASLt reported \"%s\"", call, cublasLtGetStatusString(status));
 }
 
 qv_status
@@ -122,6 +122,6 @@ qv_check_cudnn(struct qv_device_cuda *dev, cudnnStatus_t status, const char *cal
                        ? QV_ENOMEM
                    : status / CLASS == CUDNN_STATUS_NOT_SUPPORTED / CLASS ? QV_EUNSUPPORTED
                                                                           : QV_EBACKEND,
-                   "%s: cuDNN says \"%s\"%s%.150s", call, cudnnGetErrorString(status),
+                   "%s: cuDNN reported \"%s\"%s%.150s", call, cudnnGetErrorString(status),
                    *more ? ": " : "", more);
 }

@@ -210,7 +210,7 @@ qvm_convert(qvm_converter *c, const AVFrame *frame, qvm_turn turn, qvm_image *ou
 {
     if (frame->width < 1 || frame->height < 1 ||
         (int64_t)frame->width * frame->height > QVM_MAX_PIXELS)
-        return qv_fail(err, QV_EFORMAT, "a frame of %dx%d; at most 16384x16384 pixels are read",
+        return qv_fail(err, QV_EFORMAT, "frames of %dx%d; at most 16384x16384 pixels are supported",
                        frame->width, frame->height);
     /* it is already upright RGB */
     if (c->colour != QVM_CLIP && frame->format == AV_PIX_FMT_RGB24) {
@@ -232,7 +232,8 @@ qvm_convert(qvm_converter *c, const AVFrame *frame, qvm_turn turn, qvm_image *ou
     if (c->turned_bytes < bytes) {
         uint8_t *grown = realloc(c->turned, bytes);
         if (!grown)
-            return qv_fail(err, QV_ENOMEM, "no memory to turn %dx%d", frame->width, frame->height);
+            return qv_fail(err, QV_ENOMEM, "no memory to rotate %dx%d", frame->width,
+                           frame->height);
         c->turned = grown;
         c->turned_bytes = bytes;
     }

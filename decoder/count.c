@@ -17,7 +17,7 @@ open_parser(struct parser *p, const AVCodecParameters *par, qv_error *err)
     p->parser = av_parser_init(par->codec_id);
     p->codec = avcodec_alloc_context3(NULL);
     if (!p->parser || !p->codec || avcodec_parameters_to_context(p->codec, par) < 0)
-        return qv_fail(err, QV_ENOMEM, "no memory to look into packets");
+        return qv_fail(err, QV_ENOMEM, "no memory to inspect packets");
     p->parser->flags |= PARSER_FLAG_COMPLETE_FRAMES;
     return QV_OK;
 }

@@ -472,7 +472,7 @@ void qvm_share_libraries(void);
 /* The kinds of process that a line of lock.inc applies to. */
 enum { QVM_LOCK_NEITHER, QVM_LOCK_CLIP, QVM_LOCK_GPU, QVM_LOCK_BOTH };
 
-/* Runs the program with the GPU of this number open (gpu_process.c), locked in. Returns the exit
+/* Runs the program with the GPU of this number open (gpu_process.c), locked down. Returns the exit
  * code. */
 int qvm_gpu_process_run(int socket, const char *number);
 
@@ -484,12 +484,12 @@ void qvm_close_from(int first);
 void qvm_end_with(pid_t parent);
 /* Builds the system call filter once, before the forks, because that is slow. */
 void qvm_sandbox_prepare(void);
-/* Locks this process in permanently. It keeps `memory` bytes (0: no limit), the descriptors below
+/* Locks this process down permanently. It keeps `memory` bytes (0: no limit), the descriptors below
  * first_fd except standard output and error, and the system calls that decoding needs (lock.inc).
  * On macOS, which has no filter, only the limits apply. Returns NULL, or what failed, with
  * errno. */
 const char *qvm_sandbox(int64_t memory, int first_fd);
-/* Lock in a process that opens a GPU, in two steps: first, before the driver starts and makes
- * threads, restrict files to landlock.c's; then lock in all of its threads. Return as above. */
+/* Lock down a process that opens a GPU, in two steps: first, before the driver starts and makes
+ * threads, restrict files to landlock.c's; then lock down all of its threads. Return as above. */
 const char *qvm_sandbox_files(void);
 const char *qvm_sandbox_gpu(void);

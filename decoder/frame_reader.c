@@ -202,14 +202,14 @@ fail_unread(const qvm_reader *r, const qv_outcome *info, qv_error *err)
     /* FFmpeg rejects a size in these words, followed by "is invalid" or "exceeds" */
     if (spoke && sscanf(s->codec.words, "Picture size %11[0-9]x%11[0-9]", width, height) == 2 &&
         *width != '0' && *height != '0')
-        return qv_fail(err, QV_EFORMAT, "frames of %sx%s; at most 16384x16384 pixels are read",
+        return qv_fail(err, QV_EFORMAT, "frames of %sx%s; at most 16384x16384 pixels are supported",
                        width, height);
     return qv_fail(err, QV_EFORMAT,
                    info->is_image ? "the '%s' image cannot be decoded: %s%s"
                                   : "no frame of the '%s' video can be decoded: %s%s",
                    info->codec,
                    spoke ? "FFmpeg's decoder reports: "
-                         : "it is damaged, or of a kind that this FFmpeg lacks",
+                         : "it is damaged, or this FFmpeg does not support it",
                    spoke ? s->codec.words : "");
 }
 

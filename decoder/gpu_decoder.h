@@ -135,7 +135,7 @@ typedef struct qvm_gpu_decoder {
  * GPUs do not decode it to the same bytes. */
 int64_t qvm_gpu_decoder_slot_bytes(const AVCodecContext *codec, const AVFrame *first,
                                    const char **why);
-/* Returns whether n more sampled frames may wait for their group; if not, d->why says why. */
+/* Returns whether n more sampled frames may wait for their group; if not, d->why is the reason. */
 bool qvm_gpu_decoder_can_hold(qvm_gpu_decoder *d, int64_t n);
 
 /* Opens the stream on the GPU. The members of `d` up to `times` must be set, `scaled` and first_rgb

@@ -206,7 +206,7 @@ start_stream(struct gpu_process *p, const qvm_order *order, const int fds[QVM_GP
     end_stream(s);
 }
 
-/* Opens the GPU and locks the process in. `hello` reports a failure. */
+/* Opens the GPU and locks the process down. `hello` reports a failure. */
 static void
 open_gpu(struct gpu_process *p, const char *number, qvm_gpu_hello *hello)
 {
@@ -218,13 +218,13 @@ open_gpu(struct gpu_process *p, const char *number, qvm_gpu_hello *hello)
     if (!why && !failed)
         failed = qvm_sandbox_gpu();
     if (!why && !failed && !qvm_nvdec_try(p->gpu))
-        failed = "its driver cannot make a decoder after that";
+        failed = "its driver then fails to make a decoder";
     if (failed)
-        snprintf(hello->text, sizeof hello->text, "the GPU process cannot be locked in (%s: %s)",
+        snprintf(hello->text, sizeof hello->text, "cannot lock down the GPU process (%s: %s)",
                  failed, strerror(errno));
     else if (why)
         snprintf(hello->text, sizeof hello->text, "%s%s", why,
-                 loaded ? " (perhaps because its process is locked in)" : "");
+                 loaded ? " (perhaps because its process is locked down)" : "");
     hello->ready = !why && !failed;
 }
 

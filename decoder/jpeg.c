@@ -284,7 +284,7 @@ fail(struct jpeg *j, qv_error *err)
     if (j->io_errno)
         return qv_fail(err, QV_EIO, "reading failed: %s", strerror(j->io_errno));
     if (j->d.image_width && (int64_t)j->d.image_width * j->d.image_height > QVM_MAX_PIXELS)
-        return qv_fail(err, QV_EFORMAT, "frames of %ux%u; at most 16384x16384 pixels are read",
+        return qv_fail(err, QV_EFORMAT, "frames of %ux%u; at most 16384x16384 pixels are supported",
                        j->d.image_width, j->d.image_height);
     if (!j->why && j->errors.msg_code == JERR_OUT_OF_MEMORY)
         return qv_fail(err, QV_ENOMEM, "no memory for a JPEG image of %ux%u", j->d.image_width,

@@ -56,7 +56,7 @@ serve(const qvm_order *order, const int *fds, int n)
     event.kind = QVM_END;
     event.outcome.decoded_by = QV_DECODE_CPU;
     event.status = QV_EBACKEND;
-    snprintf(event.text, sizeof event.text, "its decoder cannot be locked in: %s: %s", failed,
+    snprintf(event.text, sizeof event.text, "its decoder cannot be locked down: %s: %s", failed,
              strerror(errno));
     qvm_send(FIRST_FD, &event, sizeof event);
 }

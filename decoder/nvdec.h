@@ -27,7 +27,7 @@ typedef struct qvm_nvstream qvm_nvstream;
 const char *qvm_nvdec_load(qvm_nvdec **out);
 /* Opens the GPU with this number. Returns NULL, or why that failed. */
 const char *qvm_nvdec_open(qvm_nvdec *gpu, int number);
-/* Returns whether a decoder can be made; in a locked-in process that may fail. */
+/* Returns whether a decoder can be made; in a locked process that may fail. */
 bool qvm_nvdec_try(qvm_nvdec *gpu);
 
 /* Opens a stream, for one thread. Returns NULL, and *why to follow "since", if the GPU refuses. */

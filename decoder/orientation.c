@@ -44,7 +44,7 @@ walk_jpeg(qvm_pages *pages, struct places *p)
 static bool
 walk_png(qvm_pages *pages, struct places *p)
 {
-    /* then a byte that says it is not compressed */
+    /* then a byte that marks it as uncompressed */
     static const char xmp[] = "iTXtXML:com.adobe.xmp\0";
     uint8_t m[4 + sizeof xmp] = { 0 };
     int64_t at = 8, n = 0;

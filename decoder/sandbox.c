@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Locks a decoder process in: it may read the clip, fill the shared memory, and exit. */
+/* Locks a decoder process down: it may read the clip, fill the shared memory, and exit. */
 #include <errno.h>
 #include <string.h>
 #include <sys/resource.h>

@@ -170,7 +170,7 @@ find_image_format(qvm_source *source, const AVInputFormat **found, qv_error *err
 {
     const char *opens = source->kind->opens;
     if (!opens)
-        return qv_fail(err, QV_EFORMAT, "%s images are not supported; convert it to PNG or JPEG",
+        return qv_fail(err, QV_EFORMAT, "%s images are not supported; convert them to PNG or JPEG",
                        source->kind->name);
     const size_t usual = strcspn(opens, ",");
     int score;
@@ -218,7 +218,7 @@ open_format(qvm_source *source, const AVInputFormat *found, qv_error *err)
     if (code == AVERROR(ENOMEM) && !source->io_errno) /* nearly always caused by the file */
         return qv_fail(
             err, QV_EFORMAT,
-            "the container's own tables need more memory than there is, or than FFmpeg allows");
+            "the container's tables need more memory than is available, or than FFmpeg allows");
     return code < 0 ? fail_av(source, code, "opening the container", err) : QV_OK;
 }
 
@@ -228,7 +228,7 @@ probe_streams(qvm_source *source, qv_error *err)
 {
     const unsigned n = source->format->nb_streams;
     if (n > MAX_STREAMS)
-        return qv_fail(err, QV_EFORMAT, "%u streams; at most %d are read", n, MAX_STREAMS);
+        return qv_fail(err, QV_EFORMAT, "%u streams; at most %d are supported", n, MAX_STREAMS);
     AVDictionary **options = calloc(n + 1, sizeof *options);
     int code = options ? 0 : AVERROR(ENOMEM);
     for (unsigned i = 0; code >= 0 && i < n; i++)
@@ -238,15 +238,16 @@ probe_streams(qvm_source *source, qv_error *err)
     for (unsigned i = 0; options && i < n; i++)
         av_dict_free(&options[i]);
     free(options);
-    return code < 0 ? fail_av(source, code, "looking into the streams", err) : QV_OK;
+    return code < 0 ? fail_av(source, code, "probing the streams", err) : QV_OK;
 }
 
 qv_status
 qvm_check_count(int64_t n, qv_error *err)
 {
-    return n > QVM_MAX_FRAMES ? qv_fail(err, QV_EFORMAT, "%lld frames or more; at most %d are read",
-                                        (long long)n, QVM_MAX_FRAMES)
-                              : QV_OK;
+    return n > QVM_MAX_FRAMES
+               ? qv_fail(err, QV_EFORMAT, "%lld frames or more; at most %d are supported",
+                         (long long)n, QVM_MAX_FRAMES)
+               : QV_OK;
 }
 
 /* Fails if any video stream has an unusual codec, whichever stream will be read. */
@@ -285,14 +286,15 @@ choose_stream(qvm_source *source, qv_error *err)
     }
     if (qvm_is_tiled(format))
         return qv_fail(err, QV_EFORMAT,
-                       "tiled images (HEIC, AVIF) are not supported; convert it to JPEG or PNG");
+                       "tiled images (HEIC, AVIF) are not supported; convert them to JPEG or PNG");
     if (!source->stream)
-        return qv_fail(err, QV_EFORMAT, "no video stream among %u streams of '%s'%s",
-                       format->nb_streams, format->iformat->name,
-                       cover ? " but an attached cover picture" : "");
+        return qv_fail(err, QV_EFORMAT, "no video stream: '%s' with %u stream%s%s",
+                       format->iformat->name, format->nb_streams,
+                       format->nb_streams == 1 ? "" : "s",
+                       cover ? ", including an attached cover picture" : "");
     const AVCodecParameters *par = source->stream->codecpar;
     if ((int64_t)par->width * par->height > QVM_MAX_PIXELS)
-        return qv_fail(err, QV_EFORMAT, "frames of %dx%d; at most 16384x16384 pixels are read",
+        return qv_fail(err, QV_EFORMAT, "frames of %dx%d; at most 16384x16384 pixels are supported",
                        par->width, par->height);
     return qvm_check_count(avformat_index_get_entries_count(source->stream), err);
 }

@@ -54,7 +54,7 @@ QV_API const char *qv_decode_name(qv_decode decode); /* "gpu"; never NULL */
 /* How to read a clip. A name in brackets is the field's name in qwen-vl-utils, if it differs. */
 typedef struct qv_clip_options {
     double fps;         /* frames sampled per second; 0: the preprocess's */
-    int64_t num_frames; /* [nframes] sample exactly this many frames; excludes fps */
+    int64_t num_frames; /* [nframes] sample exactly this many frames; not with fps */
     int64_t min_frames, max_frames;
     /* as the processor counts pixels; for images H*W; per frame if `like` is
      * QV_LIKE_QWEN_VL_UTILS */
@@ -181,7 +181,7 @@ typedef struct qv_outcome {
  *    crashed, exited, hung, accepted no requests, sent an impossible message, or needed more than
  *    decode_memory. Any misbehaviour of that process after it may have read the file is reported as
  *    one of these.
- *  - QV_EINVAL for a fault of the caller: options that exclude each other or are out of range;
+ *  - QV_EINVAL for a fault of the caller: options that cannot be combined or are out of range;
  *    start_s and end_s with no frame between them, or for an image.
  *  - QV_ENOMEM if this process is out of memory or has too many open files.
  *  - QV_ESTATE if options.go_on returned false.
@@ -199,8 +199,8 @@ QV_API void qv_clip_get_info(const qv_clip *clip, qv_outcome *out);
 /*
  * Reads the next frames: dst[n_max, height, width, 3] RGB bytes, and timestamps_s[n_max] in seconds
  * of the source (frame index / source fps, as in transformers), or NULL. *n is set to the number of
- * frames read. If *n < n_max, the clip has ended, and the next call sets *n to 0, or decoding has
- * failed, and the next call returns the error. Returns the errors of qv_clip_open: QV_EFORMAT if
+ * frames read. If *n < n_max, either the clip has ended and the next call sets *n to 0, or decoding
+ * has failed and the next call returns the error. Returns the errors of qv_clip_open: QV_EFORMAT if
  * the clip's process crashes or, with the last frame, if the file was written to since it was
  * opened. Frames already read stay valid.
  */
@@ -211,17 +211,17 @@ QV_API void qv_clip_close(qv_clip **clip);
 /* ---- a decoder: one program for many clips --------------------------------------------------- */
 
 /*
- * Starts the program qwenvit-decoder, which starts one process per clip that is opened with it.
- * The program loads FFmpeg once, which takes 50 ms, so that clips do not each wait for it. The call
- * returns before the program runs: called early, it saves the first clip the wait too. `program` is
- * the program's path, or the path of a script that execs it; NULL: where it was built or installed.
- * Any thread may use the decoder. The program ends
- * with this process (within a second or two if this process is killed), and on Linux the processes
- * that it started end with it. If the program ends (for example, if it is killed because memory ran
- * out), or is killed because it did not answer for 60 s, it is started again for the next clip, in
- * the environment of this call; no other thread may add variables to the environment (setenv,
- * putenv) during the call. A clip in progress is then decoded again from its beginning, once, and
- * continues with the next frame. Returns QV_EBACKEND if the program does not exist, and QV_ENOMEM.
+ * Starts the program qwenvit-decoder, which starts one process per clip that is opened with it. The
+ * program loads FFmpeg once, which takes 50 ms, so that not every clip waits for that. The call
+ * returns before the program runs, so an early call saves even the first clip the wait. `program`
+ * is the program's path, or the path of a script that execs it; NULL: where it was built or
+ * installed. Any thread may use the decoder. The program ends with this process (within a second or
+ * two if this process is killed), and on Linux the processes that it started end with it. If the
+ * program ends (for example, if it is killed because memory ran out), or is killed because it did
+ * not answer for 60 s, it is started again for the next clip, in the environment of this call; no
+ * other thread may add variables to the environment (setenv, putenv) during the call. A clip in
+ * progress is then decoded again from its beginning, once, and continues with the next frame.
+ * Returns QV_EBACKEND if the program does not exist, and QV_ENOMEM.
  */
 QV_API qv_status qv_decoder_start(const char *program, qv_decoder **out, qv_error *err);
 /* Ends the program, whose clips must be closed first. This usually takes no time, and at most 60 s.
@@ -251,8 +251,8 @@ typedef struct qv_value {
  * a field of a list's row, as `qwenvit encode` and `qwenvit cache` read it from JSON: only "fps",
  * "start", "end", "first_frame", "max_frames", "max_pixels", "offset", and "bytes" for `length`;
  * counts and rates must be above 0. Returns NULL on success, "" for an unknown option, and
- * otherwise what the value must be ("an integer from 1 up, at most 1024"), valid until this
- * thread's next call. Upper bounds, and options that exclude each other, are checked when a clip is
+ * otherwise what the value must be ("an integer of at least 1 and at most 1024"), valid until this
+ * thread's next call. Upper bounds and combinations of options are checked when a clip is
  * opened. */
 QV_API const char *qv_clip_options_set(qv_clip_options *options, const char *name, bool row,
                                        const qv_value *value);
@@ -577,8 +577,8 @@ typedef struct qv_cache_fill_options {
     double part_seconds;     /* a part is sealed once it is this old; 0: 300 */
     int decoders;            /* decoders, chunk_rows and clip are as in qv_job_options */
     int64_t chunk_rows;
-    /* options of all clips; a clip's own options override them. QV_DECODE_AUTO is the CPU here: a
-     * GPU does not notice all damage, and a cache is permanent. */
+    /* options of all clips; a clip's own options override them. With QV_DECODE_AUTO GPUs decode
+     * too, as in a job, and they do not notice all damage that the CPU notices. */
     qv_clip_options clip;
     /* Called with a message for each clip that fails; several threads may call it at once. With key
      * NULL and QV_OK the message is a warning: this file system has no locks, so qv_cache_prune

@@ -47,17 +47,17 @@ typedef struct qvm_asked {
     int32_t threads;        /* for decoding; 0: as many as suit the codec */
     bool first_frame;       /* read only the first frame, as an image */
     bool usual_codecs;      /* fail for a codec that is not among QV_USUAL_CODECS or images' */
-    bool says_no_gpu;       /* say if no GPU could decode in this build */
+    bool says_no_gpu;       /* report if no GPU could decode in this build */
 } qvm_asked;
 
 /* A clip and its decoder process talk over a stream socket and share a memory file. The process
- * first reports that it is locked in (READY), or that it cannot be (END), and reads no byte of the
- * file until requested. The clip asks what the file is (OPEN), receives the answer (FACTS), decides
- * which frames it wants at which size, writes their numbers to the shared memory and requests them
- * (START). The process reports how many packets it will decode for them (PLAN), and fills the slots
- * after the numbers one by one (FRAME); the clip frees each (FREE). END comes last, with the reason
- * if it is early. From OPEN on everything that the process sends is checked: the file's author may
- * have taken it over. */
+ * first reports that it is locked down (READY), or that it cannot be (END), and reads no byte of
+ * the file until requested. The clip asks what the file is (OPEN), receives the answer (FACTS),
+ * decides which frames it wants at which size, writes their numbers to the shared memory and
+ * requests them (START). The process reports how many packets it will decode for them (PLAN), and
+ * fills the slots after the numbers one by one (FRAME); the clip frees each (FREE). END comes last,
+ * with the reason if it is early. From OPEN on everything that the process sends is checked: the
+ * file's author may have taken it over. */
 typedef enum qvm_request_kind { QVM_OPEN, QVM_START, QVM_FREE } qvm_request_kind;
 
 typedef struct qvm_request {

@@ -26,8 +26,8 @@ check_source(const qv_job_source *s, qv_error *err)
     if (s->kind == QV_SOURCE_BYTES && !s->bytes)
         return qv_fail(err, QV_EINVAL, "%s: bytes is NULL", name);
     if (s->kind == QV_SOURCE_BYTES && (!s->n_bytes || s->n_bytes > MOST_BYTES))
-        return qv_fail(err, QV_EINVAL, "%s: n_bytes is %zu; must be 1 to %lld", name, s->n_bytes,
-                       (long long)MOST_BYTES);
+        return qv_fail(err, QV_EINVAL, "%s: n_bytes is %zu; must be from 1 to %lld", name,
+                       s->n_bytes, (long long)MOST_BYTES);
     if (!(s->sampled_fps >= 0 && s->sampled_fps <= DBL_MAX))
         return qv_fail(err, QV_EINVAL, "%s: sampled_fps is %g; must be 0 or more", name,
                        s->sampled_fps);

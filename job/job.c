@@ -27,7 +27,7 @@ check_options(const qv_job_options *o, qv_error *err)
                     { "ahead", o->ahead, INT64_MAX / 2 } };
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (numbers[i].value < 0 || numbers[i].value > numbers[i].most)
-            return qv_fail(err, QV_EINVAL, "job options: %s is %lld; must be 0 to %lld",
+            return qv_fail(err, QV_EINVAL, "job options: %s is %lld; must be from 0 to %lld",
                            numbers[i].name, (long long)numbers[i].value,
                            (long long)numbers[i].most);
     if (o->output != QV_DTYPE_AUTO && o->output != QV_F32 && o->output != QV_BF16)
@@ -87,7 +87,8 @@ static qv_status
 check_models(qv_job *job, qv_model *const *models, size_t n, qv_error *err)
 {
     if (!n || n > MOST_MODELS)
-        return qv_fail(err, QV_EINVAL, "open job: %zu models; must be 1 to %d", n, MOST_MODELS);
+        return qv_fail(err, QV_EINVAL, "open job: n_models is %zu; must be from 1 to %d", n,
+                       MOST_MODELS);
     if (!models[0])
         return qv_fail(err, QV_EINVAL, "open job: models[0] is NULL");
     qv_model_get_info(models[0], &job->model);

@@ -171,7 +171,7 @@ qv_job_cancel_item(qv_job *job, struct qv_job_item *item)
     qv_error error = item->status ? item->error : job->error, ignored;
     r.cancelled = item->is_dropped || !item->status;
     r.status = item->status ? item->status : job->status ? job->status : QV_ESTATE;
-    r.error = item->status || job->status ? error.text : "the job was closed before it was done";
+    r.error = item->status || job->status ? error.text : "the job was closed before this was done";
     if (item->state < QV_JOB_TOLD)
         end(job, item, &r, &ignored);
 }

@@ -105,7 +105,7 @@ qv_job_span_end(qv_job *job, struct qv_job_clock *c)
     return qv_job_clock_stop(c, now_s);
 }
 
-/* ---- what is counted and told ---------------------------------------------------------------- */
+/* ---- what is counted and reported ------------------------------------------------------------ */
 
 void
 qv_job_count(struct qv_job_client *client, int64_t ahead, int64_t results)

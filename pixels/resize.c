@@ -230,7 +230,7 @@ qv_resize_bicubic(const uint8_t *src, int64_t src_h, int64_t src_w, int64_t src_
     QV_NEED(err, src, dst);
     if (src_h < 1 || src_w < 1 || dst_h < 1 || dst_w < 1 || src_h > QVM_MAX_SIDE ||
         src_w > QVM_MAX_SIDE || dst_h > QVM_MAX_SIDE || dst_w > QVM_MAX_SIDE)
-        return qv_fail(err, QV_EINVAL, "resize: %lldx%lld to %lldx%lld; every side must be 1 to %d",
+        return qv_fail(err, QV_EINVAL, "resize: %lldx%lld to %lldx%lld; sides must be from 1 to %d",
                        (long long)src_w, (long long)src_h, (long long)dst_w, (long long)dst_h,
                        QVM_MAX_SIDE);
     if (src_stride < 3 * src_w)

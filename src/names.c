@@ -37,7 +37,7 @@ const char *
 qv_remark_text(qv_remark remark)
 {
     switch (remark) {
-    case QV_REMARK_GRAY16: return "its 16-bit gray is white from level 255 up, as in transformers";
+    case QV_REMARK_GRAY16: return "its 16-bit gray levels above 255 are white, as in transformers";
     case QV_REMARK_JPEG:
         return "its pixels are FFmpeg's, not Pillow's: libjpeg-turbo was not built in, or cannot "
                "read it";

@@ -21,7 +21,7 @@ refused() {
 }
 refused empty.mp4 'the file is empty'
 refused encrypted.mp4 'the video is encrypted; an unencrypted file is needed'
-refused huge.png 'frames of 65535x65535; at most 16384x16384 pixels are read'
+refused huge.png 'frames of 65535x65535; at most 16384x16384 pixels are supported'
 
 # the measured rate and the header's, if they differ
 "$write_clips" vfr.mkv vfr.mp4 > made.txt
@@ -47,8 +47,8 @@ echo "$n clips refused"
 command -v strace > /dev/null || { echo 'no strace here: what is opened was not watched'; exit 0; }
 strace -f -o trace.txt true 2> /dev/null ||
     { echo 'strace cannot trace here: what is opened was not watched'; exit 0; }
-# Lists what a run opens whose decoder is not locked in, without what it opens for any clip: libraries, the model,
-# files in /proc. (A decoder that is locked in can open nothing at all, which test_clips.c shows.)
+# Lists what a run opens whose decoder is not locked down, without what it opens for any clip: libraries, the model,
+# files in /proc. (A decoder that is locked down can open nothing at all, which test_clips.c shows.)
 mkdir free
 cp "$qwenvit" free/qwenvit
 cp "$unlocked" free/qwenvit-decoder

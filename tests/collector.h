@@ -85,8 +85,8 @@ enter(struct collector *c, const qv_job_result *r)
     c->at_once++;
     c->most_at_once = c->at_once > c->most_at_once ? c->at_once : c->most_at_once;
     assert_int_equal(g->lasts, 0);
-    assert_false(g->in_call); /* Calls of other sources may be under way, but no other call of this
-                               * one. */
+    assert_false(g->in_call); /* Calls of other sources may be in progress, but no other call of
+                               * this one. */
     g->in_call = true;
     g->finite = is_finite(r);
     return g;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* On a GPU: makes decoders of all sizes in a process that is locked in like the GPU process. */
+/* On a GPU: makes decoders of all sizes in a process that is locked down like the GPU process. */
 #include <stdio.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -28,7 +28,7 @@
 #include "../decoder/decoder.h"
 #include "faulty_decoder.h"
 
-static bool is_free; /* the process is not locked in */
+static bool is_free; /* the process is not locked down */
 
 struct locked locked = { .socket = -1, .shared = -1 };
 
@@ -327,7 +327,7 @@ ATTEMPT(sendto, sendto(locked.socket, "", 0, MSG_NOSIGNAL,
 ATTEMPT(setsockopt, setsockopt(locked.socket, SOL_SOCKET, -1, NULL, 0))
 ATTEMPT(siocgifconf, ioctl(locked.socket, SIOCGIFCONF, NULL))
 
-/* take more memory than it may */
+/* use more memory than it may */
 ATTEMPT(map_shared, map(PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, 1 << 20))
 ATTEMPT(mremap, mremap_page())
 ATTEMPT(map_large, map_fixed((size_t)4 << 20))
@@ -348,10 +348,10 @@ ATTEMPT(pipe, pipe(locked.none))
 ATTEMPT(pipe_size, fcntl(locked.socket, F_SETPIPE_SZ, 4096))
 ATTEMPT(setrlimit, setrlimit(RLIMIT_CORE, &(struct rlimit){ 0, 0 }))
 
-/* take shared memory at places that it names */
+/* map shared memory at addresses that it chooses */
 ATTEMPT(map_fixed, map_fixed(4096))
 
-/* take page tables for memory that it only reads */
+/* use page tables for memory that it only reads */
 ATTEMPT_IF(map_read, map(PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, (size_t)1 << 42))
 
 /* outlive its caller */

@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-/* A kind of process. One that is FREE is not locked in, and FILES_ONLY is a GPU process before its
- * filter of calls. */
+/* A kind of process. One that is FREE is not locked down, and FILES_ONLY is a GPU process before
+ * its filter of calls. */
 enum locked_kind { LOCKED_FREE, LOCKED_CLIP, LOCKED_GPU, LOCKED_FILES_ONLY };
 
 /* The resources that a process needs to try rows. */

@@ -63,7 +63,7 @@ expect 0 '' "$qwenvit" encode two/a/ --model "$model" $small -o one
 [ -s one/a/clip.mp4.safetensors ] || fail 'the folder two/a has another name'
 expect 0 '' "$qwenvit" encode two/a/clip.mp4 --model "$model" $small -o new/
 [ -s new/clip.mp4.safetensors ] || fail 'new/ is no folder'
-expect 3 "no file in this folder has a clip's or image's ending (--recursive" "$qwenvit" encode two --model "$model" -o new
+expect 3 "no file in this folder has a clip's or image's extension (--recursive" "$qwenvit" encode two --model "$model" -o new
 expect 2 'would both be written' "$qwenvit" encode two/a two/a --model "$model" -o new
 expect 2 'two/a/clip.mp4 is given twice' "$qwenvit" cache fill two/a/clip.mp4 two/a/clip.mp4 --model "$model" -o c
 expect 2 'give clips or --list, not both' "$qwenvit" cache fill two --list list --model "$model" -o c
@@ -83,9 +83,9 @@ expect 0 '3 clips' "$qwenvit" encode --list list --model "$model" $small -o shar
 "$qwenvit" info shards/all/two/a/clip.mp4.safetensors > a.txt && "$qwenvit" info new/clip.mp4.safetensors > b.txt
 [ "$(sed 1,2d a.txt)" = "$(sed 1,2d b.txt)" ] || fail 'different tokens from a tar file'
 tar cf none.tar clips/a/notes.txt
-expect 3 "contains no file with a clip's or image's ending" "$qwenvit" list none.tar
+expect 3 "contains no file with a clip's or image's extension" "$qwenvit" list none.tar
 # info describes files that are neither models nor clips
-expect 0 "all.tar: a tar file of 3 files; 3 with a clip's or image's ending" "$qwenvit" info all.tar
+expect 0 "all.tar: a tar file of 3 files; 3 with a clip's or image's extension" "$qwenvit" info all.tar
 expect 0 '  model      qwen3_vl, weights ' "$qwenvit" info new/clip.mp4.safetensors
 expect 0 '"about":{"qwenvit_version":"' "$qwenvit" info new/clip.mp4.safetensors --json
 expect 0 "part of a cache" "$qwenvit" info c/part-*
@@ -98,6 +98,6 @@ grep -q -e '--repair removes the bad keys, and the next run encodes them again' 
 expect 0 '1 bad key,' "$qwenvit" cache check c --repair
 expect 0 '2 keys' "$qwenvit" cache check c
 expect 0 '1 done' "$qwenvit" cache fill two --recursive --model "$model" $small -o c
-expect 1 'c: no key no key' "$qwenvit" cache delete c two/a/clip.mp4 'no key'
-! grep -q 'no key two' err.txt || fail 'a key that was there'
+expect 1 'c: no key "no key"' "$qwenvit" cache delete c two/a/clip.mp4 'no key'
+! grep -q 'no key "two' err.txt || fail 'a key that was there'
 echo "$n commands behaved as they should"

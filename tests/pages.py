@@ -116,13 +116,13 @@ with tempfile.TemporaryDirectory() as work:
     assert f"| `cache fill`, {done} | one H200, 16 cores | 50 | 20 | **2.50** |" in text and "cache fill" not in said, (text, said)
     page = measured.machine_tables("cache fill", fills)[1]
     assert f"| Qwen3-VL-4B | {done} | 16 | 50 | 60 | 15 | 20 | **2.50** |" in page, page
-    for more, why in (({"codec": "hevc"}, "it was not measured"), ({"day": "2026-02-04"}, "its peers of 2026-02-03"), ({"commit": ""}, "its commit")):
+    for more, why in (({"codec": "hevc"}, "it was not measured"), ({"day": "2026-02-04"}, "its peers on 2026-02-03"), ({"commit": ""}, "no commit")):
         text, _, said = pages(work, record("encode", 2.0), [*PEERS, {**fills[0], **more}, *fills[1:]])
         assert f"{ROW} 2 |" in text and "clips/s" not in text and "cache fill, one H200: it" in said and why in said, (text, said)
 
-    stale = [({"version": "0.0.1"}, f"it is of 0.0.1, not of {VERSION}"), ({"day": ""}, "it does not say its day"),
-             ({"commit": ""}, "it does not say its commit"), ({"repeats": 1}, "it is of 1 run, and a median takes 3"), ({"commit": COMMIT + "+"}, "with changes on top of"),
-             ({"day": "2026-02-04"}, "it is of 2026-02-04, its peers of 2026-02-03")]
+    stale = [({"version": "0.0.1"}, f"it was measured with 0.0.1, not {VERSION}"), ({"day": ""}, "it has no day"),
+             ({"commit": ""}, "it has no commit"), ({"repeats": 1}, "it has 1 run; a median needs 3"), ({"commit": COMMIT + "+"}, "with changes on top of"),
+             ({"day": "2026-02-04"}, "it was measured on 2026-02-04, its peers on 2026-02-03")]
     if GIT[1] == "false":  # git has all commits
         stale.append(({"commit": "deadbeef0000"}, "is not in the history of this one"))
     for more, why in stale:

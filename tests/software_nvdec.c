@@ -100,7 +100,7 @@ static sem_t asked, told;
 static char through[2][40]; /* the rows that were not shut, for each of two threads */
 static int n_tried[2];
 
-/* A thread that the driver made before the process was locked in, in which no signal is let
+/* A thread that the driver made before the process was locked down, in which no signal is let
  * through. */
 static void *
 wait_to_escape(void *none)

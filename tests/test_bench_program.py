@@ -122,7 +122,7 @@ def test_usage():
            ("gemm --grid 1,4,4", "tower --lowering direct", "tower --weights q4g64",
             "conv3d --fps 2")),
          *((line, "--model DIR is required") for line in ("bench tower", "bench patch-embed", "profile")),
-         (f"bench gemm --model {MODEL} --device 0,1", "it runs on only one device"),
+         (f"bench gemm --model {MODEL} --device 0,1", "this subcommand uses only one device"),
          (f"profile --model {MODEL} a.mp4 b.mp4", "accepts at most one clip"),
          (f"bench patch-embed --model {MODEL} --rows 10", "--rows is 10; must be a multiple of 4"),
          ("bench gemm --weights q5", "must be bf16, q4g64 or q8g64"),

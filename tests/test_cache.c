@@ -489,15 +489,17 @@ test_rules(const qv_model_info *model, const qv_clip_options *clip)
     static const struct {
         const char *field, *other, *words;
     } rules[] = {
-        { "\"packing\":\"pairs\",", "", "does not record \"packing\", on which|continue with" },
+        { "\"packing\":\"pairs\",", "",
+          "does not record \"packing\", which its tokens|continue with" },
         { "\"packing\":\"pairs\",", "\"packing\":\"clips\",",
-          "\"clips\"|the run has \"pairs\"|another rule|another folder" },
-        { "\"frames\":2,", "", "does not record \"frames\", on which|continue with|folder" },
+          "\"clips\"|the run has \"pairs\"|packed frame pairs differently|another folder" },
+        { "\"frames\":2,", "",
+          "does not record \"frames\", which its tokens|continue with|folder" },
         { "\"frames\":2,", "\"frames\":3,",
-          "\"frames\" 3|the run has 2|sampled other frames of some clips|"
+          "\"frames\" 3|the run has 2|chose different frames or pixels|"
           "continue with that version" },
         { "\"frames\":2,\"config\":{\"heads\":2},", "",
-          "does not record \"frames\", \"config\", on which|another folder" }, /* as 0.4.0's */
+          "does not record \"frames\", \"config\", which its|another folder" }, /* as 0.4.0's */
         { "{\"heads\":2}", "{\"heads\":4}", "\"config.heads\" 4, but the run has 2" },
         { "\"patch_size\":0", "\"patch_size\":7", "image.patch_size\" 7, but the run has 0" },
         { "\"identity\":\"abc\"", "\"identity\":\"abd\"", "\"identity\" \"abd\", but the run has" },

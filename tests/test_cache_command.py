@@ -50,7 +50,7 @@ def test_made_and_made_again():
     run("cache check first --quiet", "12 keys in 1 part: 0 bad keys")
     run("cache get first nobody -o none.safetensors", ": no key ", code=3)
     run("cache get first missing.mp4 -o none.safetensors", "missing.mp4: cannot be opened", code=3)
-    run("cache get first p0.ppm -o none.json", "none.json: the file's name must end in .safetensors", code=2)
+    run("cache get first p0.ppm -o none.json", "none.json: the file name must end in .safetensors", code=2)
     assert not os.path.exists("none.safetensors")
 
 
@@ -273,7 +273,7 @@ def test_an_older_cache_is_read_and_not_continued():
     for name in ("frames", "config", "identity"):
         del made_by[name]
     write("older/qwenvit-cache.json", made_by)
-    run(f"{QUIET} --list good.txt -o older", 'does not record "frames", "config", "identity", on which tokens depend', code=3)
+    run(f"{QUIET} --list good.txt -o older", 'does not record "frames", "config", "identity", which its tokens depend on', code=3)
     run("cache status older", " ok, 1 failed")
     run("cache get older v.mp4 -o k.safetensors")
 

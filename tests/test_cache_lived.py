@@ -134,7 +134,7 @@ def test_keys():
     fill("one", "7 done")  # one part
     run("cache delete one p1.ppm p2.ppm --quiet", "including every record of 2 keys; 1 part rewritten")
     run("cache status one --list list.txt", "5 ok, 0 failed, 2 missing")
-    run("cache delete one p1.ppm", "one: no key p1.ppm", code=1)
+    run("cache delete one p1.ppm", "one: no key \"p1.ppm\"", code=1)
     run("cache check one --quiet", " 0 bad keys")
     write("keep.txt", "p5.ppm", "v.mp4", "new.ppm")
     for dry in (" --dry-run", ""):

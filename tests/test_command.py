@@ -52,7 +52,7 @@ def test_help():
     each(0, ("encode --help=clips", "  --fps F "), ("help", "usage: qwenvit SUBCOMMAND"),
          ("help encode", "usage: qwenvit encode "),
          ("verify --help", "cosine        of the worst row"))
-    run("serve --model m", "serve: not in this program; it is in the Python wheel: pip install 'qwenvit[serve]'", code=4)
+    run("serve --model m", "serve: not part of this program; it is in the Python wheel: pip install 'qwenvit[serve]'", code=4)
 
 
 def test_completion():
@@ -73,16 +73,16 @@ def test_usage():
          ("cache stat", "unknown subcommand stat; did you mean status?"),
          ("encode --modle x grey.ppm", "unknown option --modle; did you mean --model?"),
          ("encode --modell x grey.ppm", "unknown option --modell"),
-         ("encode grey.ppm --fps 0", '--fps is "0"; must be a number above 0, at most 1000000'),
+         ("encode grey.ppm --fps 0", '--fps is "0"; must be a number above 0 and at most 1000000'),
          ("encode grey.ppm --model m -o no --fps 1e9",
-          "fps is 1000000000; must be a number above 0, at most 1000000"),
+          "fps is 1000000000; must be a number above 0 and at most 1000000"),
          ("info grey.ppm --start 1", "grey.ppm: start 1; an image has no duration"),
          (f"{ENCODE} -o no", "no clip given"),
          ("encode grey.ppm", "--model DIR is required"),
          ("encode grey.ppm --model", "needs a value"),
          ("encode grey.ppm --num-frames 0", '--num-frames is "0"'),
          (f"info {MODEL} --dtype f64", "must be f32"),
-         (f"{ENCODE} grey.ppm other.ppm -o many --fps 1 --num-frames 4", "exclude each other"),
+         (f"{ENCODE} grey.ppm other.ppm -o many --fps 1 --num-frames 4", "cannot be used together"),
          ("info motion.mp4 --like qwen", "must be transformers or qwen-vl-utils"),
          ("info motion.mp4 --start 1.61 --end 1.63", "start 1.61, end 1.63: no frame lies in this stretch"),
          ("info motion.mp4 --start -1", '--start is "-1"'),
@@ -90,16 +90,16 @@ def test_usage():
          (f"{ENCODE} motion.mp4 -o many --start 2 --end 1", "end (1) must be greater than start (2)"),
          (f"{ENCODE} --list cuts.txt -o listed --end 1", "whose lines have their own"),
          (f"{ENCODE} --list list.txt grey.ppm -o listed", "give clips or --list, not both"),
-         (f"info {MODEL} --device 0,1", "it runs on only one device"),
+         (f"info {MODEL} --device 0,1", "this subcommand uses only one device"),
          (f"info {MODEL} --backend cpu --device cuda:1", '--device is "cuda:1"; must be an index'),
          (f"{ENCODE} grey.ppm -o many --device x", '--device is "x"'),
          (f"info {MODEL} --backend ref --naive gemm", "no naive kernels"),
          (f"info {MODEL} --backend ref:x", '"ref:x"'),
-         ("synth --clip x.avi", "--clip x.avi: the file's name must end in .mp4"),
-         *((f"{ENCODE} grey.ppm -o {name}", f"{name}: the file's name must end in .safetensors") for name in ("x.png", "x.safetensor")),
-         (f"{ENCODE} grey.ppm -o y --drawing x.jpg", "--drawing x.jpg: the file's name must end in .png"),
+         ("synth --clip x.avi", "--clip x.avi: the file name must end in .mp4"),
+         *((f"{ENCODE} grey.ppm -o {name}", f"{name}: the file name must end in .safetensors") for name in ("x.png", "x.safetensor")),
+         (f"{ENCODE} grey.ppm -o y --drawing x.jpg", "--drawing x.jpg: the file name must end in .png"),
          ("verify", "--model DIR is required"),
-         (f"{VERIFY} --against a --against-backend ref", "exclude each other"),
+         (f"{VERIFY} --against a --against-backend ref", "cannot be used together"),
          (f"{VERIFY} --grid 1,3,4", "multiples of 2"), (f"{VERIFY} --grid 1,8194,4", "up to 8192"))
     each(4, (f"{ENCODE} grey.ppm -o g.safetensors --backend tpu", 'unknown backend "tpu"'),
          (f"info {MODEL} --backend ref:7", "device 7"), (f"info {MODEL} --device ref:7", "device 7"),
@@ -251,7 +251,7 @@ def test_info():
     said = run(f"info {MODEL} --backend cpu", ONEDNN_MAX_CPU_ISA="AVX2").out
     assert "bits       the same alone and packed" in said and "reference code" not in said
     said = run(f"info grey.ppm --model {MODEL}", "conv3d     patchify: kernel = stride = ").out
-    assert re.search("chunks     1 of 1 frame pair, in a capacity of [0-9]* patches", said)
+    assert re.search("chunks     1, of up to 1 frame pair each, in a capacity of [0-9]* patches", said)
     run(f"info {MODEL} --decode gpu", "decoders   at most 4.6 GiB of the GPU")
     run(f"info {MODEL} --decode gpu --json", '"decoder_bytes":4966055936')
     said = run(f"info grey.ppm --model {MODEL} --json", '"lowering":"patchify"', '"same_bits_packed":',
@@ -512,13 +512,13 @@ def test_like():
     each(2, (f"{ENCODE} motion.mp4 -o no.safetensors {like} --cap-pixels", "cap_pixels is only for transformers"),
          (f"{ENCODE} motion.mp4 -o no.safetensors --total-pixels 9",
           "total_pixels is only for the rules of qwen-vl-utils"),
-         (f"info motion.mp4 {like} --num-frames 102", "sample 102 frames; this clip allows 2 to 100"),
+         (f"info motion.mp4 {like} --num-frames 102", "sample 102 frames; it can sample 2 to 100"),
          (f"info motion.mp4 {like} --max-pixels 5", "at most 5 pixels are allowed, but"))
     assert not os.path.exists("no.safetensors")
 
 
 def test_small_chunks():
-    """Several are under way at once, and a drawing has each chunk's own frames."""
+    """Several are in progress at once, and a drawing has each chunk's own frames."""
     for name in "ab":
         run(f"{ENCODE} motion.mp4 -o {name}.safetensors --num-frames 15 --chunk-rows 320 --drawing {name}.png",
             "tokens")
@@ -567,14 +567,14 @@ def test_a_stretch_of_a_clip_has_the_frames_of_the_whole_clip():
           {"path": "motion.mp4", "key": "late", "start": 3.6}, {"path": "motion.mp4", "key": "behind", "start": 4},
           {"path": "grey.ppm", "key": "picture", "end": 1})
     run(f"{ENCODE} --list cuts.txt -o listed {sampling}", "2 of 4 clips failed",
-        "motion.mp4: start 4: no frame lies in this stretch; the clip has 100 frames at 25 per second, the last one at 3.96",
+        "motion.mp4: start 4: no frame lies in this stretch; the last of the clip's frames (100 at 25 per second) is at 3.96 s",
         "grey.ppm: start 0, end 1; an image has no duration", code=1)
     shutil.copy("motion.mp4", "copy.mp4")  # several clips, so that they are packed as those of a list are
     run(f"{ENCODE} motion.mp4 copy.mp4 -o many {sampling} --start 1.6 --end 2.4", "tokens")
     same("many/motion.mp4.safetensors", "listed/cut.safetensors")
     cut = made("listed/cut.safetensors")
     assert [cut[name] for name in ("source_frames", "first_frame", "cut_frames", "sampled_frames")] == [100, 40, 20, 10]
-    run("info motion.mp4 --start 1.6 --end 2.4", "cut        20 frames from frame 40: 1.6 s to 2.4 s")
+    run("info motion.mp4 --start 1.6 --end 2.4", "stretch    20 frames from frame 40: 1.6 s to 2.4 s")
 
 
 def test_clips_inside_a_file():
@@ -694,19 +694,19 @@ def test_damaged_tar_files():
 
 def test_a_wrong_line_is_refused_before_any_work():
     for line, text in (
-        ("grey.ppm", 'key "grey.ppm" was already in line 1'),
-        ("./grey.ppm", 'the file for key "grey.ppm" was already in line 1'),
-        ('{"path":"a","key":"grey.ppm"}', 'key "grey.ppm" was already in line 1'),
+        ("grey.ppm", 'key "grey.ppm" is already used in line 1'),
+        ("./grey.ppm", 'the file for key "grey.ppm" is already used in line 1'),
+        ('{"path":"a","key":"grey.ppm"}', 'key "grey.ppm" is already used in line 1'),
         ('{"path":"a"', "neither a path nor a JSON object"),
         ('{"path":"a","path":"b"}', "neither a path nor a JSON object"),
         ('{"key":"a"}', 'missing "path"'),
         ('{"path":7}', '"path" must be a non-empty string'),
         ('{"path":"a","fps":0}', '"fps" must be a number above 0'),
-        ('{"path":"a","max_frames":1.5}', '"max_frames" must be an integer from 1 up'),
-        ('{"path":"a","offset":-1}', '"offset" must be an integer from 0 up'),
+        ('{"path":"a","max_frames":1.5}', '"max_frames" must be an integer of at least 1'),
+        ('{"path":"a","offset":-1}', '"offset" must be an integer of at least 0'),
         ('{"path":"a","colour":"red"}', 'unknown field "colour"'),
-        ('{"path":"a","start":-1}', '"start" must be a number from 0 up'),
-        ('{"path":"a","start":"1"}', '"start" must be a number from 0 up'),
+        ('{"path":"a","start":-1}', '"start" must be a number of at least 0'),
+        ('{"path":"a","start":"1"}', '"start" must be a number of at least 0'),
         ('{"path":"a","end":0}', '"end" must be a number above 0'),
         ('{"path":"a","start":2,"end":2.0}', '"end" (2) must be greater than "start" (2)'),
         ('{"path":"a","key":"b/../../c"}', 'key "b/../../c": the key must be a valid file name'),
@@ -724,7 +724,7 @@ def test_a_wrong_line_is_refused_before_any_work():
         write("wrong.txt", header, "grey.ppm")
         run(f"{NOWHERE} --list wrong.txt -o wrong", "names a table's columns: write one path per line", code=3)
     write("wrong.txt", "grey.ppm", "", " ", "grey.ppm")  # blank lines count
-    each(3, (f"{NOWHERE} --list wrong.txt -o wrong", 'wrong.txt:4: key "grey.ppm" was already in line 1'),
+    each(3, (f"{NOWHERE} --list wrong.txt -o wrong", 'wrong.txt:4: key "grey.ppm" is already used in line 1'),
          (f"{NOWHERE} --list nolist.txt -o wrong", "nolist.txt: cannot be opened"),
          (f"{NOWHERE} --list /dev/zero -o wrong", "/dev/zero:1: longer than 1048575 bytes"),
          (f"{NOWHERE} --list list.txt -o grey.ppm", "cannot be created: File exists"))
@@ -841,8 +841,8 @@ def test_bad_input():
          (f"{ENCODE} grey.ppm -o no/such/folder/g.safetensors", "no/such/folder"),
          (f"{ENCODE} grey.ppm -o g.safetensors --drawing no/such/folder/p.png", "no/such/folder"))
     run(f"{ENCODE} grey.ppm text.mp4 -o many", "1 of 2 clips failed", code=1)
-    run(f"{ENCODE} grey.ppm -o g.safetensors --max-pixels 20000", "grey.ppm", "max_pixels is 20000, less than the 65536 of "
-        "min_pixels for images: lower min_pixels too (--min-pixels)", code=2)
+    run(f"{ENCODE} grey.ppm -o g.safetensors --max-pixels 20000", "grey.ppm", "max_pixels (20000) is less than min_pixels (65536) "
+        "for images: lower min_pixels too (--min-pixels)", code=2)
     # options that do not suit one clip cost only that clip (here an image may be smaller than a clip)
     shutil.copytree(MODEL, "capped")
     os.chmod("capped/preprocessor_config.json", 0o600)

@@ -330,7 +330,7 @@ TEST(bad_files_are_refused)
     assert_int_equal(truncate(temp_path("config.json"), ((off_t)4 << 20) + 1), 0);
     expect_read_failure("large", QV_EFORMAT, "config.json|4194305|at most 4194304");
     assert_int_equal(unlink(temp_path("config.json")), 0);
-    expect_read_failure("none", QV_EIO, "config.json|cannot open");
+    expect_read_failure("none", QV_EIO, "config.json|cannot be opened");
     assert_int_equal(mkfifo(temp_path("config.json"), 0600), 0);
     expect_read_failure("fifo", QV_EIO, "config.json|FIFO");
 }
@@ -598,7 +598,7 @@ TEST(bad_preprocessing_is_refused)
     read_ok();
     assert_int_equal(unlink(temp_path(VIDEO)), 0);
     assert_int_equal(symlink("gone", temp_path(VIDEO)), 0);
-    expect_read_failure("dangling", QV_EIO, VIDEO "|cannot open");
+    expect_read_failure("dangling", QV_EIO, VIDEO "|cannot be opened");
 }
 
 TEST_EACH(tempdir_make, tempdir_remove);

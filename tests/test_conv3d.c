@@ -81,12 +81,12 @@ TEST(patchify_has_a_guard_for_each_value)
         { AT(stride[0]), 1, "stride 1 differs from kernel 2 on the depth axis" },
         { AT(stride[1]), 15, "stride 15 differs from kernel 16 on the height axis" },
         { AT(stride[2]), 32, "stride 32 differs from kernel 16 on the width axis" },
-        { AT(pad_front[0]), 2, "padding 2 in front on the depth axis" },
-        { AT(pad_front[1]), 16, "padding 16 in front on the height axis" },
-        { AT(pad_front[2]), 16, "padding 16 in front on the width axis" },
-        { AT(pad_back[0]), 2, "padding 2 behind on the depth axis" },
-        { AT(pad_back[1]), 16, "padding 16 behind on the height axis" },
-        { AT(pad_back[2]), 16, "padding 16 behind on the width axis" },
+        { AT(pad_front[0]), 2, "padding 2 at the front of the depth axis" },
+        { AT(pad_front[1]), 16, "padding 16 at the front of the height axis" },
+        { AT(pad_front[2]), 16, "padding 16 at the front of the width axis" },
+        { AT(pad_back[0]), 2, "padding 2 at the back of the depth axis" },
+        { AT(pad_back[1]), 16, "padding 16 at the back of the height axis" },
+        { AT(pad_back[2]), 16, "padding 16 at the back of the width axis" },
         { AT(dilation[0]), 2, "dilation 2 on the depth axis" },
         { AT(dilation[1]), 3, "dilation 3 on the height axis" },
         { AT(dilation[2]), 2, "dilation 2 on the width axis" },
@@ -145,12 +145,12 @@ TEST(what_is_legal)
         { POINT, "kernel=3,1,1", QV_LOWERING_POINTWISE, false, "is not 1x1x1" },
         { POINT, "kernel=1,3,1", QV_LOWERING_POINTWISE, false, "is not 1x1x1" },
         { POINT, "kernel=1,1,3", QV_LOWERING_POINTWISE, false, "is not 1x1x1" },
-        { POINT, "causal=none pad_front=1,0,0", QV_LOWERING_POINTWISE, false, "padding 1 in" },
-        { POINT, "causal=none pad_front=0,1,0", QV_LOWERING_POINTWISE, false, "padding 1 in" },
-        { POINT, "causal=none pad_front=0,0,1", QV_LOWERING_POINTWISE, false, "padding 1 in" },
-        { POINT, "causal=none pad_back=1,0,0", QV_LOWERING_POINTWISE, false, "padding 1 behind" },
-        { POINT, "causal=none pad_back=0,1,0", QV_LOWERING_POINTWISE, false, "padding 1 behind" },
-        { POINT, "causal=none pad_back=0,0,1", QV_LOWERING_POINTWISE, false, "padding 1 behind" },
+        { POINT, "causal=none pad_front=1,0,0", QV_LOWERING_POINTWISE, false, "padding 1 at the" },
+        { POINT, "causal=none pad_front=0,1,0", QV_LOWERING_POINTWISE, false, "padding 1 at the" },
+        { POINT, "causal=none pad_front=0,0,1", QV_LOWERING_POINTWISE, false, "padding 1 at the" },
+        { POINT, "causal=none pad_back=1,0,0", QV_LOWERING_POINTWISE, false, "padding 1 at the b" },
+        { POINT, "causal=none pad_back=0,1,0", QV_LOWERING_POINTWISE, false, "padding 1 at the b" },
+        { POINT, "causal=none pad_back=0,0,1", QV_LOWERING_POINTWISE, false, "padding 1 at the b" },
         { POINT, "pad_front=1,0,0", QV_LOWERING_POINTWISE, false, "causal padding (zeros) of 1" },
         { POINT, "groups=96", QV_LOWERING_POINTWISE, false, "96 groups" },
         { POINT, "groups=96", QV_LOWERING_FRAMES, true, "21 frames" },
@@ -333,8 +333,8 @@ TEST(choices_are_checked)
     d[5].merge = 0;
     d[6].pixel_scale[1] = 0;
     d[7].pixel_shift[2] = INFINITY;
-    static const char *const words[] = { "layout 4",       "causal 4294967295", "act 5",
-                                         "alpha is",       "alpha is 0",        "merge 0",
+    static const char *const words[] = { "layout is 4",    "causal is 4294967295", "act is 5",
+                                         "alpha is",       "alpha is 0",           "merge 0",
                                          "pixel_scale[1]", "pixel_shift[2]" };
     for (size_t i = 0; i < LENGTH(d); i++)
         refused(&d[i], words[i]);

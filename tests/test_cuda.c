@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Tests that need a GPU: device memory and the caller's streams, several chunks under way at once,
- * the predicted use of memory, the failure of every CUDA call that creates something, and finally a
- * lost device. The linker (--wrap) inserts the wrappers of the calls.
+ * Tests that need a GPU: device memory and the caller's streams, several chunks in progress at
+ * once, the predicted use of memory, the failure of every CUDA call that creates something, and
+ * finally a lost device. The linker (--wrap) inserts the wrappers of the calls.
  */
 
 #include "test.h"
@@ -387,14 +387,14 @@ TEST(chunks_under_way_at_once)
     for (int i = 0; i < CHUNKS + 1; i++) {
         qv_tokens out = { .tokens = found, .capacity = info.tokens };
         assert_ok(i < CHUNKS && qv_plan_push(plan, &pairs[i], 1, ERR));
-        if (i == 1) /* Two are under way, so a third is one too many. */
+        if (i == 1) /* Two are in progress, so a third is one too many. */
             assert_int_equal(qv_plan_push(plan, pairs, 1, &err), QV_ESTATE);
         assert_ok(i && qv_plan_pull(plan, &out, ERR));
         if (i)
             assert_memory_equal(found, expected[i - 1], (size_t)values * sizeof *found);
     }
     assert_int_equal(qv_plan_pull(plan, &(qv_tokens){ 0 }, &err), QV_ESTATE);
-    qv_plan_push(plan, pairs, 1, &err); /* The plan is freed while its work is under way, and its
+    qv_plan_push(plan, pairs, 1, &err); /* The plan is freed while its work is in progress, and its
                                          * memory is used again. */
     test_end(plan);
     plan = tiny_plan(&t, &o);

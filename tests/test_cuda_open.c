@@ -218,7 +218,7 @@ TEST(gpus_that_kernels_were_not_built_for)
     qv_error err = { 0 };
     expect_warning(newest, NULL);
     expect_warning(later, NULL);
-    snprintf(words, sizeof words, "the driver compiles those for sm_%d", newest);
+    snprintf(words, sizeof words, "the driver compiles the sm_%d ones", newest);
     expect_warning(990, words);
     const int refused = built[0] > 80 ? 80 : newest > 110 ? 110 : 0; /* 0: it runs on all */
     if (!refused)

@@ -355,18 +355,17 @@ TEST(words_say_what_is_wrong)
         const char *words;
         qv_like like;
     } cases[] = {
-        { clip, -1, 0, "start is -1; must be a number from 0 up", 0 },
-        { clip, NAN, 0, "nan; must be a number from 0 up", 0 },
-        { clip, INFINITY, 0, "start is inf; must be a number from 0 up", 0 },
+        { clip, -1, 0, "start is -1; must be a number of at least 0", 0 },
+        { clip, NAN, 0, "nan; must be a number of at least 0", 0 },
+        { clip, INFINITY, 0, "start is inf; must be a number of at least 0", 0 },
         { clip, 0, -0.5, "end is -0.5; must be a number above 0", 0 },
         { clip, 0, NAN, "nan; must be a number above 0", 0 },
         { clip, 0, INFINITY, "end is inf; must be a number above 0", 0 },
         { clip, 2, 2, "end (2) must be greater than start (2)", 0 },
         { clip, 2, 1, "end (1) must be greater than start (2)", 0 },
         { clip, 4, 0,
-          "start 4: no frame lies in this stretch; the clip has 40 frames at 10 per second, the "
-          "last "
-          "one at 3.9",
+          "start 4: no frame lies in this stretch; the last of the clip's frames (40 at 10 per "
+          "second) is at 3.9 s",
           0 },
         { clip, 1e300, 0, "no frame lies in this stretch", 0 },
         { clip, 1.01, 1.09, "no frame lies in", 0 },

@@ -95,7 +95,7 @@ drop(struct fed *s, qv_feed *feed)
     return pairs;
 }
 
-/* The waiting frame pairs of a failed item go into no chunk. Pairs under way come back. */
+/* The waiting frame pairs of a failed item go into no chunk. Pairs in progress come back. */
 TEST(a_dropped_item_goes_no_further)
 {
     struct fed s = open_feeder(1);

@@ -191,7 +191,7 @@ TEST(hostile_files_are_refused)
     EACH (c, unsupported)
         expect_open_failure(c->pieces, make(c->pieces), QV_EUNSUPPORTED, c->words);
     expect_open_failure("folder", tempdir, QV_EIO, "is a folder");
-    expect_open_failure("none", temp_path("none.gguf"), QV_EIO, "none.gguf: cannot open");
+    expect_open_failure("none", temp_path("none.gguf"), QV_EIO, "none.gguf: cannot be opened");
 }
 
 /* Arrays with more values than are kept are skipped, and all kept arrays together have a limit. */

@@ -353,8 +353,9 @@ TEST(test_none)
         { "no driver", 0, "GPU 0 cannot decode: NVIDIA's driver (libcuda.so.1) was not found" },
         { "dies at its start", 0, "GPU 0 cannot decode: its process exited during start-up" },
         { "", 7, "GPU 7 cannot decode: invalid device ordinal" },
-        { "no decoder", 0, "cannot be locked in (its driver cannot make a decoder after that" },
-        { "no lock", 0, "cannot be locked in (Landlock: Operation not supported)" },
+        { "no decoder", 0,
+          "cannot lock down the GPU process (its driver then fails to make a decoder" },
+        { "no lock", 0, "cannot lock down the GPU process (Landlock: Operation not supported)" },
     };
     clip_write("x264.mp4");
     EACH (c, cases) {
@@ -498,8 +499,8 @@ run_job(const struct tiny *t, const char *fault, qv_decode decode, struct result
     return status;
 }
 
-/* If a process crashes in the middle, the clips under way are decoded again; without a GPU the job
- * ends. */
+/* If a process crashes in the middle, the clips in progress are decoded again; without a GPU the
+ * job ends. */
 TEST(test_job)
 {
     struct tiny t = tiny_open("ref", QV_F32, 1);
@@ -518,8 +519,8 @@ TEST(test_job)
     assert_int_equal(run_job(&t, "no driver", QV_DECODE_GPU, &gpu), QV_EBACKEND);
 }
 
-/* By default, the model's GPU also decodes for a job of many clips if it can be locked in. Without
- * such a GPU the clips are decoded all the same, and the reason is reported. */
+/* By default, the model's GPU also decodes for a job of many clips if it can be locked down.
+ * Without such a GPU the clips are decoded all the same, and the reason is reported. */
 TEST(test_auto)
 {
     static const struct {
@@ -538,7 +539,7 @@ TEST(test_auto)
         { "crash 200", true, CLIPS, 0, 1, CLIPS - 1, "the GPU process exited", 0 },
         { "no driver", false, CLIPS, 0, 0, 0, "NVIDIA's driver (libcuda.so.1) was not found", 0 },
         { "no lock", false, CLIPS, 0, 0, 0,
-          "the GPU process cannot be locked in (Landlock: Operation not su", 0 },
+          "cannot lock down the GPU process (Landlock: Operation not suppo", 0 },
     };
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct results cpu, both;
@@ -698,7 +699,7 @@ TEST(test_several)
 }
 
 /* Returns whether this system has Landlock, without which no process that has a GPU open can be
- * locked in. */
+ * locked down. */
 static bool
 has_landlock(void)
 {

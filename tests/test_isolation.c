@@ -255,9 +255,9 @@ kill_soon(void *decoder)
     return NULL;
 }
 
-/* A clip under way when the program is killed is decoded from its beginning again, once: the second
- * time it fails, and the program is not started for it without end. The next clip has it started
- * again. */
+/* A clip in progress when the program is killed is decoded from its beginning again, once: the
+ * second time it fails, and the program is not started for it without end. The next clip has it
+ * started again. */
 TEST(test_killed_in_a_clip)
 {
     const qv_clip_options hang = { .decoder = start("hang") };

@@ -454,7 +454,7 @@ lock_few_pages(struct qv_device *dev, size_t bytes, void **out, qv_error *err)
                               : lock_pages(dev, bytes, out, err);
 }
 
-/* A lost device fails only its chunks under way; the other device goes on. The job ends when no
+/* A lost device fails only its chunks in progress; the other device goes on. The job ends when no
  * device is left, and reports that. */
 static int losses_told;
 
@@ -664,7 +664,7 @@ run_longs(const struct tiny *t, int n_models, const struct longs *l, enum ending
 
 /* Frame pairs are packed, so that a clip lies in several chunks. Its tokens come in their order,
  * all from one device, and are those of its pairs; so it is too if its sink fails between its
- * calls, or if it is dropped or the job is cancelled while calls are under way. */
+ * calls, or if it is dropped or the job is cancelled while calls are in progress. */
 TEST(clips_lie_in_several_chunks)
 {
     EACH_TRIED (on) {
@@ -899,7 +899,7 @@ TEST(options_are_checked)
         qv_job_options o;
         const char *words;
     } wrong[] = {
-        { one, 0, { 0 }, "0 models" },
+        { one, 0, { 0 }, "n_models is 0" },
         { one, 2, { 0 }, "0 and 1 are the same object" },
         { odd, 2, { 0 }, "model 1 is qwen3_vl_moe" },
         { weights, 2, { 0 }, "with weights of others; the first" },
@@ -910,7 +910,7 @@ TEST(options_are_checked)
         { one, 1, { .memory = -5 }, "memory is -5" },
         { one, 1, { .ahead = -1 }, "ahead is -1" },
         { one, 1, { .output = QV_U8 }, "output is u8" },
-        { one, 1, { .chunk_rows = -1 }, "chunk_rows is -1; must be 0 to" },
+        { one, 1, { .chunk_rows = -1 }, "chunk_rows is -1; must be from 0 to" },
         { one, 1, { .chunk_rows = INT32_MAX }, "patches is 2147483648; must be" },
     };
     EACH (c, wrong) {
@@ -1412,7 +1412,7 @@ held_options(struct holder *h, int64_t ahead, int decoders)
 }
 
 /* However small the bound and however large the first source, a caller that takes results in order
- * gets the next one; at most the bound and the results under way are held. */
+ * gets the next one; at most the bound and the results in progress are held. */
 TEST(results_are_taken_in_order_below_a_bound)
 {
     uint8_t *frames = tiny_frames(&usual, 14, 4, 4, 1);

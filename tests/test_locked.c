@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Tests what a process that is locked in can do, row by row (decoder/lock.inc), in both kinds of
+ * Tests what a process that is locked down can do, row by row (decoder/lock.inc), in both kinds of
  * process: a clip's, and the one that has a GPU open (software_nvdec.c stands in for the GPU). The
  * rest is tested from outside: what the processes keep from their caller, and whether they outlive
  * it.
@@ -30,7 +30,7 @@
 int __real_kill(pid_t pid, int number);
 int __wrap_kill(pid_t pid, int number);
 
-static bool has_landlock; /* without it no GPU process is locked in */
+static bool has_landlock; /* without it no GPU process is locked down */
 
 /* Returns the number of rows that are shut in a kind of process. */
 static int
@@ -77,7 +77,7 @@ give_back_output(int end)
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* In a process that is not locked in, in which every way must be open: else a row would show
+/* In a process that is not locked down, in which every way must be open: else a row would show
  * nothing. */
 static void
 try_free(int results, pid_t victim)
@@ -371,7 +371,7 @@ make_files(void)
     victim = fopen("victim", "w");
     has_landlock = locked_landlock() > 0;
     if (!has_landlock)
-        print_message("This system has no Landlock: no process with a GPU open can be locked in, "
+        print_message("This system has no Landlock: no process with a GPU open can be locked down, "
                       "and its rows are not tried.\n");
     return !victim || fclose(victim) || dup2(0, QV_LEAKED_FD) < 0; /* without FD_CLOEXEC */
 }

@@ -366,7 +366,7 @@ TEST(rows_beyond_the_fill_stay_inside)
 
 /* ---- one memory for all plans ---------------------------------------------------------------- */
 
-/* A plan's chunk is under way while those of another are, and of a larger one that needs more
+/* A plan's chunk is in progress while those of another are, and of a larger one that needs more
  * memory. */
 TEST(plans_take_turns_in_one_memory)
 {
@@ -405,7 +405,7 @@ TEST(plans_take_turns_in_one_memory)
     }
 }
 
-/* A plan that was freed is ready again at once, even if its chunk under way was never pulled.
+/* A plan that was freed is ready again at once, even if its chunk in progress was never pulled.
  * Memory grows only with the largest plan. */
 TEST(a_plan_that_was_freed_is_ready_at_once)
 {

@@ -71,12 +71,12 @@ struct fault {
 
 static const struct fault faults[] = {
     { "deaf", QV_EFORMAT,
-      "its decoder accepted no requests for 4 s (decode_seconds): it was killed" },
-    { "deaf and dumb", QV_EFORMAT, "no sign of life" },
-    { "half", QV_EFORMAT, "no sign of life" },
+      "its decoder accepted no requests for 4 s (decode_seconds) and was killed" },
+    { "deaf and dumb", QV_EFORMAT, "gave no sign of life" },
+    { "half", QV_EFORMAT, "gave no sign of life" },
     { "hung up", QV_EFORMAT, "" },
     { "slow", QV_OK, "" },
-    { "leaderless", QV_EFORMAT, "no sign of life" },
+    { "leaderless", QV_EFORMAT, "gave no sign of life" },
     { "exit 0", QV_EFORMAT, "exited with code 0" },
     { "exit 1", QV_EFORMAT, "exited with code 1" },
     { "exit 255", QV_EFORMAT, "exited with code 255" },
@@ -84,7 +84,7 @@ static const struct fault faults[] = {
     { "signal 9", QV_EFORMAT, "was killed by signal 9 (Killed), perhaps because memory ran out" },
     { "signal 11", QV_EFORMAT, "signal 11" },
     { "signal 15", QV_EFORMAT, "was killed by signal 15 (Terminated)" },
-    { "signal 19", QV_EFORMAT, "no sign of life" }, /* SIGSTOP. */
+    { "signal 19", QV_EFORMAT, "gave no sign of life" }, /* SIGSTOP. */
     { "opening signal 11", QV_EFORMAT, "signal 11" },
     { "end -1", IMPOSSIBLE },
     { "end 0", IMPOSSIBLE },
@@ -156,8 +156,8 @@ has_bits_of(const struct got *g, const struct got *alone)
 static bool
 is_silent(const struct fault *f)
 {
-    return f->words && (strstr(f->words, "no sign of life") || strstr(f->words, "accepted no") ||
-                        !strcmp(f->name, "hung up"));
+    return f->words && (strstr(f->words, "gave no sign of life") ||
+                        strstr(f->words, "accepted no") || !strcmp(f->name, "hung up"));
 }
 
 static void
@@ -260,7 +260,7 @@ TEST(no_clip_is_read_without_the_lock)
     job_end(job);
     const struct got *g = find(c, "alone");
     assert_int_equal(g->status, QV_EBACKEND);
-    assert_non_null(strstr(g->error, "its decoder cannot be locked in: no such filter"));
+    assert_non_null(strstr(g->error, "its decoder cannot be locked down: no such filter"));
 }
 
 /* ---- clips that are given up ----------------------------------------------------------------- */
@@ -514,7 +514,7 @@ be_caller(const char *path, bool heir)
     _exit(1);
 }
 
-/* Runs this program as be_caller until its job is under way. Sets the heir's number, or 0. */
+/* Runs this program as be_caller until its job is in progress. Sets the heir's number, or 0. */
 static pid_t
 start_caller(const char *path, bool with_heir, pid_t *heir)
 {

@@ -169,22 +169,27 @@ TEST(test_sampling_refuses)
           { .num_frames = 4 },
           768,
           2,
-          "num_frames 4; this model's processor has no such option" },
-        { &qvm_glm4v, { .min_frames = 5 }, 768, 2, "min_frames 5;" },
-        { &qvm_glm4v, { .max_frames = 6 }, 768, 2, "max_frames 6;" },
-        { &qvm_glm4v, { .cap_pixels = true }, 768, 2, "cap_pixels 1;" },
-        { &qvm_glm4v, { .fps = 1001 }, 768, 1001, "fps 1001; at most 1000" },
-        { &qvm_qwen2_vl, { .num_frames = 1 }, 768, 2, "num_frames 1 is rounded to 0" },
+          "num_frames is 4, but this model's processor has no such option" },
+        { &qvm_glm4v, { .min_frames = 5 }, 768, 2, "min_frames is 5, but" },
+        { &qvm_glm4v, { .max_frames = 6 }, 768, 2, "max_frames is 6, but" },
+        { &qvm_glm4v, { .cap_pixels = true }, 768, 2, "cap_pixels is 1, but" },
+        { &qvm_glm4v,
+          { .fps = 1001 },
+          768,
+          1001,
+          "fps is 1001; this model's processor allows at most 1000" },
+        { &qvm_qwen2_vl, { .num_frames = 1 }, 768, 2, "num_frames is 1, rounded to 0" },
         { &qvm_qwen2_vl,
           { .num_frames = 11 },
           768,
           2,
-          "num_frames 11 is rounded to 12 (this model needs pairs of frames); must be 2 to 10" },
+          "num_frames is 11, rounded to 12 because this model needs frame pairs; must be from 2 to "
+          "10" },
         { &qvm_qwen2_vl,
           { .fps = 0 },
           1,
           2,
-          "max_frames 1 select less than a pair of the 11 frames" },
+          "max_frames 1 select less than one pair of the clip's 11" },
     };
     EACH (c, bad) {
         const qv_outcome info = { .cut_frames = 11, .source_fps = 25 };
@@ -342,7 +347,7 @@ TEST(test_smart_resize_refuses)
     expect_error(QV_EINVAL, "", qv_smart_resize(0, 10, 10, &bad, &h, &w, ERR));
     bad = p;
     bad.processor = (qv_processor)7;
-    expect_error(QV_EINVAL, "processor 7", qv_smart_resize(0, 10, 10, &bad, &h, &w, ERR));
+    expect_error(QV_EINVAL, "processor is 7", qv_smart_resize(0, 10, 10, &bad, &h, &w, ERR));
     assert_int_equal(h, 7);
     /* a single frame is sized as the pair that it becomes */
     int64_t h2, w2;

@@ -184,12 +184,12 @@ TEST(what_is_no_file_is_refused_without_waiting)
     expect_open_failure("fifo", temp_path("fifo"), QV_EIO, "fifo|FIFO|regular file");
     expect_open_failure("folder", tempdir, QV_EIO, "folder");
     expect_open_failure("device", "/dev/null", QV_EIO, "/dev/null|device");
-    expect_open_failure("missing", temp_path("missing"), QV_EIO, "missing|cannot open");
+    expect_open_failure("missing", temp_path("missing"), QV_EIO, "missing|cannot be opened");
     /* a name with ESC, CSI in one character, and DEL */
     expect_open_failure("controls",
                         temp_path("a\033[2J\xc2\x9b"
                                   "2J\177"),
-                        QV_EIO, "a?[2J??2J?: cannot open");
+                        QV_EIO, "a?[2J??2J?: cannot be opened");
     assert_int_equal(symlink("gone", temp_path("dangling")), 0);
     expect_open_failure("dangling", temp_path("dangling"), QV_EIO, "dangling");
 }
@@ -529,7 +529,8 @@ TEST(shards_may_be_links)
      * asked for. */
     const struct qv_safetensor *t = NULL;
     const struct qv_safetensors *file = NULL;
-    expect_error(QV_EIO, "s3.safetensors|cannot open", qv_checkpoint_find(c, "t", &t, &file, ERR));
+    expect_error(QV_EIO, "s3.safetensors|cannot be opened",
+                 qv_checkpoint_find(c, "t", &t, &file, ERR));
     assert_null(t);
 }
 
@@ -606,7 +607,8 @@ TEST(folders_without_weights_are_refused)
     expect_error(QV_EIO, "none|no such folder", qv_checkpoint_open(temp_path("none"), &c, ERR));
     temp_text(INDEX, "{\"weight_map\":{}}");
     assert_int_equal(symlink("gone", temp_path("model.safetensors")), 0);
-    expect_error(QV_EIO, "model.safetensors|cannot open", qv_checkpoint_open(tempdir, &c, ERR));
+    expect_error(QV_EIO, "model.safetensors|cannot be opened",
+                 qv_checkpoint_open(tempdir, &c, ERR));
     assert_null(c);
 }
 

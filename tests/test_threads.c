@@ -113,7 +113,7 @@ encode_again(void *sharer)
     return NULL;
 }
 
-/* Calls of qv_encode take turns, also where two chunks may be under way. */
+/* Calls of qv_encode take turns, also where two chunks may be in progress. */
 TEST(threads_share_a_model)
 {
     enum { N = 4 };

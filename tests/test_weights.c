@@ -275,7 +275,7 @@ TEST(what_does_not_fit_is_refused_by_name)
           .variant.drop = "patch_embed.proj.weight" },
         { QV_BF16, QV_EFORMAT,
           "two vision towers with different values|model.visual.merger.norm.weight|"
-          "ema.model.visual.merger.norm.weight|which one is meant",
+          "ema.model.visual.merger.norm.weight|save the checkpoint with only one",
           .variant.twin = "ema.model.visual.", .variant.spoil = "merger.norm.weight",
           .variant.value = 0.25f, .variant.at = 31 },
         { QV_BF16, QV_EFORMAT,

@@ -18,7 +18,7 @@ mkdir -p "$out"
 
 model=${QWENVIT_MODEL:-$out/qwen3.5-0.8b-synthetic}
 if [ -z "${QWENVIT_MODEL:-}" ] && [ ! -e "$model/config.json" ]; then
-    say 'Making a checkpoint: sizes of Qwen3.5-0.8B, random weights (0.2 or 0.4 GB)'
+    say 'Making a checkpoint: sizes of Qwen3.5-0.8B, random weights (0.2 GB)'
     "$qwenvit" synth --config tools/demo/qwen3.5-0.8b -o "$model"
 fi
 
@@ -41,7 +41,7 @@ printf '%s: frames above their tokens (first three principal components as colou
 
 say 'With real weights'
 echo 'The weights are random, so these tokens mean nothing, but real weights need the same time. This clip takes about'
-seconds=$(sed -nE 's/.* tokens of [0-9]+ in ([0-9.]+) s .*/\1/p' "$out/encoded.txt")
+seconds=$(sed -nE 's/.* tokens of [0-9]+ values in ([0-9.]+) s .*/\1/p' "$out/encoded.txt")
 # times the "work" that `qwenvit info` prints for the demo's clip
 awk -v seconds="${seconds:?}" '{ printf "  %5.1f s with the tower of %s\n", seconds * $1, substr($0, 5) }' << 'END'
 1.0 Qwen3.5-0.8B

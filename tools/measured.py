@@ -41,7 +41,7 @@ WANTED = "records are wanted, as `qwenvit bench tower --model DIR --json=FILE.js
 # ---- records -----------------------------------------------------------------------------------
 
 def read_text(path, wanted=WANTED):
-    """Returns a file's text. If it cannot be read, the program ends with a message that says what it needs."""
+    """Returns a file's text. If it cannot be read, the program ends with a message that names what it needs."""
     try:
         with open(path, encoding="utf-8") as f:
             return f.read()
@@ -163,11 +163,11 @@ def why_stale(r, version):
     """Returns why README may not show a record of qwenvit, or ""."""
     commit = r.get("commit", "")
     return next((why for stale, why in (
-        (r.get("version") != version, f"it is of {r.get('version')}, not of {version}"),
-        (not r.get("day"), "it does not say its day"),
-        (commit in ("", "unknown"), "it does not say its commit"),
+        (r.get("version") != version, f"it was measured with {r.get('version')}, not {version}"),
+        (not r.get("day"), "it has no day"),
+        (commit in ("", "unknown"), "it has no commit"),
         (commit.endswith("+"), f"it was made with changes on top of {commit[:-1]}"),
-        (r.get("repeats", LEAST_RUNS) < LEAST_RUNS, f"it is of {r.get('repeats')} run, and a median takes {LEAST_RUNS}"),
+        (r.get("repeats", LEAST_RUNS) < LEAST_RUNS, f"it has {r.get('repeats')} run; a median needs {LEAST_RUNS}"),
         (not in_history(commit), f"its commit {commit} is not in the history of this one")) if stale), "")
 
 
@@ -354,7 +354,7 @@ def why_not(ours, ways, version):
         return "it was not measured"
     days = sorted({p.get("day") or "no day" for p in ways.values() if is_peer(p)})
     return why_stale(ours, version) or ("" if any(peers(ways, ours)) else "no peer was timed" if not days
-                                        else f"it is of {ours['day']}, its peers of {', '.join(days)}")
+                                        else f"it was measured on {ours['day']}, its peers on {', '.join(days)}")
 
 
 def embed_words(records, gpu):
@@ -383,7 +383,7 @@ def fill_block(records, gpu, version, left_out):
     head = ["from files to files of tokens", "on", "qwenvit, clips/s", "transformers and torchcodec, clips/s", "times faster"]
     decoder = "GPU" if best["way"].endswith("decoded on cuda") else "CPU"
     words = ("qwenvit's clips per second include starting the command and loading the model; those of transformers, which decodes on the "
-             f"{decoder}, begin with the first clip.")
+             f"{decoder}, are counted from its first clip.")
     return [table(head, [row]), words], [ours, best]
 
 
@@ -403,7 +403,7 @@ def readme(records, version, left_out):
         used += [ours, *filter(None, best)]
     words, of = embed_words([r for r in records if (r.get("day") if is_peer(r) else not why_stale(r, version))], gpu)
     if not words:
-        left_out.append(f"README.md: the patch embedding: no records of {version} that say day and commit")
+        left_out.append(f"README.md: the patch embedding: no records of {version} with day and commit")
     fills, of_fills = fill_block(records, gpu, version, left_out)
     if not rows:
         return [f"No figure of version {version} has been measured yet."]

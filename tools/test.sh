@@ -11,7 +11,7 @@
 #     a machine with an NVIDIA GPU.
 #   --asan-python: only the wheel's tests, with the extension and its programs under the address
 #     sanitizer.
-#   QV_DEPS=no: installs nothing; CMAKE_PREFIX_PATH and PKG_CONFIG_PATH say where the libraries are.
+#   QV_DEPS=no: installs nothing; CMAKE_PREFIX_PATH and PKG_CONFIG_PATH name the libraries' folders.
 set -eu
 cd "$(dirname "$0")/.."
 gpu= asan_python=
@@ -117,7 +117,7 @@ if [ -n "$gpu" ]; then
     (cd build/cuda/tests && ./write_clips x264.mp4)
     if [ -e $clip ] && grep -q NVDEC_FOUND:INTERNAL=1 build/cuda/CMakeCache.txt; then
         say 'compute-sanitizer, memcheck, of the process that decodes'
-        # a locked-in process cannot report to the sanitizer
+        # a locked process cannot report to the sanitizer
         check compute-sanitizer --tool memcheck --target-processes all --error-exitcode 1 \
             build/cuda/tests/gpu_clips build/cuda/tests/unlocked_decoder fps=10 only=gpu $clip
         say 'decoders of all sizes under the lock'

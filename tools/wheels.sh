@@ -4,7 +4,7 @@
 #   wheels.sh before-all: installs the wheel's dependencies in manylinux's image. ffmpeg/ has the FFmpegs.
 #   wheels.sh repair WHEEL FOLDER: tags the wheel; the system's and NVIDIA's libraries stay outside.
 #   wheels.sh try FOLDER [FFMPEG...]: installs FOLDER's wheel for this Python, and encodes a clip with each of
-#     these FFmpegs; without one the command must say what is missing.
+#     these FFmpegs; without one the command must name what is missing.
 set -eu
 cd "$(dirname "$0")/.."
 case ${1:-} in

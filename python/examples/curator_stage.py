@@ -6,8 +6,8 @@
         VisionTokens("Qwen3-VL-4B-Instruct", "/shared/tokens", options={"fps": 2})])
     pipeline.run(RayDataExecutor())
 
-Curator runs each task at least once. What the cache has already is not encoded again, and when a
-task has returned, its tokens are safe on the disk. A file that failed has a record in the cache;
+Curator runs each task at least once. Files whose tokens are in the cache are not encoded again, and
+once a task has returned, its tokens are on the disk. A file that failed has a record in the cache;
 the task's metadata has the counts.
 """
 

@@ -3,8 +3,8 @@
 
     python ray_cache.py clips.jsonl --model Qwen3-VL-4B-Instruct -o /shared/tokens --actors 8 --num-gpus 1
 
-An actor writes a part for every batch, and seals it before Ray hears that the batch is done. So what Ray runs again
-after a crash is found in the cache, or done again and counted once by readers; and a run can be repeated, and goes on.
+An actor writes one part per batch, and seals it before it reports the batch to Ray. So a batch that Ray repeats after
+a crash is found in the cache, or is encoded again and counted once by readers. A repeated run continues.
 """
 import argparse
 from collections import Counter

@@ -40,13 +40,13 @@ def wrong(name: str, value: object, wanted: str) -> Error:
 
 
 def whole(value: Any, name: str, least: int = 0, most: int = MOST) -> int:
-    """Returns a whole number. True and False are refused."""
+    """Returns an integer. True and False are refused."""
     try:
         number = None if isinstance(value, bool) else index(value)
     except TypeError:
         number = None
     if number is None or not least <= number <= most:
-        raise wrong(name, value, f"a whole number from {least} to {most}")
+        raise wrong(name, value, f"an integer from {least} to {most}")
     return number
 
 

@@ -95,7 +95,7 @@ def find() -> str:
 
 
 def find_any() -> str:
-    """Returns the path of a decoder. If none works, clips fail with a message that says why."""
+    """Returns the path of a decoder. If none works, clips fail with a message that gives the reason."""
     try:
         return find()
     except Error:

@@ -129,7 +129,7 @@ def _place(backend: str, device: Any) -> tuple[str, int]:
         names = ", ".join(map(repr, BACKENDS))
         raise _check.wrong("device", device, f'an index, a name ({names}, "cuda:1"..) or a torch.device of these')
     if kind is not None and backend not in ("auto", kind):
-        raise error("QV_EINVAL", f"backend is {backend!r} and device {str(device)!r}: give only one of them, or let them agree")
+        raise error("QV_EINVAL", f"backend is {backend!r} and device {str(device)!r}: give only one, or make them agree")
     return kind or backend, _current_device(kind) if number is None else number
 
 
@@ -341,7 +341,7 @@ class Model:
           messages, stands for the images and clips in it, in their order.
         frames: instead of source, one clip as a list of arrays, PIL images, or images' paths or bytes,
             or as one array. In an iterable, such a list is a clip too, whereas a flat list is many
-            images. Frames are not sampled again: all are used, resized as by the model's processor.
+            images. Frames are not sampled again: all are used, resized as the model's processor does it.
             Their seconds come from fps (for files: 1 by default) or timestamps, or from
             frames_indices, their places in a clip of total_num_frames frames at fps.
         dtype: the tokens' dtype, "f32" or "bf16".
@@ -363,7 +363,7 @@ class Model:
             with a rare codec fails); offset and length (the clip is these bytes of its file).
 
         Many sources are decoded in parallel and packed into full chunks. Each result has its source's
-        index and key; the key is by default the path, otherwise the index. Besides the work under way,
+        index and key; the key is by default the path, otherwise the index. Besides the work in progress,
         at most 1 GiB of sources and results and 64 MiB per decoder wait to be read.
         """
         source = media.media_of(_given(source, frames))

@@ -93,7 +93,7 @@ def _seconds_of(own: Options, common: Options) -> tuple[float, list[float]]:
         if "frames_indices" in said or "total_num_frames" in said:
             return _sampled({"fps": common.get("fps"), **said})
         if said.get("fps") and "timestamps" in said:
-            raise error("QV_EINVAL", "frames: fps and timestamps exclude each other")
+            raise error("QV_EINVAL", "frames: fps and timestamps cannot be used together")
         if said.get("fps") or "timestamps" in said:
             return said.get("fps", 0), _check.reals(said.get("timestamps", ()), "timestamps")
     return 0, []

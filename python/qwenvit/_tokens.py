@@ -65,8 +65,8 @@ class Tokens:
     decoded_by: "cpu" or "gpu" for a decoded clip, or None.
     not_gpu: why a GPU that could have decoded the clip did not; for a clip that a GPU decoded, why
         the CPU converted its frames; or "".
-    remark: anything surprising about an image's pixels, such as 16-bit gray that is white from
-        level 255 up, or "".
+    remark: anything surprising about an image's pixels, such as 16-bit gray whose levels
+        above 255 are white, or "".
 
     Arrays are numpy's and share memory with this object. bf16 is ml_dtypes.bfloat16 if that package
     is installed, otherwise uint16 with the same bits; torch() gives bfloat16 tensors in any case.

@@ -199,7 +199,7 @@ struct Frames : qv_outcome {
 
 struct Patches; /* rows of pixel_values (model.cpp) */
 
-/* A device and the weights on it, shared by a Model, its jobs and the calls under way, and freed
+/* A device and the weights on it, shared by a Model, its jobs and the calls in progress, and freed
  * with the last of them. */
 struct Tower {
     qv_context *context = nullptr;

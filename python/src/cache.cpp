@@ -211,7 +211,7 @@ class CacheFill
         if (!fill)
             fail(QV_ESTATE, "this cache was closed");
         if (running)
-            fail(QV_ESTATE, "another add() to this cache is under way; let it return first");
+            fail(QV_ESTATE, "another add() to this cache is in progress; let it return first");
     }
 
     /* Runs without the interpreter. */
@@ -258,8 +258,8 @@ class CacheFill
         return !raised;
     }
 
-    /* Threads of the job call this. No exception may pass through the job, so a word that finds no
-     * memory is lost. */
+    /* Threads of the job call this. No exception may pass through the job, so a message for which
+     * there is no memory is lost. */
     static void
     tell(void *user, const char *key, qv_status status, const char *words)
     {

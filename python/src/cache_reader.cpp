@@ -75,8 +75,8 @@ struct CacheReader {
         return std::pair(item.index, item.status == QV_OK);
     }
 
-    /* Returns what the index has of an item, as _cache.py's Item: None is what its record does not
-     * say. */
+    /* Returns what the index has of an item, as _cache.py's Item: None for values that its record
+     * lacks. */
     nb::tuple
     item(int64_t i) const
     {

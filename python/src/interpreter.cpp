@@ -21,7 +21,7 @@ static std::set<qv_job *> left_jobs;
 static std::mutex left_lock;
 static pid_t process; /* a forked process has none of these threads */
 
-/* A chunk under way may take longer than a user waits for a process to end. */
+/* A chunk in progress may take longer than a user waits for a process to end. */
 static constexpr int MOST_WAIT_MS = 5000;
 
 static thread_local PyThreadState *thread; /* Python's state of this thread, while it is released */

@@ -179,8 +179,9 @@ class Client
     }
 
     /* Returns the next result, None if no more will come, or False after so many seconds. Throws
-     * what the job was lost for, once the results before were taken. It hears signals while it
-     * waits, unless it waits for ever, as threads do that handle none (seconds below 0). */
+     * the failure that ended the job, once the earlier results were taken. It handles signals while
+     * it waits, unless seconds is below 0: then it waits for ever, for threads that handle no
+     * signals. */
     nb::object
     next(double seconds)
     {
@@ -206,7 +207,7 @@ class Client
         }
     }
 
-    /* Drops what is under way. A forked process ends nothing: it has none of the threads, and the
+    /* Drops what is in progress. A forked process ends nothing: it has none of the threads, and the
      * memory that they left may be half changed. */
     void
     close()

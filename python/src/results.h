@@ -87,8 +87,8 @@ struct Results {
     std::shared_ptr<Seat> use(); /* throws if it is closed */
     void put(Source &source);
     void lose(qv_status status, const char *words);
-    /* Takes the next result, or NULL if none is ready, after a while or at the end. Throws
-     * what the job was lost for. */
+    /* Takes the next result, or NULL if none is ready, after a while or at the end. Throws the
+     * failure that ended the job. */
     std::unique_ptr<Tokens> take(bool for_ever, bool *over);
 };
 

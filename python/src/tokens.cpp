@@ -273,7 +273,7 @@ set_state(Tokens &at, nb::object given)
         std::tie(version, t.n, t.width, t.n_deepstack, t.hidden, t.patches, dtype, t.grid_thw,
                  t.timestamps, t.index, key, path, outcome, data, origin) = state;
     if (!is_known || version != qv_version() || outcome.size() != sizeof t.outcome)
-        fail(QV_EFORMAT, "a pickle of tokens that another version of qwenvit made");
+        fail(QV_EFORMAT, "this pickle of tokens was made by another version of qwenvit");
     t.dtype = parse_dtype(dtype, false);
     if (bytes_of_matrices(t) != (int64_t)data.size())
         fail(QV_EFORMAT, "a pickle of tokens [%lld, %lld] has %zu bytes of them", (long long)t.n,

@@ -109,7 +109,7 @@ class Soak:
 
 
 def state(server):
-    """Returns a server's resident memory in MB, its descriptors, and its processes, once nothing is under way."""
+    """Returns a server's resident memory in MB, its descriptors, and its processes, once nothing is in progress."""
     for gauge in ("queue_items", "under_way_items", "body_bytes"):
         server.wait_for(gauge, 0)
     time.sleep(1.5)  # connections that were refused linger

@@ -157,7 +157,7 @@ def test_bad_options_and_calls(model, clip, tmp_path):
                            ({"tokens": None}, "tokens is None; must be 'bf16' or"),
                            ({"tokens": "f16"}, "tokens is 'f16'; must be 'bf16' or 'f32'"),
                            ({"deepstack": "no"}, "deepstack is 'no'"), ({"retry_failed": None}, "retry_failed is None"),
-                           ({"part_bytes": 1.5}, "part_bytes is 1.5; must be a whole number"),
+                           ({"part_bytes": 1.5}, "part_bytes is 1.5; must be an integer"),
                            ({"part_bytes": 1 << 70}, "part_bytes is 118"), ({"part_seconds": float("nan")}, "is nan"),
                            ({"part_seconds": "5"}, "part_seconds is '5'"), ({"decoders": True}, "decoders is True")]:
         refused(lambda: qwenvit.CacheWriter(model, tmp_path / "a", **options), words)

@@ -212,7 +212,7 @@ def test_keys_are_texts_and_none_is_lost(model, clip, frames, kind):
         (np.zeros((0, 64, 64, 3), np.uint8), {}, "uint8"),
         (np.zeros((1, 2, 4000, 3), np.uint8), {}, "200"),
         (np.zeros((64, 64, 3), np.uint8), {"min_pixels": 1 << 31, "max_pixels": 1 << 40}, "would be resized to 46368x46368"),
-        (np.zeros((64, 64, 3), np.uint8), {"max_pixels": (1 << 63) - 1}, "each must be 1 to 1099511627776"),
+        (np.zeros((64, 64, 3), np.uint8), {"max_pixels": (1 << 63) - 1}, "each must be from 1 to 1099511627776"),
         (np.zeros((64, 64, 3), np.uint8), {"nonsense": 1}, "unknown option nonsense"),
         (b"", {}, "the bytes are empty"),
         (b"x", {"fsp": 1}, "unknown option fsp; did you mean fps?"),

@@ -75,13 +75,13 @@ def bad_calls(pixels, grid):
         "None": (None, grid, "must be an array"),
         "objects": (np.empty((4, 1536), object), grid, "cannot share"),
         "big-endian": (pixels.astype(">f4"), grid, "cannot share"),
-        "grid of reals": (pixels, np.asarray(grid, np.float32), "whole numbers"),
-        "flat grid": (pixels, [1, 4, 6], "whole numbers"),
+        "grid of reals": (pixels, np.asarray(grid, np.float32), "integers"),
+        "flat grid": (pixels, [1, 4, 6], "integers"),
         "no items": (pixels, [], "at least one item"),
         "two numbers": (pixels, [[4, 6]], r"must be \[items, 3\]"),
         "negative": (pixels, [[-1, 4, 6]], "item 0 is -1"),
         "huge": (pixels, [[2**61, 2**61, 4]], "item 0 is"),
-        "larger than numbers are": (pixels, [[2**80, 1, 4]], "whole numbers"),
+        "larger than numbers are": (pixels, [[2**80, 1, 4]], "integers"),
         "odd": (pixels, [[1, 3, 16]], "3"),
     }
 

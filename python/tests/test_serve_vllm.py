@@ -191,7 +191,7 @@ def test_a_uuid_stands_for_its_bytes(served, own):
     status, _, answer = ask(served, part(image(41), "mine"))
     assert status == 409 and "already names a different file" in answer["error"]["message"]
     assert holds(served, "mine", own(image(40)))
-    # also while the first is under way
+    # also while the first is in progress
     body = [json.dumps({"messages": [{"content": [part(image(seed, 96), "both")]}]}) for seed in (42, 43)]
     asked = [served.later(one, "", "POST", CHAT) for one in body]
     assert sorted(one.result()[0] for one in asked) == [200, 409]
@@ -254,7 +254,7 @@ def test_a_server_of_another_tower_takes_over_no_file(golden, tmp_path, tmp_path
 
 
 @pytest.mark.parametrize("arguments, words", [
-    (["--no-shared-cache"], "exclude each other"), (["--ec-seconds", "5"], "--ec-seconds is 5; must be at least --timeout, 60"),
+    (["--no-shared-cache"], "cannot be used together"), (["--ec-seconds", "5"], "--ec-seconds is 5; must be at least --timeout, 60"),
 ])
 def test_options_that_do_not_go_together(golden, tmp_path, arguments, words):
     with pytest.raises(AssertionError, match=words):

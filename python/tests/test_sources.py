@@ -160,7 +160,7 @@ def test_a_path_bytes_and_an_object_have_the_same_pixels(model, tmp_path):
         for source in (data, image.open(path), image.open(io.BytesIO(data))):
             assert (model.preprocess(source).pixel_values == made[name].pixel_values).all(), name
         assert bool(made[name].remark) == (name == "wide.png") and not made[name].damage
-    assert "white from level 255" in made["wide.png"].remark == model.encode(tmp_path / "wide.png").remark
+    assert "levels above 255 are white" in made["wide.png"].remark == model.encode(tmp_path / "wide.png").remark
     added(model, tmp_path / "cache", [tmp_path / "wide.png", tmp_path / "alpha.png"])
     assert [entry.remark for entry in qwenvit.Cache(tmp_path / "cache").values()].count(made["wide.png"].remark) == 1
     for source in (table, table[..., :3]):
@@ -254,7 +254,7 @@ def test_frames_have_seconds_if_somebody_says_them(model, frames):
         ({"timestamps": [0, 1, 2, float("nan")]}, "must be finite numbers"),
         ({"timestamps": "0123"}, "must be finite numbers"),
         ({"timestamps": [0, 2, 1, 3]}, "timestamps: 1 at index 2; must be seconds that never decrease"),
-        ({"timestamps": [0, 1, 2, 3], "fps": 1}, "exclude each other"),
+        ({"timestamps": [0, 1, 2, 3], "fps": 1}, "cannot be used together"),
         ({"fps": -1}, "fps is -1"),
         ({"fps": float("nan")}, "fps is nan"),
         ({"fps": "2"}, "fps is '2'; must be a number above 0"),
@@ -384,13 +384,13 @@ def test_what_a_name_means(device, place):
 @pytest.mark.parametrize(
     "backend, device, words",
     [
-        ("cpu", "cuda:1", "backend is 'cpu' and device 'cuda:1': give only one of them, or let them agree"),
-        ("cuda", torchs("cpu"), "give only one of them, or let them agree"),
+        ("cpu", "cuda:1", "backend is 'cpu' and device 'cuda:1': give only one, or make them agree"),
+        ("cuda", torchs("cpu"), "give only one, or make them agree"),
         ("auto", "gpu", "device is 'gpu'; must be an index"),
         ("auto", "auto", "must be an index"),
         ("auto", "cuda:", "must be an index"),
         ("auto", torchs("xpu"), "must be an index"),
-        ("auto", -1, "device is -1; must be a whole number from 0"),
+        ("auto", -1, "device is -1; must be an integer from 0"),
         ("auto", 1.5, "device is 1.5"),
         ("auto", True, "device is True"),
         *((backend, device, "device 7: the cpu backend has device 0 only")

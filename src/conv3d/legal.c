@@ -56,10 +56,10 @@ no_padding(const struct qv_conv3d_question *q)
     const qv_conv3d_desc *d = q->desc;
     for (int a = 0; a < 3; a++) {
         if (d->pad_front[a])
-            return qv_conv3d_forbid(q, "padding %lld in front on the %s axis",
+            return qv_conv3d_forbid(q, "padding %lld at the front of the %s axis",
                                     (long long)d->pad_front[a], qv_conv3d_axis_names[a]);
         if (d->pad_back[a])
-            return qv_conv3d_forbid(q, "padding %lld behind on the %s axis",
+            return qv_conv3d_forbid(q, "padding %lld at the back of the %s axis",
                                     (long long)d->pad_back[a], qv_conv3d_axis_names[a]);
     }
     return true;
@@ -270,7 +270,7 @@ check_choices(const qv_conv3d_desc *d, qv_error *err)
                     { "act", (unsigned)d->act, QV_ACT_COUNT } };
     for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
         if (choices[i].value >= choices[i].count)
-            return qv_fail(err, QV_EINVAL, "conv3d: %s %u is not one of the %u known",
+            return qv_fail(err, QV_EINVAL, "conv3d: %s is %u; it must be less than %u",
                            choices[i].name, choices[i].value, choices[i].count);
     if (d->dtype != QV_F32 && d->dtype != QV_BF16)
         return qv_fail(err, QV_EINVAL, "conv3d: dtype is %d; it must be f32 or bf16",
@@ -296,8 +296,7 @@ check_axes(const qv_conv3d_desc *d, int64_t out[3], qv_error *err)
         if (__builtin_add_overflow(sizes[a], d->pad_front[a], &padded) ||
             __builtin_add_overflow(padded, d->pad_back[a], &padded))
             return qv_fail(err, QV_EINVAL,
-                           "conv3d: %s %lld with padding %lld and %lld is beyond"
-                           " 63 bits",
+                           "conv3d: %s %lld with padding %lld and %lld exceeds 63 bits",
                            qv_conv3d_axis_names[a], (long long)sizes[a], (long long)d->pad_front[a],
                            (long long)d->pad_back[a]);
         if (__builtin_mul_overflow(d->kernel[a] - 1, d->dilation[a], &extent) ||

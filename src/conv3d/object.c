@@ -264,7 +264,7 @@ make(struct qv_conv3d *conv, const qv_conv3d_weights *weights, const qv_conv3d_o
         return status;
     qv_conv3d_output(d, conv->out);
     if (o->chunk < 0 || o->chunk > MOST_CHUNK)
-        return qv_fail(err, QV_EINVAL, "conv3d: chunk is %lld; must be 0 (all) to %d",
+        return qv_fail(err, QV_EINVAL, "conv3d: chunk is %lld; must be from 0 (all) to %d",
                        (long long)o->chunk, MOST_CHUNK);
     conv->chunk = o->chunk && (o->chunk < conv->out[0] || o->stream) ? o->chunk : conv->out[0];
     describe_chunk(conv);

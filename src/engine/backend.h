@@ -51,7 +51,7 @@ struct qv_conv3d_thresholds {
     /* a dense kernel with fewer channels is run directly; depthwise kernels always go by depth */
     int64_t by_depth_min_c;
     /* with fewer output channels than this, channels-last frames are not copied into rows for a
-     * GEMM, but take another lowering */
+     * GEMM, but use another lowering */
     int64_t rows_min_o;
 };
 
@@ -195,8 +195,8 @@ struct qv_backend {
 
     /* Resizing frames in the device's memory, to the same bytes as pixels/resize.c. Any thread may
      * call these, even while others use the device. NULL: the device cannot resize.
-     * - frames_stream: the stream on which frames are resized; the work that makes them must come
-     *   before in its order. NULL if this device cannot resize.
+     * - frames_stream: the stream on which frames are resized; the work that makes them must
+     *   precede it in stream order. NULL if this device cannot resize.
      * - resize: *out is [frames of all views, down.out, across.out, 3] in the device's memory, from
      *   which qv_backend.upload reads. When it returns, the work is done and the views are no
      *   longer read.
@@ -210,8 +210,8 @@ struct qv_backend {
 
     /* Weights. The layout depends only on the matrix (and its convolution, if it has one), so that
      * all plans share one copy.
-     * - lay_out: takes rows row0 to row0 + rows: src[rows,k] on the host, in the matrix's dtype, or
-     *   quantised in the canonical form of grouped.h. */
+     * - lay_out: lays out rows row0 to row0 + rows: src[rows,k] on the host, in the matrix's dtype,
+     *   or quantised in the canonical form of grouped.h. */
     qv_status (*layout)(struct qv_device *dev, const struct qv_matrix *matrix,
                         struct qv_layout *out, qv_error *err);
     qv_status (*lay_out)(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0,

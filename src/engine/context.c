@@ -41,7 +41,7 @@ take_index(const char *given, char name[16], int *index, qv_error *err)
                        qv_path_tail(given));
     if (*index && *index != number)
         return qv_fail(err, QV_EINVAL,
-                       "backend is \"%s\" and device is %d: give one of them, or let them agree",
+                       "backend is \"%s\" and device is %d: give only one, or make them agree",
                        given, *index);
     *index = (int)number;
     return QV_OK;

@@ -15,7 +15,7 @@ static qv_status
 make_table(struct qv_axis *axis, int64_t in, int64_t out, qv_error *err)
 {
     if (in < 1 || out < 1 || in > QV_AXIS_MOST || out > QV_AXIS_MOST)
-        return qv_fail(err, QV_EINVAL, "resize: %lld pixels to %lld; a side must be 1 to %d",
+        return qv_fail(err, QV_EINVAL, "resize: %lld pixels to %lld; a side must be from 1 to %d",
                        (long long)in, (long long)out, QV_AXIS_MOST);
     return qv_axis_make(axis, (int)in, (int)out)
                ? QV_OK

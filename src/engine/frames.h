@@ -5,8 +5,8 @@
 
 #include "backend.h"
 
-/* Returns the stream on which frames are resized, so the work that makes them must come before in
- * its order; NULL: the device cannot resize. *device becomes the device's index. */
+/* Returns the stream on which frames are resized, so the work that makes them must precede it in
+ * stream order; NULL: the device cannot resize. *device becomes the device's index. */
 void *qv_frames_stream(const qv_context *ctx, int *device);
 
 /* Resizes frames [height, width] to *out [frames of all views, to_height, to_width, 3], in the

@@ -402,7 +402,7 @@ static qv_status
 check_patchify(const struct qv_op_patchify *op, qv_error *err)
 {
     if (op->channels > 3)
-        return qv_fail(err, QV_EINVAL, "patchify: channels=%lld; there are 3 scales",
+        return qv_fail(err, QV_EINVAL, "patchify: channels=%lld; it must be at most 3",
                        (long long)op->channels);
     qv_status status = check_tables("patchify", "rows", op->rows, err);
     if (!status)

@@ -273,7 +273,7 @@ read_array(struct cursor *c, const char *key, bool keep)
     json_t *array = json_array();
     for (uint64_t i = 0; i < n && !c->status && array; i++)
         if (json_array_append_new(array, read_scalar(c, type)))
-            FAIL(c, QV_ENOMEM, "out of memory for key %s", qv_json_quote(key, quoted));
+            FAIL(c, QV_ENOMEM, "no memory for key %s", qv_json_quote(key, quoted));
     return array;
 }
 
@@ -298,7 +298,7 @@ read_key(struct cursor *c)
     if (!keep || c->status)
         json_decref(value);
     else if (!value || json_object_set_new(c->file->keys, key, value))
-        FAIL(c, QV_ENOMEM, "out of memory for key %s", qv_json_quote(key, quoted));
+        FAIL(c, QV_ENOMEM, "no memory for key %s", qv_json_quote(key, quoted));
 }
 
 /* ---- tensors --------------------------------------------------------------------------------- */
@@ -350,7 +350,7 @@ read_tensor(struct cursor *c, struct qv_gguf_tensor *t)
         return;
     t->name = strdup(text);
     if (!t->name)
-        FAIL(c, QV_ENOMEM, "out of memory for tensor %s", text);
+        FAIL(c, QV_ENOMEM, "no memory for tensor %s", text);
     else
         read_shape(c, t);
 }
@@ -462,7 +462,7 @@ read_count(struct cursor *c, const char *what, uint64_t most)
 {
     const uint64_t n = number(c, 8, what);
     if (!c->status && n > most)
-        FAIL(c, QV_EFORMAT, "%s is %llu; at most %llu are read", what, (unsigned long long)n,
+        FAIL(c, QV_EFORMAT, "%s is %llu; at most %llu are allowed", what, (unsigned long long)n,
              (unsigned long long)most);
     return c->status ? 0 : n;
 }
@@ -489,7 +489,7 @@ read_header(struct qv_gguf *f, struct cursor *c)
     if (!c->status) {
         f->tensors = calloc((size_t)tensors + 1, sizeof *f->tensors);
         if (!f->tensors)
-            FAIL(c, QV_ENOMEM, "out of memory for %llu tensors", (unsigned long long)tensors);
+            FAIL(c, QV_ENOMEM, "no memory for %llu tensors", (unsigned long long)tensors);
     }
     for (; f->n < tensors && !c->status; f->n++)
         read_tensor(c, &f->tensors[f->n]);

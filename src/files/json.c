@@ -19,8 +19,8 @@ qv_file_open(const char *path, int *fd, uint64_t *size, qv_error *err)
     /* O_NONBLOCK: opening a FIFO without a writer would wait for ever. */
     const int f = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
     if (f < 0)
-        return qv_fail(err, qv_status_of_errno(errno), "%s: cannot open: %s", qv_path_tail(path),
-                       strerror(errno));
+        return qv_fail(err, qv_status_of_errno(errno), "%s: cannot be opened: %s",
+                       qv_path_tail(path), strerror(errno));
 
     struct stat st;
     if (fstat(f, &st)) {
@@ -93,8 +93,8 @@ qv_file_hint(const void *head, size_t n)
         { "<html", ": this is an HTML page, so the download failed" },
         { "<HTML", ": this is an HTML page, so the download failed" },
         { "\x1f\x8b", ": this is gzip data; decompress it first" },
-        { "PK\x03\x04", ": this is a zip or PyTorch file, which is not what is needed" },
-        { "GGUF", ": this is a GGUF file, which is not what is needed" },
+        { "PK\x03\x04", ": this is a zip or PyTorch file, which is not the expected format" },
+        { "GGUF", ": this is a GGUF file, which is not the expected format" },
         { "\xef\xbb\xbf", ": this begins with a byte order mark; save it as plain UTF-8" },
     };
     const char *p = head;
@@ -119,14 +119,14 @@ qv_json_parse(const char *path, const char *text, size_t n, size_t max_brackets,
     for (size_t i = 0; i < n; i++)
         brackets += text[i] == '[' || text[i] == '{';
     if (brackets > max_brackets)
-        return qv_fail(err, QV_EFORMAT, "%s: has %zu opening brackets; at most %zu are read",
+        return qv_fail(err, QV_EFORMAT, "%s: has %zu opening brackets; at most %zu are allowed",
                        qv_path_tail(path), brackets, max_brackets);
     json_t *json = json_loadb(text, n, JSON_REJECT_DUPLICATES, &e);
     if (!json) {
         /* jansson reports no error for most allocations that fail; an empty text then means out
          * of memory. */
         if (json_error_code(&e) == json_error_out_of_memory || !*e.text)
-            return qv_fail(err, QV_ENOMEM, "%s: out of memory for %zu bytes of JSON",
+            return qv_fail(err, QV_ENOMEM, "%s: no memory for %zu bytes of JSON",
                            qv_path_tail(path), n);
         /* jansson's error text quotes the input with its control characters, so it is cleaned. */
         char quoted[QV_QUOTE_SIZE];
@@ -156,8 +156,8 @@ qv_json_read(const char *path, size_t cap, json_t **root, qv_error *err)
 
     char *text = NULL;
     if (size > cap) {
-        s = qv_fail(err, QV_EFORMAT, "%s: has %llu bytes; at most %zu are read", qv_path_tail(path),
-                    (unsigned long long)size, cap);
+        s = qv_fail(err, QV_EFORMAT, "%s: has %llu bytes; at most %zu are allowed",
+                    qv_path_tail(path), (unsigned long long)size, cap);
         goto done;
     }
     if (size == 0) {
@@ -166,7 +166,7 @@ qv_json_read(const char *path, size_t cap, json_t **root, qv_error *err)
     }
     text = malloc((size_t)size);
     if (!text) {
-        s = qv_fail(err, QV_ENOMEM, "%s: out of memory for %llu bytes", qv_path_tail(path),
+        s = qv_fail(err, QV_ENOMEM, "%s: no memory for %llu bytes", qv_path_tail(path),
                     (unsigned long long)size);
         goto done;
     }

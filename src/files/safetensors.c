@@ -78,7 +78,7 @@ read_shape(const struct entry *e, unsigned bits, struct qv_safetensor *t, qv_err
         const json_t *dim = json_array_get(json, i);
         if (!json_is_integer(dim) || json_integer_value(dim) < 0)
             return qv_json_wrong(&e->object, "shape", json,
-                                 "each size must be an integer from 0 up", err);
+                                 "each size must be an integer of at least 0", err);
         t->shape[i] = json_integer_value(dim);
         if (__builtin_mul_overflow(size, (uint64_t)t->shape[i], &size))
             return qv_json_wrong(&e->object, "shape", json,
@@ -174,13 +174,12 @@ read_entries(struct qv_safetensors *f, json_t *root, qv_error *err)
     f->metadata = json_incref(json_object_get(root, "__metadata__"));
     const size_t n = json_object_size(root);
     if (n > MAX_TENSORS)
-        return qv_fail(err, QV_EFORMAT, "%s: the header has %zu tensors; at most %zu are read",
+        return qv_fail(err, QV_EFORMAT, "%s: the header has %zu tensors; at most %zu are allowed",
                        qv_path_tail(f->path), n, MAX_TENSORS);
     f->tensors = calloc(n + 1, sizeof *f->tensors);
     f->by_name = calloc(n + 1, sizeof *f->by_name);
     if (!f->tensors || !f->by_name)
-        return qv_fail(err, QV_ENOMEM, "%s: out of memory for %zu tensors", qv_path_tail(f->path),
-                       n);
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for %zu tensors", qv_path_tail(f->path), n);
 
     const char *name;
     json_t *json;
@@ -308,7 +307,7 @@ read_header(struct qv_safetensors *f, qv_error *err)
     json_t *root = NULL;
     char *text = malloc((size_t)n + 1);
     if (!text)
-        return qv_fail(err, QV_ENOMEM, "%s: out of memory for a header of %llu bytes",
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for a header of %llu bytes",
                        qv_path_tail(f->path), (unsigned long long)n);
     s = qv_file_read(f->fd, f->path, 8, text, n, err);
     if (!s)

@@ -29,16 +29,15 @@ qv_item_check_grid(const struct qv_config *c, const int64_t g[3], const char *wh
     enum { MOST_PAIRS = 1 << 20 };
     const int64_t m = c->merge;
     if (g[0] < 1 || g[0] > MOST_PAIRS)
-        return qv_fail(err, QV_EINVAL, "%s: grid_thw is %lld,%lld,%lld; t must be 1 to %d", what,
-                       (long long)g[0], (long long)g[1], (long long)g[2], MOST_PAIRS);
+        return qv_fail(err, QV_EINVAL, "%s: grid_thw is %lld,%lld,%lld; t must be from 1 to %d",
+                       what, (long long)g[0], (long long)g[1], (long long)g[2], MOST_PAIRS);
     if (g[1] < m || g[2] < m || g[1] > QV_MOST_POSITIONS || g[2] > QV_MOST_POSITIONS || g[1] % m ||
         g[2] % m || g[1] * g[2] > QV_MOST_ROWS)
-        return qv_fail(
-            err, QV_EINVAL,
-            "%s: grid_thw is %lld,%lld,%lld; h and w must be multiples of %lld up to %d, "
-            "%d patches together",
-            what, (long long)g[0], (long long)g[1], (long long)g[2], (long long)m,
-            QV_MOST_POSITIONS, QV_MOST_ROWS);
+        return qv_fail(err, QV_EINVAL,
+                       "%s: grid_thw is %lld,%lld,%lld; h and w must be multiples of %lld up to "
+                       "%d, and h * w at most %d",
+                       what, (long long)g[0], (long long)g[1], (long long)g[2], (long long)m,
+                       QV_MOST_POSITIONS, QV_MOST_ROWS);
     return QV_OK;
 }
 

@@ -27,7 +27,7 @@ qv_plan_options_check(const qv_model *model, const qv_plan_options *o, qv_error 
                    { "windows", c->windows } };
     for (size_t i = 0; i < sizeof chosen / sizeof *chosen; i++)
         if (chosen[i].value < 0 || chosen[i].value > QV_MOST_ROWS)
-            return qv_fail(err, QV_EINVAL, "%s is %lld; must be 0 (automatic) to %d",
+            return qv_fail(err, QV_EINVAL, "%s is %lld; must be from 0 (automatic) to %d",
                            chosen[i].name, (long long)chosen[i].value, QV_MOST_ROWS);
     if (c->segment_rows < 0 || c->segment_rows > QV_MOST_ROWS || c->segment_rows % area)
         return qv_fail(err, QV_EINVAL,
@@ -36,7 +36,7 @@ qv_plan_options_check(const qv_model *model, const qv_plan_options *o, qv_error 
                        (long long)c->segment_rows, (long long)area, QV_MOST_ROWS);
     if (c->segment_rows && c->patches && c->patches < c->segment_rows)
         return qv_fail(err, QV_EINVAL,
-                       "patches is %lld; too few for one segment of segment_rows, %lld",
+                       "patches is %lld, too few for one segment (segment_rows is %lld)",
                        (long long)c->patches, (long long)c->segment_rows);
     if (o->input != QV_INPUT_FRAMES && o->input != QV_INPUT_PATCHES &&
         o->input != QV_INPUT_PATCHES_BF16)

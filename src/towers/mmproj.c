@@ -41,7 +41,7 @@ list_file(struct listing *l, const char *name, qv_error *err)
         *l = (struct listing){ .mmproj = true };
     }
     if (!l->n && !(l->first = strdup(name)))
-        return qv_fail(err, QV_ENOMEM, "out of memory for a file's name");
+        return qv_fail(err, QV_ENOMEM, "no memory for a file's name");
     const size_t at = strlen(l->names);
     if (at + 1 < sizeof l->names)
         snprintf(l->names + at, sizeof l->names - at, "%s%.60s", l->n ? ", " : "", name);

@@ -249,8 +249,8 @@ fail_without_folder(const char *dir, qv_error *err)
     const bool deep =
         slash == dir || *dir == '.' || (slash && strchr(slash + 1, '/')) || strchr(dir, ':');
     return qv_fail(err, QV_EIO,
-                   "%s: no such folder; it must be a checkpoint's, with config.json and "
-                   "weights (of a model on the Hugging Face hub: hf download %s%s --local-dir DIR)",
+                   "%s: no such folder; give a checkpoint folder with config.json and weights (to "
+                   "get one from the Hugging Face hub: hf download %s%s --local-dir DIR)",
                    qv_path_tail(dir), deep || slash ? "" : "ORG/", deep ? "ORG/NAME" : dir);
 }
 

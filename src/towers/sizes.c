@@ -84,8 +84,7 @@ qv_config_set_size(const struct qv_json_object *vision, const char *key, enum qv
 {
     json_t *json = json_integer(value);
     if (!json)
-        return qv_fail(err, QV_ENOMEM, "%s: out of memory for its keys",
-                       qv_path_tail(vision->file));
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for its keys", qv_path_tail(vision->file));
     const qv_status s =
         qv_json_check_int(vision, key, json, sizes[size].min, sizes[size].max, &value, err);
     json_decref(json);

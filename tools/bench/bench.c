@@ -453,8 +453,9 @@ bench_each_line(struct bench *b, const char *path, const char *text, bench_line 
         const bool whole = strchr(line, '\n') || feof(f);
         char *at = text_of(line);
         if (!whole)
-            status = qv_fail(err, QV_EFORMAT, "%s:%d: the line is longer than %d bytes or not text",
-                             path, number, MOST);
+            status =
+                qv_fail(err, QV_EFORMAT, "%s:%d: the line is longer than %d bytes or has a NUL",
+                        path, number, MOST);
         else if (*at && !bench_next(b))
             break;
         else if (*at && (status = take(user, at, err)) != QV_OK) {

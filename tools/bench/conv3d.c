@@ -206,7 +206,7 @@ bench_conv3d(struct bench *b, qv_error *err)
 
 static const int64_t row_counts[] = { 760, 3040, 6080, 24320, 97280 };
 enum { N_ROW_COUNTS = sizeof row_counts / sizeof *row_counts };
-#define MOST_RUN_MS 2000 /* limit for one run, unless --rows asks for more */
+#define MOST_RUN_MS 2000 /* limit for one run, unless --rows sets more */
 
 static qv_conv3d_desc
 as_rows(const struct qv_config *t, int64_t rows, qv_dtype dtype)

@@ -15,7 +15,7 @@ static const char *const legend[] = {
     "tower",
     "  encode, packed    the device's work on the chunks of --grid or --pack",
     "  whole call        from pixels to tokens in page-locked memory, one chunk at a time",
-    "  streamed          the same, with as many chunks under way as the plan allows",
+    "  streamed          the same, with as many chunks in progress as the plan allows",
     "  limit             the same GEMMs without epilogues, and the same attention, nothing else",
     "  floor             the limit plus the bytes of all other operations at the copy rate",
     "  fill              share of the chunks' rows that are used",

@@ -311,7 +311,8 @@ get(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in, in
     if (!s)
         s = qv_cache_record(c, i, &record, err);
     if (!s && item.status)
-        s = qv_fail(err, QV_EFORMAT, "%s: the key failed: %s", o->out, record);
+        s = qv_fail(err, QV_EFORMAT, "%s: key %s failed: its record is %s", o->out,
+                    qv_json_quote(key, quoted), record);
     if (!s)
         s = qv_cache_verify(c, i, err);
     if (!s)

@@ -49,7 +49,7 @@ tell_missing(const struct tool_options *o, const qv_cache_prune_options *options
     for (size_t i = 0; i < n; i++) {
         qv_cache_item item = { .key = NULL };
         if (!qv_cache_find(c, options->drop[i], &item, NULL) && !item.key)
-            tool_complain("%s: no key %s", o->out, options->drop[i]);
+            tool_complain("%s: no key \"%s\"", o->out, options->drop[i]);
     }
     qv_cache_close(&c);
 }

@@ -92,7 +92,7 @@ describe_tar(const struct tool_results *to, const char *path, qv_error *err)
              : tool_show(
                    to, tool_json("file:t files:I clips:I bytes:f", path, c.files, c.media, c.bytes),
                    "{file}: a tar file of {files} file{files|s}; {clips} with a clip's or image's "
-                   "ending, {bytes|GB} (qwenvit list makes a list of them)\n",
+                   "extension, {bytes|GB} (qwenvit list makes a list of them)\n",
                    err);
 }
 

@@ -40,7 +40,7 @@ is_folder(const struct tool_options *o, const struct tool_list *list)
            tool_is_folder(o->output);
 }
 
-/* Chooses the format by the file's ending; a name without an ending is a token file. */
+/* Chooses the format by the file's extension; a name without one is a token file. */
 static qv_status
 choose_format(const char *path, const struct qv_format **format, qv_error *err)
 {
@@ -86,8 +86,8 @@ make_output_folder(const char *folder, char *inside, qv_error *err)
         return QV_OK;
     mkdir(folder, 0777);
     return qv_fail(err, QV_EIO,
-                   "%s: for several clips or a list, -o is a folder, which cannot be created: %s",
-                   folder, strerror(errno));
+                   "%s: several clips need a folder for -o, and it cannot be created: %s", folder,
+                   strerror(errno));
 }
 
 /* ---- devices --------------------------------------------------------------------------------- */

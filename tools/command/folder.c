@@ -12,7 +12,7 @@
 #include "path.h"
 #include "tool.h"
 
-/* A folder may also contain captions, archives and notes: files with other endings are skipped. */
+/* Files with other extensions, such as captions, archives and notes, are skipped. */
 static const char endings[] = " 3g2 3gp apng asf av1 avi avif bmp flv gif h264 h265 heic heif hevc "
                               "ivf jfif jpe jpeg jpg m2ts m2v "
                               "m4v mj2 mjpeg mjpg mkv mov mp4 mpe mpeg mpg mts mxf nut obu ogg ogv "
@@ -100,7 +100,7 @@ tool_list_of_paths(const char *const *paths, size_t n, bool recursive, bool name
         free(key);
         if (!s && out->n == before)
             s = qv_fail(err, QV_EFORMAT,
-                        "%s: no file in this folder has a clip's or image's ending%s",
+                        "%s: no file in this folder has a clip's or image's extension%s",
                         qv_path_tail(paths[i]),
                         recursive ? "" : " (--recursive also searches its subfolders)");
     }

@@ -57,14 +57,12 @@ static const char model_text[] =
     "[text.types?  file       GGUF of {text.tensors} tensors: {text.types|, }\n]"
     "[note?  assumed    {note}\n]"
     "[text.not_used?  not used   {not_used.of_others} tensor{not_used.of_others|s} of other parts "
-    "of "
-    "the model[not_used.of_tower?; of the tower: {text.names|, }][text.unnamed? and {text.unnamed} "
-    "more]\n]"
+    "of the model[not_used.of_tower?; of the tower: {text.names|, }][text.unnamed? and "
+    "{text.unnamed} more]\n]"
     "  packed     in chunks of up to {capacities.packed.rows} patches and "
     "{capacities.packed.segments} segments, of any sizes\n"
     "  alone      in the smallest capacity that fits, from {text.smallest} patches on; larger "
-    "clips "
-    "by frame pairs[!text.dense?,\n             in chunks of equal segments]\n"
+    "clips by frame pairs[!text.dense?,\n             in chunks of equal segments]\n"
     "  bits       [!capacities.bits_differ?the same alone and packed, in all these capacities]"
     "{capacities.bits_differ|\n             }\n"
     "  lists      at most {job_bytes|size} of host memory, plus decoder processes\n"
@@ -215,7 +213,7 @@ differences_json(const struct scene *s)
         json_array_append_new(
             texts,
             json_sprintf("attention with heads of %lld may round differently in chunks of equal "
-                         "segments, which only segment_rows asks for",
+                         "segments, which only segment_rows requests",
                          (long long)s->info.head_dim));
     return texts;
 }
@@ -258,10 +256,9 @@ capacities_json(const struct scene *s, json_t *text)
 
 static const char clip_text[] =
     "{clip}: {kind}, {codec} in {format}, {source_width}x{source_height}[rotation? (rotated "
-    "by "
-    "{rotation} degrees)][text.clip?, {source_frames} frames at {source_fps|6} fps"
+    "by {rotation} degrees)][text.clip?, {source_frames} frames at {source_fps|6} fps"
     "[text.header? ({text.header} in its header)], {duration_s|2f} s][text.cut?\n"
-    "  cut        {cut_frames} frames from frame {first_frame}: {text.cut.start|9} s to "
+    "  stretch    {cut_frames} frames from frame {first_frame}: {text.cut.start|9} s to "
     "{text.cut.end|9} s]\n"
     "  sampled    {frames} frame{frames|s} of {width}x{height}: grid_thw {grid_thw|,}, as {like} "
     "does\n"
@@ -271,16 +268,14 @@ static const char clip_text[] =
     "[remark?  pixels     {remark}\n]"
     "[kernels?"
     "  tokens     {tokens} of {text.width} values\n"
-    "  chunks     {chunks} of {chunk_pairs} frame pair{chunk_pairs|s}, in a capacity of "
-    "{chunk_rows} "
-    "patches, {chunks_ahead} under way at a time\n"
+    "  chunks     {chunks}, of up to {chunk_pairs} frame pair{chunk_pairs|s} each, in a capacity "
+    "of {chunk_rows} patches, {chunks_ahead} in progress at a time\n"
     "  work       {text.tflop|4} TFLOP, {bytes|size} moved between memory and kernels\n"
     "  memory     weights {weight_bytes|size} + arena {arena_bytes|size}[text.beside? + its "
     "decoders, at most {text.beside|size}] = {device_bytes|size} on the device\n"
     "  conv3d     {lowering}: {lowering_reason}\n"
     "  packed     with other clips: [same_bits_packed?the same bits][!same_bits_packed?bits may "
-    "differ "
-    "(see info MODEL)]\n"
+    "differ (see info MODEL)]\n"
     "  runs on    {text.kernels|\n             }\n]";
 
 /* Writes a rate as it is shown; "" if there is none. */

@@ -342,8 +342,8 @@ tool_list_check_once(const struct tool_list *list, const char *file, const char 
                          qv_path_tail(again->key))
                    : qv_fail(err, QV_EINVAL, "%s is given twice", qv_path_tail(again->path));
     const struct place p = { file, again->line };
-    return BAD(&p, QV_EFORMAT, "%s \"%s\" was already in line %zu", what, qv_path_tail(again->key),
-               first->line);
+    return BAD(&p, QV_EFORMAT, "%s \"%s\" is already used in line %zu", what,
+               qv_path_tail(again->key), first->line);
 }
 
 qv_status

@@ -42,8 +42,8 @@ enum kind {
 
 /* What a value must be; NULL: a text. */
 static const char *const wanted[] = {
-    [COUNT] = "an integer from 1 up",
-    [NUMBER] = "an integer from 0 up",
+    [COUNT] = "an integer of at least 1",
+    [NUMBER] = "an integer of at least 0",
     [PAIR] = "two integers, A,B",
     [TRIPLE] = "three integers, T,H,W",
     [REAL] = "a number above 0",
@@ -52,8 +52,8 @@ static const char *const wanted[] = {
     [TOKENS] = "bf16 or f32",
     [WEIGHTS] = "bf16, q4g64 or q8g64",
     [SHARD] = "I/N with I from 0 to N - 1 and N up to 99999",
-    [DEVICE] = "an index from 0 up, cpu or cuda:1: it runs on only one device",
-    [DEVICES] = "an index from 0 up, cpu or cuda:1, several separated by commas, or all",
+    [DEVICE] = "an index (0, 1, ..), cpu or cuda:1; this subcommand uses only one device",
+    [DEVICES] = "an index (0, 1, ..), cpu or cuda:1, several separated by commas, or all",
 };
 
 /* An option, or an argument if its name does not begin with "-". If several entries have one name,
@@ -495,7 +495,7 @@ tool_check_ending(const char *path, const char *ending, qv_error *err)
     const size_t n = strlen(path), of_ending = strlen(ending);
     const bool is_file = stat(path, &st) || S_ISREG(st.st_mode) || S_ISDIR(st.st_mode);
     return is_file && (n <= of_ending || strcasecmp(path + n - of_ending, ending) != 0)
-               ? qv_fail(err, QV_EINVAL, "%s: the file's name must end in %s", qv_path_tail(path),
+               ? qv_fail(err, QV_EINVAL, "%s: the file name must end in %s", qv_path_tail(path),
                          ending)
                : QV_OK;
 }

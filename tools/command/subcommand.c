@@ -216,7 +216,7 @@ become(const struct tool *tool, char **argv)
     return TOOL_DEVICE;
 }
 
-/* Reports a missing verb and suggests one: the verb that an option is named after, else the
+/* Reports a missing verb and suggests one: the one that an option is named after, else the
  * first. */
 static int
 refuse_without_verb(const struct tool_program *p, char **argv)
@@ -227,7 +227,7 @@ refuse_without_verb(const struct tool_program *p, char **argv)
         for (const struct tool *t = p->tools; t < p->tools + p->n; t++)
             if (!strncmp(argv[i], "--", 2) && !strcmp(argv[i] + 2, tool_word(t)))
                 tool = t;
-    tool_complain("%s needs a verb before its options: %s (%s --help)", p->name,
+    tool_complain("%s needs a subcommand before its options: %s (%s --help)", p->name,
                   tool_usage(tool, text), p->name);
     return TOOL_USAGE;
 }
@@ -286,7 +286,7 @@ tool_main(const struct tool_program *p, int argc, char **argv)
         return TOOL_USAGE;
     }
     if (tool->elsewhere) {
-        tool_complain("%s: not in this program; it is in %s", tool->name, tool->elsewhere);
+        tool_complain("%s: not part of this program; it is in %s", tool->name, tool->elsewhere);
         return TOOL_DEVICE;
     }
     if (tool->program)

@@ -260,7 +260,7 @@ list_shard(const struct tool_options *o, const char *path)
                           whys[i]);
     }
     if (!s && !shard.n_listed && !n_left)
-        s = qv_fail(&err, QV_EFORMAT, "%s: contains no file with a clip's or image's ending",
+        s = qv_fail(&err, QV_EFORMAT, "%s: contains no file with a clip's or image's extension",
                     qv_path_tail(path));
     return s ? tool_fail(s, &err) : n_left ? TOOL_FAILED : TOOL_DONE;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The job's sink: writes each clip's tokens to its file, draws them if asked to, and reports the
+/* The job's sink: writes each clip's tokens to its file, draws them on request, and reports the
  * clip. */
 #include <unistd.h>
 
@@ -15,7 +15,7 @@
  * times are printed instead. A single clip's stages are printed if it took a second or more. */
 static const char text[] =
     "{clip}: {frames} frame{frames|s} of {text.width}x{text.height} -> {tokens} tokens of {width} "
-    "[text.alone?in {seconds|2f} s ]({precision}) -> {output}\n"
+    "values [text.alone?in {seconds|2f} s ]({precision}) -> {output}\n"
     "[text.long?  " TOOL_RATES_TEXT "\n"
     "  waited {wait_decode_s|2f} s for frames, {wait_device_s|2f} s for the device, "
     "{wait_write_s|2f} s for writing; {decoded_frames} of {source_frames} frames were decoded\n]";

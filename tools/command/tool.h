@@ -175,7 +175,7 @@ void tool_print_help(const struct tool *tool, const char *page);
 void tool_each_option(const struct tool *tool, void (*see)(const char *name));
 /* Parses n integers of at least `least`, separated by `between`. */
 bool tool_parse_integers(const char *text, int64_t *out, int n, char between, int64_t least);
-/* Checks that an output's name has its format's ending, unless it is a device or pipe. Returns
+/* Checks that an output's name has its format's extension, unless it is a device or pipe. Returns
  * QV_EINVAL. */
 qv_status tool_check_ending(const char *path, const char *ending, qv_error *err);
 enum { TOOL_USAGE_BYTES = 128 };
@@ -282,7 +282,7 @@ void tool_reasons_tell(struct tool_reasons *r, const struct tool_results *to);
  * --drawing, and `more` outputs, against a list and its clips. */
 qv_status tool_check_named_outputs(const struct tool_options *o, qv_error *err);
 struct tool_list;
-/* Checks the ending of a token file, whose name may also have none. */
+/* Checks the extension of a token file, whose name may also have none. */
 qv_status tool_check_token_file(const char *path, qv_error *err);
 qv_status tool_check_list_outputs(const struct tool_options *o, const struct tool_list *list,
                                   const char *const *more, size_t n_more, qv_error *err);

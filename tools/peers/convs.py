@@ -85,7 +85,7 @@ def bench_conv3d(args):
             if d["layout"] == "frames_u8":
                 odd.append("layout=frames_u8")
             if odd:
-                left_out(d["case"], dtype, "torch conv3d", f"torch's has no {', '.join(odd)}")
+                left_out(d["case"], dtype, "torch conv3d", f"torch's conv3d has no {', '.join(odd)}")
                 continue
             time_conv(args, d, dtype)
 

@@ -47,7 +47,7 @@ class Clips(torch.utils.data.Dataset):
         return VideoDecoder(path, device=self.decodes)  # with one thread, as every worker has one
 
     def frames(self, path):
-        """Returns the frames that transformers samples, decoded as by its read_video_torchcodec."""
+        """Returns the frames that transformers samples, decoded as its read_video_torchcodec does."""
         from transformers.video_utils import VideoMetadata
         decoder = self.decoder(path)
         facts = VideoMetadata(total_num_frames=decoder.metadata.num_frames, fps=decoder.metadata.average_fps)

@@ -27,7 +27,7 @@ def numbers(count=None):
         except ValueError:
             values = []
         if not values or min(values) < 1 or count and len(values) != count:
-            raise argparse.ArgumentTypeError(f"{text}: must be {count or 'one or more'} numbers, from 1 up")
+            raise argparse.ArgumentTypeError(f"{text}: must be {count or 'one or more'} numbers of at least 1")
         return values
     return parse
 

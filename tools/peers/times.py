@@ -14,10 +14,10 @@ def summary(warmups, times):
     record them: no warm-up, too few runs, or runs that differ too much."""
     refused = None
     if not warmups or len(times) < LEAST_REPEATS:
-        refused = (f"{len(times)} runs after {warmups} to warm up; a record takes {LEAST_REPEATS} after 1 "
+        refused = (f"{len(times)} runs after {warmups} to warm up; a record needs {LEAST_REPEATS} after 1 "
                    "(--limit-s, --repeats, --warmup)")
     elif not min(times) > 0 or max(times) > MOST_SPREAD * min(times):
-        refused = (f"runs of {min(times):.3f} to {max(times):.3f} ms; a record's lie within a factor of "
+        refused = (f"runs from {min(times):.3f} to {max(times):.3f} ms; a record needs runs within a factor of "
                    f"{MOST_SPREAD:g}")
     times = times or [float("nan")]
     return dict(median_ms=quantile(times, 0.5), p90_ms=quantile(times, 0.9), repeats=len(times),

@@ -32,7 +32,7 @@ def main():
     common.add_sampling(parser)
     args = parser.parse_args()
     if args.yardstick and args.dtype != "f32":
-        parser.error("--yardstick has f32 and bf16 in one file: --dtype does not go with it")
+        parser.error("--dtype cannot be used with --yardstick, which writes f32 and bf16 into one file")
     if args.threads:
         torch.set_num_threads(args.threads)
 

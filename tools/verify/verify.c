@@ -134,7 +134,7 @@ say_compared(struct report *r)
                  qv_path_tail(o->against));
     else if (o->against_backend)
         snprintf(r->compared, sizeof r->compared,
-                 "qwenvit on %.40s with qwenvit in f32 on %.40s; no other program takes part",
+                 "qwenvit on %.40s with qwenvit in f32 on %.40s; no other program is involved",
                  r->context.backend, o->against_backend);
     else
         snprintf(r->compared, sizeof r->compared,
@@ -148,9 +148,9 @@ static const struct {
 } titles[] = {
     { "definition", "definition: the patch embedding by its seven loops in double" },
     { "pulled", "pulled: a caller's outputs, bit for bit equal to the layers that they come from" },
-    { "rounding", "rounding: bf16 against f32, the bars from an ideal bf16 tower" },
+    { "rounding", "rounding: bf16 against f32, with limits from an ideal bf16 tower" },
     { "repeat", "repeat: a second fresh plan, bit for bit equal" },
-    { "against", "against: each layer compared with the other program's; bf16 bars from rounding" },
+    { "against", "against: each layer compared with the other program's; bf16 limits by rounding" },
 };
 
 /* Prints a number, or nothing if it is infinite. */
@@ -283,9 +283,10 @@ check_usage(const struct tool_options *o)
 {
     const char *wrong =
         o->against && o->verify_clip
-            ? "--against and --clip exclude each other: the file contains the pixels"
-        : o->against && o->against_backend ? "--against and --against-backend exclude each other"
-                                           : NULL;
+            ? "--against and --clip cannot be used together: the file contains the pixels"
+        : o->against && o->against_backend
+            ? "--against and --against-backend cannot be used together"
+            : NULL;
     if (wrong)
         tool_complain("verify: %s (qwenvit verify --help)", wrong);
     return wrong ? TOOL_USAGE : TOOL_DONE;

@@ -166,7 +166,7 @@ qv_status verify_config(const struct verify_job *job, struct qv_config *out, qv_
 
 bool verify_wants(const struct verify_job *job, qv_dtype dtype);
 /* Turns the status of a bf16 tower into QV_OK, with a message, if the device has no bf16 GEMMs
- * (such as a CPU without AVX-512) and the user did not ask for bf16. */
+ * (such as a CPU without AVX-512) and the user did not request bf16. */
 qv_status verify_unless_left_out(const struct verify_job *job, qv_status status);
 
 /* The f32 truth of a bf16 tower, and the layers of an ideal bf16 tower. */

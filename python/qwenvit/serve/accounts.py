@@ -124,7 +124,7 @@ class Line:
 
 
 class Turns:
-    """The encoder's queue, with room for `most` items. While images wait or are under way, clips use at most half
+    """The encoder's queue, with room for `most` items. While images wait or are in progress, clips use at most half
     of the decoders."""
 
     def __init__(self, decoders: int, most: int) -> None:

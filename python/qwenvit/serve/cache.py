@@ -192,11 +192,11 @@ class TokenCache:
             self._forget(name)
             self.writers.do(name, functools.partial(os.unlink, self.path_of(name)))  # in order, before a file of this name is written again
 
-    # ---- computations under way --------------------------------------------------------------------
+    # ---- computations in progress --------------------------------------------------------------------
 
     async def get(self, name: str, room: Room | None, compute: Compute) -> tuple[Kept, str]:
         """Returns the tokens and where they were found: memory, folder, flight (an equal request was
-        under way) or miss. A computation is cancelled when no request waits for it any more."""
+        in progress) or miss. A computation is cancelled when no request waits for it any more."""
         while True:
             if found := await self.find(name, room):
                 return found

@@ -49,7 +49,7 @@ def _number(kind: str, convert: Callable[[str], Any], least: float, below: float
     return read
 
 
-_count, _from_1 = _number("number", _bytes, 0, 1 << 63), _number("number from 1 up", _bytes, 1, 1 << 63)
+_count, _from_1 = _number("number", _bytes, 0, 1 << 63), _number("number of at least 1", _bytes, 1, 1 << 63)
 _seconds, _port = _number("number of seconds", float, math.ulp(0), math.inf), _number("port", int, 0, 1 << 16)
 
 
@@ -83,10 +83,10 @@ def parser() -> argparse.ArgumentParser:
     add("--decode-memory", _from_1, 1 << 30, "most bytes for decoding one item (default 1G)")
     add("--queue", _from_1, 1024, "most waiting items (default 1024)")
     add("--timeout", _seconds, 60.0, "most seconds for a request after its body has arrived (default 60)")
-    add("--drain-seconds", _seconds, 30.0, "seconds after SIGTERM to finish what is under way (default 30)")
+    add("--drain-seconds", _seconds, 30.0, "seconds after SIGTERM to finish what is in progress (default 30)")
     add("--max-connections", _from_1, 256, "default 256; plus --decoders, must be less than half of the descriptors (ulimit -n)")
     add("--max-body", _from_1, 256 << 20, "bytes per body (default 256M)")
-    add("--max-bodies", _from_1, 4 << 30, "bytes of all bodies under way and of their parsed JSON (default 4G)")
+    add("--max-bodies", _from_1, 4 << 30, "bytes of all bodies in progress and of their parsed JSON (default 4G)")
     add("--max-answers", _from_1, 2 << 30, "bytes of all tokens waiting to be sent (default 2G)")
     add("--max-items", _from_1, 64, "items per request (default 64)")
     add("--max-frames", _from_1, 768, "frames per item (default 768)")
@@ -98,7 +98,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 class Server(uvicorn.Server):
-    """After SIGTERM, answers 503 and ends once nothing is under way or the time to drain has passed."""
+    """After SIGTERM, answers 503 and ends once nothing is in progress or the time to drain has passed."""
 
     def __init__(self, config: uvicorn.Config, service: Service, a: argparse.Namespace) -> None:
         super().__init__(config)
@@ -205,9 +205,9 @@ def main(arguments: list[str]) -> int:
     if any(not key or key != key.strip() for key in keys_of(a)):
         p.error("--api-key and QWENVIT_API_KEY: a key must not be empty or have spaces around it")
     if a.ec_path and a.no_shared_cache:
-        p.error("--ec-path and --no-shared-cache exclude each other: any client can name another client's images")
+        p.error("--ec-path and --no-shared-cache cannot be used together: any client can name another client's images")
     if a.ec_path and a.ec_seconds < a.timeout:
         p.error(f"--ec-seconds is {a.ec_seconds:g}; must be at least --timeout, {a.timeout:g}")
     if a.sglang_peers and keys_of(a):
-        p.error("--sglang-peers and API keys exclude each other: SGLang sends no key")
+        p.error("--sglang-peers and API keys cannot be used together: SGLang sends no key")
     return serve(a)

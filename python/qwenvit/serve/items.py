@@ -81,7 +81,7 @@ def _value(name: str, given: Any) -> Any:
             return kind(given)
     except (KeyError, ValueError, OverflowError):
         pass
-    wanted = {float: "a number", int: "a whole number", bool: "true or false", str: "a string", tuple: "a list of numbers"}[kind]
+    wanted = {float: "a number", int: "an integer", bool: "true or false", str: "a string", tuple: "a list of numbers"}[kind]
     raise Refused(422, "QV_EINVAL", f"{name} is {shown(given)}; must be {wanted}")
 
 

@@ -127,7 +127,7 @@ class Protocol(HttpToolsProtocol):
         cycle = self.cycle
         if not cycle or cycle.response_complete or self.in_message and not self.pipeline and not cycle.response_started:
             self.refuse(400, "QV_EFORMAT", msg)
-        else:  # the answers under way are the last of this connection
+        else:  # the answers in progress are the last of this connection
             self.refused, cycle.keep_alive = True, False
 
     def _unsupported_upgrade_warning(self) -> None:

@@ -65,7 +65,7 @@ class Request:
 
 class Settings(NamedTuple):
     limits: Limits
-    bodies: int  # bytes of all bodies under way
+    bodies: int  # bytes of all bodies in progress
     answers: int  # bytes of all tokens waiting to be sent
     seconds: float  # of a request, at most
     keys: tuple[bytes, ...]  # accepted API keys; empty: any client
@@ -103,8 +103,8 @@ class Service:
         self.adding: weakref.WeakValueDictionary[tuple[str, bool], asyncio.Lock] = weakref.WeakValueDictionary()
         metrics.gauge("queue_items", "Items waiting for their turn", turns.queue.total)
         metrics.gauge("under_way_items", "Items being decoded or encoded", lambda: turns.images.under_way + turns.clips.under_way)
-        metrics.gauge("under_way_requests", "Requests under way", lambda: self.under_way)
-        metrics.gauge("body_bytes", "Bytes of all bodies under way", self.bodies.total)
+        metrics.gauge("under_way_requests", "Requests in progress", lambda: self.under_way)
+        metrics.gauge("body_bytes", "Bytes of all bodies in progress", self.bodies.total)
         metrics.gauge("answer_bytes", "Bytes of tokens waiting to be sent", self.answers.total)
 
     # ---- before the body ---------------------------------------------------------------------------
