@@ -12,7 +12,6 @@
 #include "clips/option_list.h"
 #include "dtype.h"
 #include "error.h"
-#include "path.h"
 #include "tool.h"
 
 enum kind {
@@ -495,8 +494,7 @@ tool_check_ending(const char *path, const char *ending, qv_error *err)
     const size_t n = strlen(path), of_ending = strlen(ending);
     const bool is_file = stat(path, &st) || S_ISREG(st.st_mode) || S_ISDIR(st.st_mode);
     return is_file && (n <= of_ending || strcasecmp(path + n - of_ending, ending) != 0)
-               ? qv_fail(err, QV_EINVAL, "%s: the file's name must end in %s", qv_path_tail(path),
-                         ending)
+               ? qv_fail(err, QV_EINVAL, "%s: the file's name must end in %s", path, ending)
                : QV_OK;
 }
 

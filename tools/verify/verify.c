@@ -131,7 +131,7 @@ say_compared(struct report *r)
     if (o->against)
         snprintf(r->compared, sizeof r->compared,
                  "qwenvit's layers with those in %.100s, which another program computed",
-                 qv_path_tail(o->against));
+                 o->against);
     else if (o->against_backend)
         snprintf(r->compared, sizeof r->compared,
                  "qwenvit on %.40s with qwenvit in f32 on %.40s; no other program takes part",
