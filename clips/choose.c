@@ -19,14 +19,14 @@ choose_cut(const qvm_rules *rules, const struct qvm_task *t, qv_outcome *info, q
     if (!t->cuts)
         return QV_OK;
     if (info->is_image)
-        return qv_fail(err, QV_EINVAL, "%s: %s; an image has no duration", t->path, asked);
+        return qv_fail(err, QV_EINVAL, "%s; an image has no duration", asked);
     rules->cut(info, t, &info->first_frame, &info->cut_frames);
     if (info->cut_frames >= 1)
         return QV_OK;
     return qv_fail(err, QV_EINVAL,
-                   "%s: %s: no frame lies in this stretch; the clip has %lld frames at %.15g per "
+                   "%s: no frame lies in this stretch; the clip has %lld frames at %.15g per "
                    "second, the last one at %.15g",
-                   t->path, asked, (long long)info->source_frames, info->source_fps,
+                   asked, (long long)info->source_frames, info->source_fps,
                    (double)(info->source_frames - 1) / info->source_fps);
 }
 
@@ -34,11 +34,10 @@ static qv_status
 choose_frames(const qvm_rules *rules, const qv_preprocess *p, const struct qvm_task *t,
               qv_outcome *info, int64_t **indices, qv_error *err)
 {
-    qv_error inner;
     const int64_t pixels = (int64_t)info->source_width * info->source_height;
     if (pixels > t->max_source_pixels)
-        return qv_fail(err, QV_EFORMAT, "%s: frames of %lld pixels; at most %lld are allowed",
-                       t->path, (long long)pixels, (long long)t->max_source_pixels);
+        return qv_fail(err, QV_EFORMAT, "frames of %lld pixels; at most %lld are allowed",
+                       (long long)pixels, (long long)t->max_source_pixels);
     info->n_frames = 1;
     info->sampled_fps = info->second_per_grid_ts = 0.0;
     qv_status status = choose_cut(rules, t, info, err);
@@ -47,20 +46,19 @@ choose_frames(const qvm_rules *rules, const qv_preprocess *p, const struct qvm_t
     const double seconds = info->is_image ? 0 : (double)info->cut_frames / info->source_fps;
     if (seconds > t->max_seconds)
         return qv_fail(err, QV_EINVAL,
-                       "%s: the clip or stretch lasts %.1f s; at most %g s are allowed; give start "
+                       "the clip or stretch lasts %.1f s; at most %g s are allowed; give start "
                        "and end",
-                       t->path, seconds, t->max_seconds);
+                       seconds, t->max_seconds);
     if (!info->is_image)
-        status = rules->count(info, p, t, &info->n_frames, &inner);
+        status = rules->count(info, p, t, &info->n_frames, err);
     if (status)
-        return qv_fail(err, status, "%s: %s", t->path, inner.text);
+        return status;
     if (info->n_frames < 1 || info->n_frames > QVM_MAX_SAMPLED)
-        return qv_fail(err, QV_EINVAL,
-                       "%s: %lld frames would be sampled; the number must be 1 to %d", t->path,
+        return qv_fail(err, QV_EINVAL, "%lld frames would be sampled; the number must be 1 to %d",
                        (long long)info->n_frames, QVM_MAX_SAMPLED);
     *indices = calloc((size_t)info->n_frames, sizeof **indices);
     if (!*indices)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for %lld frame numbers", t->path,
+        return qv_fail(err, QV_ENOMEM, "no memory for %lld frame numbers",
                        (long long)info->n_frames);
     if (info->is_image)
         return QV_OK;
@@ -75,15 +73,13 @@ choose_size(const qvm_rules *rules, const qv_preprocess *p, const struct qvm_tas
             qv_outcome *info, qv_error *err)
 {
     int64_t height = 0, width = 0;
-    qv_error inner;
-    const qv_status status = rules->size(info, p, t, &height, &width, &inner);
+    const qv_status status = rules->size(info, p, t, &height, &width, err);
     if (status)
-        return qv_fail(err, status, "%s: %s", t->path, inner.text);
+        return status;
     if (height > QVM_MAX_SIDE || width > QVM_MAX_SIDE || height * width > QVM_MAX_PIXELS)
         return qv_fail(err, QV_EINVAL,
-                       "%s: would be resized to %lldx%lld; at most %d pixels, see "
-                       "max_pixels",
-                       t->path, (long long)width, (long long)height, QVM_MAX_PIXELS);
+                       "would be resized to %lldx%lld; at most %d pixels, see max_pixels",
+                       (long long)width, (long long)height, QVM_MAX_PIXELS);
     info->height = (int)height;
     info->width = (int)width;
     info->grid_thw[0] = qv_ceil_div(info->n_frames, p->temporal_patch_size);
@@ -113,14 +109,13 @@ qvm_choose(const struct qvm_task *t, qv_outcome *info, int64_t **indices, qv_err
     const qv_preprocess *p = info->is_image ? &t->image : &t->video;
     const qvm_rules *rules = rules_of(p->processor, t->asked.like);
     if (!rules)
-        return qv_fail(err, QV_EINVAL,
-                       "%s: qwen-vl-utils prepares clips and images for Qwen's models, not for "
-                       "this one",
-                       t->path);
+        return qv_fail(
+            err, QV_EINVAL,
+            "qwen-vl-utils prepares clips and images for Qwen's models, not for this one");
     if (p->patch_size < 1 || p->merge_size < 1 || p->temporal_patch_size < 1)
         return qv_fail(err, QV_EINVAL,
-                       "%s: patch %d, temporal patch %d, merge %d; each must be at least 1",
-                       t->path, p->patch_size, p->temporal_patch_size, p->merge_size);
+                       "patch %d, temporal patch %d, merge %d; each must be at least 1",
+                       p->patch_size, p->temporal_patch_size, p->merge_size);
     info->like = t->asked.like;
     qv_status status = choose_frames(rules, p, t, info, indices, err);
     return status ? status : choose_size(rules, p, t, info, err);

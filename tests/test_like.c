@@ -118,7 +118,7 @@ TEST(words_say_what_is_wrong)
           100,
           { .fps = 2 },
           QV_EFORMAT,
-          "clip: the clip has 1 frame; qwen-vl-utils needs at least 2" },
+          "the clip has 1 frame; qwen-vl-utils needs at least 2" },
         { 9,
           100,
           { .num_frames = 1 },
