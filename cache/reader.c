@@ -115,15 +115,11 @@ qv_cache_close(qv_cache **cache)
     *cache = NULL;
 }
 
-qv_status
-qv_cache_part_ffmpeg(const qv_cache *c, int64_t i, char version[QV_CACHE_FFMPEG_BYTES],
-                     qv_error *err)
+const char *
+qv_cache_part_ffmpeg(const qv_cache *c, int64_t i, char version[QV_CACHE_FFMPEG_BYTES])
 {
-    if (!c || !version || i < 0 || (uint64_t)i >= c->index.n_parts)
-        return qv_fail(err, QV_EINVAL, "part %lld does not exist, or an argument is NULL",
-                       (long long)i);
     qv_part_ffmpeg(c->index.parts[i].path, version);
-    return QV_OK;
+    return version;
 }
 
 void
