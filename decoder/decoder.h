@@ -91,9 +91,6 @@ typedef struct qvm_times {
     bool can_rewind; /* the container's index may lead to the first packet */
     bool can_seek;   /* the container's index leads to every keyframe, where decoding may begin */
     int top_layer;   /* the highest layer of any packet */
-    /* the time span of the packets that the container does not hide, in the stream's time base;
-     * begin > end: none of them has a time */
-    int64_t begin, end;
     int64_t n_needed, most_sampled; /* needed packets; the most frames requested in a group */
     qvm_start *starts;              /* [n_starts] in the order of the file */
     int64_t n_starts;

@@ -247,7 +247,6 @@ qv_stored_gguf_find(const struct qv_gguf *file, const struct qv_config *config,
         out->widens |= out->pieces[p].tensor->type->dtype != out->dtype;
     out->path = qv_gguf_path(file);
     out->name = out->pieces[0].tensor->name;
-    out->dtype_name = out->pieces[0].tensor->type->name;
     if (spec->conv2d) {
         out->stored_cols = config->merge * config->merge;
         out->stored_rows = spec->k / out->stored_cols;
