@@ -19,7 +19,6 @@ struct qv_clip {
     struct qvm_task task;
     qv_outcome outcome;
     int64_t *indices; /* [outcome.n_frames], ascending, possibly repeated */
-    bool is_file;     /* false: bytes in memory */
     qvm_identity file;
     struct qvm_process process;
     uint8_t *shared;
@@ -106,7 +105,6 @@ open_file(qv_clip *clip, qv_error *err)
         return qv_fail(err, QV_EFORMAT,
                        "length %lld at offset %lld is outside the file of %lld bytes",
                        (long long)o->length, (long long)o->offset, (long long)info.st_size);
-    clip->is_file = true;
     clip->outcome.file_bytes = info.st_size;
     clip->outcome.file_mtime_ns = mtime_ns(&info);
     clip->file = (qvm_identity){ .device = (uint64_t)info.st_dev,
@@ -124,7 +122,7 @@ static qv_status
 check_unchanged(const qv_clip *clip, qv_error *err)
 {
     struct stat now;
-    if (!clip->is_file)
+    if (clip->task.bytes)
         return QV_OK;
     if (fstat(clip->process.session.clip, &now))
         return qv_fail(err, QV_EIO, "cannot be examined: %s", strerror(errno));
@@ -177,8 +175,8 @@ ask_for_facts(qv_clip *clip, int64_t *plane_bytes, qv_error *err)
     clip->process.asked = !status;
     if (status)
         return status;
-    const bool shares = clip->is_file && clip->process.decoder == t->decoder && t->decoder &&
-                        t->cuts && !t->asked.first_frame;
+    const bool shares = !t->bytes && clip->process.decoder == t->decoder && t->decoder && t->cuts &&
+                        !t->asked.first_frame;
     void *index = shares ? find_index(clip, &open.index_bytes) : NULL;
     clip->process.gives_index = shares && !index;
     open.wants_index = clip->process.gives_index;

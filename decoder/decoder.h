@@ -432,14 +432,13 @@ typedef struct qvm_serving {
     const qvm_session *session;
     qvm_reader reader;
     uint8_t *shared;
-    double said_s;               /* the time when the last event was sent */
-    qv_outcome outcome;          /* the facts known so far */
-    int64_t last;                /* number of the last requested frame */
-    int64_t index_bytes;         /* bytes of the index that follows the facts */
-    int64_t plane_bytes;         /* size of a frame's planes from a GPU; 0: no GPU will decode */
-    struct qvm_gpu_decoder *gpu; /* the decoder on a GPU; NULL: no GPU decodes */
-    const char *no_gpu;          /* why no GPU could decode the clip, if the reader has no reason */
-    bool listens;                /* the thread `listener` was started */
+    double said_s;       /* the time when the last event was sent */
+    qv_outcome outcome;  /* the facts known so far */
+    int64_t last;        /* number of the last requested frame */
+    int64_t index_bytes; /* bytes of the index that follows the facts */
+    int64_t plane_bytes; /* size of a frame's planes from a GPU; 0: no GPU will decode */
+    const char *no_gpu;  /* why no GPU could decode the clip, if the reader has no reason */
+    bool listens;        /* the thread `listener` was started */
     pthread_t listener;
     atomic_bool stop;
     pthread_mutex_t lock;
