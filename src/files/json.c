@@ -303,20 +303,20 @@ qv_json_real(const struct qv_json_object *object, const char *key, double min, d
 
 qv_status
 qv_json_reals(const struct qv_json_object *object, const char *key, double min, double max,
-              double *values, size_t n, qv_error *err)
+              double values[3], qv_error *err)
 {
     const json_t *found = qv_json_get(object, key);
     if (!found)
         return QV_OK;
-    bool ok = json_is_array(found) && json_array_size(found) == n;
-    for (size_t i = 0; ok && i < n; i++)
+    bool ok = json_is_array(found) && json_array_size(found) == 3;
+    for (size_t i = 0; ok && i < 3; i++)
         ok = real_in_range(json_array_get(found, i), min, max);
     if (!ok) {
         char wanted[80];
-        snprintf(wanted, sizeof wanted, "it must be %zu numbers from %g to %g", n, min, max);
+        snprintf(wanted, sizeof wanted, "it must be 3 numbers from %g to %g", min, max);
         return qv_json_wrong(object, key, found, wanted, err);
     }
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < 3; i++)
         values[i] = json_number_value(json_array_get(found, i));
     return QV_OK;
 }

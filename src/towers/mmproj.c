@@ -448,7 +448,7 @@ read_norm(const struct reader *r, const char *key, int which, double least, doub
             return QV_OK;
         }
     }
-    return qv_json_reals(&r->keys, key, least, 1e3, values, 3, r->err);
+    return qv_json_reals(&r->keys, key, least, 1e3, values, r->err);
 }
 
 /* Reads an image's pixel bounds. If the file has none, or 0, uses the family's. */

@@ -214,9 +214,9 @@ read_numbers(const struct qv_json_object *o, const struct qv_config *c,
     if (!s)
         s = read_pixels(o, which->old_pixels, p, err);
     if (!s)
-        s = qv_json_reals(o, "image_mean", -1e3, 1e3, p->mean, 3, err);
+        s = qv_json_reals(o, "image_mean", -1e3, 1e3, p->mean, err);
     if (!s)
-        s = qv_json_reals(o, "image_std", 1e-6, 1e3, p->std, 3, err);
+        s = qv_json_reals(o, "image_std", 1e-6, 1e3, p->std, err);
     if (!s && which->clips)
         s = read_frames(o, which->by_duration, p, err);
     return s;

@@ -270,11 +270,13 @@ tool_usage(const struct tool *tool, char text[TOOL_USAGE_BYTES])
 }
 
 void
-tool_each_option(const struct tool *tool, void (*see)(const char *name))
+tool_print_options(const struct tool *tool)
 {
-    for (EACH_OPTION(o))
-        if (o->help && find_option(tool, o->name, strcspn(o->name, "[")) == o)
-            see(o->name);
+    for (EACH_OPTION(o)) {
+        const size_t n = strcspn(o->name, "[");
+        if (o->help && *o->name == '-' && find_option(tool, o->name, n) == o)
+            printf(" %.*s", (int)n, o->name);
+    }
 }
 
 void
