@@ -264,7 +264,7 @@ typedef struct qvm_span {
 /* Adds the file's next packet. */
 void qvm_span_add(qvm_span *span, const AVPacket *packet);
 /* Sets source_fps, header_fps and duration_s of a clip whose source_frames is set. */
-void qvm_find_rate(const qvm_span *span, const AVStream *stream, qv_outcome *info);
+void qvm_find_rate(const qvm_span *span, const AVStream *stream, qv_outcome *outcome);
 
 /* ---- count.c: the number of a file's frames -------------------------------------------------- */
 
@@ -375,9 +375,9 @@ typedef struct qvm_reader {
     const char *not_gpu; /* why the GPU does not decode the frames; NULL: it does, or need not */
 } qvm_reader;
 
-/* Opens a file, and sets `info` to its properties. The caller must call qvm_reader_close even after
- * an error. `fd` and `watch` outlive the reader. */
-qv_status qvm_reader_open(qvm_reader *reader, int fd, const qvm_watch *watch, qv_outcome *info,
+/* Opens a file, and sets `outcome` to its properties. The caller must call qvm_reader_close even
+ * after an error. `fd` and `watch` outlive the reader. */
+qv_status qvm_reader_open(qvm_reader *reader, int fd, const qvm_watch *watch, qv_outcome *outcome,
                           qv_error *err);
 /* Returns the size of a frame's planes from a GPU; 0, with the reason in not_gpu, if no GPU can
  * decode. */
