@@ -265,25 +265,14 @@ qvm_gpu_doubt(qv_decoder *d, int gpu, pid_t pid)
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
-static void
-for_all(struct qvm_gpus *gpus, void (*act)(qvm_child *child))
+void
+qvm_gpus_end(struct qvm_gpus *gpus, bool are_ours)
 {
+    void (*const end_one)(qvm_child * child) = are_ours ? stop : qvm_child_leave;
     for (int i = 0; i < QVM_MOST_GPUS; i++) {
-        act(&gpus->at[i].now.child);
-        act(&gpus->at[i].next.child);
+        end_one(&gpus->at[i].now.child);
+        end_one(&gpus->at[i].next.child);
     }
     for (int i = 0; i < QVM_MOST_RETIRED; i++)
-        act(&gpus->retired[i]);
-}
-
-void
-qvm_gpus_stop(struct qvm_gpus *gpus)
-{
-    for_all(gpus, stop);
-}
-
-void
-qvm_gpus_leave(struct qvm_gpus *gpus)
-{
-    for_all(gpus, qvm_child_leave);
+        end_one(&gpus->retired[i]);
 }
