@@ -7,6 +7,7 @@
 #include "dtype.h"
 #include "error.h"
 #include "files/json.h"
+#include "path.h"
 
 enum { MAX_WIDTH = 1 << 20 };
 
@@ -201,13 +202,12 @@ qv_cache_same(const char *dir, const json_t *there, const json_t *run, qv_error 
         s = qv_fail(err, QV_EFORMAT,
                     "%s: this cache does not record %s, which its tokens depend on: another "
                     "version made it; continue with that version or use another folder",
-                    qv_path_tail(dir), models);
+                    dir, models);
     if (!s && find_difference(a, b, name, &x, &y)) {
         name_models(there, run, models, sizeof models);
-        s = qv_fail(err, QV_EFORMAT, "%s: this cache has %s %s, but the run has %s%s; %s",
-                    qv_path_tail(dir), qv_json_quote(name, quoted),
-                    x ? qv_json_show(x, has) : "none", y ? qv_json_show(y, would) : "none", models,
-                    advice(name));
+        s = qv_fail(err, QV_EFORMAT, "%s: this cache has %s %s, but the run has %s%s; %s", dir,
+                    qv_json_quote(name, quoted), x ? qv_json_show(x, has) : "none",
+                    y ? qv_json_show(y, would) : "none", models, advice(name));
     }
     json_decref(a);
     json_decref(b);

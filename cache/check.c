@@ -71,7 +71,7 @@ compare_key(const qv_cache *c, const struct qv_index_key *k, const char *path, i
                : qv_fail(err, QV_EFORMAT,
                          "%s: key %s: the checksum of its tensors is %016llx, but its record has "
                          "%016llx",
-                         qv_path_tail(path), qv_json_quote(qv_index_name(&c->index, k), quoted),
+                         path, qv_json_quote(qv_index_name(&c->index, k), quoted),
                          (unsigned long long)found, (unsigned long long)k->row.xxh3);
 }
 

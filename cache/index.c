@@ -69,8 +69,7 @@ grow_keys(struct qv_cache_index *c, qv_error *err)
 {
     const size_t room = c->keys_room * 3 / 2 + 4096;
     if (c->n_keys >= MAX_KEYS)
-        return qv_fail(err, QV_EUNSUPPORTED, "%s: more than %zu keys", qv_path_tail(c->dir),
-                       MAX_KEYS);
+        return qv_fail(err, QV_EUNSUPPORTED, "%s: more than %zu keys", c->dir, MAX_KEYS);
     struct qv_index_key *keys = realloc(c->keys, room * sizeof *keys);
     if (!keys)
         return qv_no_memory(c->dir, err);

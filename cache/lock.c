@@ -47,7 +47,7 @@ qv_status
 qv_cache_lock(const struct qv_cache_folder *folder, bool alone, int *lock, qv_error *warning,
               qv_error *err)
 {
-    const char *path = qv_path_tail(folder->path);
+    const char *path = folder->path;
     const int e = take_lock(folder, alone, lock);
     if (!e)
         return QV_OK;

@@ -70,7 +70,7 @@ too_many(const struct qv_part_maps *m, const char *path, qv_error *err)
     return qv_fail(err, QV_ENOMEM,
                    "%s: cannot be mapped: %zu parts are in use, the most that a process can map; "
                    "release (in Python, drop or copy) tokens that are no longer needed",
-                   qv_path_tail(path), m->n_mapped - m->n_idle);
+                   path, m->n_mapped - m->n_idle);
 }
 
 static qv_status
@@ -87,7 +87,7 @@ map_part(struct qv_part_maps *m, struct qv_part_map *p, const char *path, qv_err
         s = qv_fail(
             err, QV_EIO,
             "%s: has %llu bytes, but had %llu when the cache was opened: the file was changed",
-            qv_path_tail(path), (unsigned long long)size, (unsigned long long)p->bytes);
+            path, (unsigned long long)size, (unsigned long long)p->bytes);
     int e = 0;
     for (int attempt = 0; !s && !p->at && attempt < 2 && (!attempt || e == ENOMEM); attempt++) {
         if (attempt) /* the process may be out of maps, so free every idle part */

@@ -41,8 +41,7 @@ typedef struct qv_cache_rate {
 bool qv_cache_last_rate(const qv_cache *cache, qv_cache_rate *out);
 
 #define QV_CACHE_FFMPEG_BYTES 64
-/* Sets `version` to the version of FFmpeg that decoded the clips of part i of n_parts, which it
- * reads from the part's file; "" if the part does not record it or cannot be read. Returns
- * QV_EINVAL if no such part exists. */
-qv_status qv_cache_part_ffmpeg(const qv_cache *cache, int64_t i,
-                               char version[QV_CACHE_FFMPEG_BYTES], qv_error *err);
+/* Returns `version`, the version of FFmpeg that decoded the clips of part i of n_parts, which it
+ * reads from the part's file; "" if the part does not record it or cannot be read. */
+const char *qv_cache_part_ffmpeg(const qv_cache *cache, int64_t i,
+                                 char version[QV_CACHE_FFMPEG_BYTES]);

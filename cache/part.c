@@ -422,7 +422,7 @@ write_front(const struct sealing *w, int64_t sealed_ns, qv_error *err)
     if (p->front > p->room || !print_header(&t, w, &h))
         s = t.lost ? qv_no_memory(p->file.folder->path, err)
                    : qv_fail(err, QV_ESTATE, "%s: a part has no room for its header and index",
-                             qv_path_tail(p->file.folder->path));
+                             p->file.folder->path);
     if (!s)
         print_index(&t, w, &h);
     if (!s && t.lost)

@@ -23,8 +23,8 @@ read_checked(const char *path, uint64_t at, uint64_t bytes, uint64_t xxh3, const
     if (!s)
         s = qv_file_read(fd, path, at, text, bytes, err);
     if (!s && qv_cache_hash(text, (size_t)bytes) != xxh3)
-        s = qv_fail(err, QV_EFORMAT, "%s: the checksum of its %s is wrong: it was altered",
-                    qv_path_tail(path), what);
+        s = qv_fail(err, QV_EFORMAT, "%s: the checksum of its %s is wrong: it was altered", path,
+                    what);
     if (fd >= 0)
         close(fd);
     if (s || !text) {
@@ -62,7 +62,7 @@ find_tensor(struct view *v, const char *name, const char *dtype, int n_dims, con
     char quoted[QV_QUOTE_SIZE];
     if (!t || strcmp(t->dtype_name, dtype) || t->n_dims != n_dims ||
         memcmp(t->shape, shape, (size_t)n_dims * sizeof *shape) || t->offset != at)
-        return qv_fail(err, QV_EFORMAT, "%s: tensor %s %s its header", qv_path_tail(v->path),
+        return qv_fail(err, QV_EFORMAT, "%s: tensor %s %s its header", v->path,
                        qv_json_quote(name, quoted),
                        t ? "of its index differs from that in" : "of its index is missing from");
     v->n_found++;
@@ -125,7 +125,7 @@ compare_header(struct view *v, qv_error *err)
     }
     if (!s && v->n_found + count_unused(v->file) != qv_safetensors_count(v->file))
         s = qv_fail(err, QV_EFORMAT, "%s: its header has tensors that are missing from its index",
-                    qv_path_tail(v->path));
+                    v->path);
     return s;
 }
 
@@ -140,9 +140,8 @@ check_metadata(const struct view *v, qv_error *err)
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         const char *found = qv_safetensors_metadata(v->file, wanted[i][0]);
         if (!found || strcmp(found, wanted[i][1]))
-            return qv_fail(err, QV_EFORMAT, "%s: its header's %s is %.40s; it must be %s",
-                           qv_path_tail(v->path), wanted[i][0], found ? found : "missing",
-                           wanted[i][1]);
+            return qv_fail(err, QV_EFORMAT, "%s: its header's %s is %.40s; it must be %s", v->path,
+                           wanted[i][0], found ? found : "missing", wanted[i][1]);
     }
     return QV_OK;
 }
@@ -189,14 +188,14 @@ check_records(const struct qv_part_index *p, const char *path, const struct qv_c
         char *record = text + r.record_at, *line = strchr(record, '\n');
         struct qv_index_row told;
         if (line ? line != record + r.record_bytes : i + 1 < h->n_rows)
-            s = qv_fail(err, QV_EFORMAT, "%s: the record of key %s is not one line",
-                        qv_path_tail(path), qv_json_quote(key, quoted));
+            s = qv_fail(err, QV_EFORMAT, "%s: the record of key %s is not one line", path,
+                        qv_json_quote(key, quoted));
         record[r.record_bytes] = 0;
         if (!s)
             s = qv_record_row(record, r.record_bytes, usual, path, key, &told, err);
         if (!s && !is_row_of(&r, &told))
-            s = qv_fail(err, QV_EFORMAT, "%s: the record of key %s disagrees with its row",
-                        qv_path_tail(path), qv_json_quote(key, quoted));
+            s = qv_fail(err, QV_EFORMAT, "%s: the record of key %s disagrees with its row", path,
+                        qv_json_quote(key, quoted));
     }
     free(text);
     return s;

@@ -287,7 +287,7 @@ fail(struct qv_part_index *p, const char *path, enum qv_cache_fault fault, const
      qv_error *err)
 {
     p->fault = fault;
-    return qv_fail(err, QV_EFORMAT, "%s: %s", qv_path_tail(path), words);
+    return qv_fail(err, QV_EFORMAT, "%s: %s", path, words);
 }
 
 /* Fails if a foreign file's header is short and not JSON. */
@@ -404,11 +404,10 @@ check_index(struct qv_part_index *p, const char *path, qv_error *err)
         return qv_no_memory(path, err);
     p->is_readable = p->is_readable && check_rows(p, &wrong);
     if (!p->is_readable && wrong.row >= 0)
-        return qv_fail(err, QV_EFORMAT, "%s: row %lld of its index, %s: %s", qv_path_tail(path),
+        return qv_fail(err, QV_EFORMAT, "%s: row %lld of its index, %s: %s", path,
                        (long long)wrong.row, wrong.field, wrong.words);
     if (!p->is_readable)
-        return qv_fail(err, QV_EFORMAT, "%s: its index, %s: %s", qv_path_tail(path), wrong.field,
-                       wrong.words);
+        return qv_fail(err, QV_EFORMAT, "%s: its index, %s: %s", path, wrong.field, wrong.words);
     if (p->size != p->head.file_end)
         return fail(p, path, QV_CACHE_BROKEN,
                     p->size < p->head.file_end ? "the file ends before its data (it was cut short)"

@@ -60,8 +60,7 @@ list_folder(qv_cache *c, size_t known, size_t *room, size_t *seen, qv_error *err
     *seen = 0;
     DIR *dir = opendir(c->dir);
     if (!dir)
-        return qv_fail(err, qv_status_of_errno(errno), "%s: %s", qv_path_tail(c->dir),
-                       strerror(errno));
+        return qv_fail(err, qv_status_of_errno(errno), "%s: %s", c->dir, strerror(errno));
     qv_status s = QV_OK;
     const struct dirent *e;
     while (!s && (errno = 0, e = readdir(dir)) != NULL)
@@ -70,8 +69,8 @@ list_folder(qv_cache *c, size_t known, size_t *room, size_t *seen, qv_error *err
         else if (is_part(e->d_name))
             s = add_part(c, e->d_name, room, err);
     if (!s && errno)
-        s = qv_fail(err, qv_status_of_errno(errno), "%s: cannot be listed: %s",
-                    qv_path_tail(c->dir), strerror(errno));
+        s = qv_fail(err, qv_status_of_errno(errno), "%s: cannot be listed: %s", c->dir,
+                    strerror(errno));
     closedir(dir);
     return s;
 }
@@ -84,8 +83,7 @@ take_names(qv_cache *c, const struct qv_cache_reading *how, size_t *room, qv_err
         const char *name = how->parts[i];
         s = is_part(name) && !strchr(name, '/')
                 ? add_part(c, name, room, err)
-                : qv_fail(err, QV_EINVAL, "%s: %.80s is not the name of a part",
-                          qv_path_tail(c->dir), name);
+                : qv_fail(err, QV_EINVAL, "%s: %.80s is not the name of a part", c->dir, name);
     }
     return s;
 }

@@ -112,7 +112,7 @@ leave(struct pruning *p, uint32_t part, const qv_error *why, qv_error *err)
         return qv_fail(err, QV_EIO,
                        "%s: no more keys are removed, because a part that cannot be used may hold "
                        "older records of them: %s",
-                       qv_path_tail(p->folder.path), why->text);
+                       p->folder.path, why->text);
     if (!p->o->told)
         return QV_OK;
     snprintf(words, sizeof words, "%.255s: left as it is: %s", name_of(p, part), why->text);
@@ -138,8 +138,8 @@ remove_part(struct pruning *p, const char *name, uint64_t bytes, qv_error *err)
     int e = unlinkat(p->folder.fd, name, 0) && errno != ENOENT ? errno : 0;
     if (!e)
         e = qv_sync_folder(p->folder.fd);
-    return e ? qv_fail(err, QV_EIO, "%s: part %.255s cannot be removed: %s",
-                       qv_path_tail(p->folder.path), name, strerror(e))
+    return e ? qv_fail(err, QV_EIO, "%s: part %.255s cannot be removed: %s", p->folder.path, name,
+                       strerror(e))
              : QV_OK;
 }
 
@@ -403,7 +403,7 @@ refuse_links(const struct pruning *p, qv_error *err)
             !fstatat(p->folder.fd, name_of(p, i), &st, AT_SYMLINK_NOFOLLOW) && S_ISLNK(st.st_mode))
             return qv_fail(err, QV_EIO,
                            "%s: part %.255s is a symbolic link; replace it with the file",
-                           qv_path_tail(p->folder.path), name_of(p, i));
+                           p->folder.path, name_of(p, i));
     return QV_OK;
 }
 
@@ -481,8 +481,7 @@ static qv_status
 open_folder(struct pruning *p, const char *dir, qv_error *err)
 {
     if (!qv_cache_exists(dir))
-        return qv_fail(err, QV_EIO, "%s: not a cache: it has no %s", qv_path_tail(dir),
-                       QV_CACHE_DESCRIPTION);
+        return qv_fail(err, QV_EIO, "%s: not a cache: it has no %s", dir, QV_CACHE_DESCRIPTION);
     qv_status s = qv_cache_folder_open(dir, &p->folder, err);
     if (!s && !p->o->dry_run && !p->o->no_lock)
         s = qv_cache_lock(&p->folder, true, &p->lock, NULL, err);
@@ -500,11 +499,10 @@ qv_cache_prune(const char *dir, const qv_cache_prune_options *options, qv_cache_
     if ((options->n_keep && !options->keep) || (options->n_drop && !options->drop))
         return qv_fail(err, QV_EINVAL, "keep or drop is NULL, but its number of keys is not 0");
     if (has_null(options->keep, options->n_keep) || has_null(options->drop, options->n_drop))
-        return qv_fail(err, QV_EINVAL, "%s: a key to keep or drop is NULL", qv_path_tail(dir));
+        return qv_fail(err, QV_EINVAL, "%s: a key to keep or drop is NULL", dir);
     if (options->keep && !options->n_keep)
         return qv_fail(err, QV_EINVAL,
-                       "%s: no key would be kept; to remove a whole cache, remove its folder",
-                       qv_path_tail(dir));
+                       "%s: no key would be kept; to remove a whole cache, remove its folder", dir);
     struct pruning p = { .o = options, .out = out, .lock = -1 };
     qv_status s = open_folder(&p, dir, err);
     if (!s)

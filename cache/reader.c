@@ -11,6 +11,7 @@
 
 #include "error.h"
 #include "files/json.h"
+#include "path.h"
 
 enum { MOST_MAPS = 32768, MOST_IDLE = 1024 };
 
@@ -35,8 +36,7 @@ read_description(qv_cache *c, qv_error *err)
     if (s)
         return s;
     if (!there)
-        return qv_fail(err, QV_EIO, "%s: not a cache: it has no %s", qv_path_tail(c->dir),
-                       QV_CACHE_DESCRIPTION);
+        return qv_fail(err, QV_EIO, "%s: not a cache: it has no %s", c->dir, QV_CACHE_DESCRIPTION);
     c->made_by = qv_json_text(root, JSON_COMPACT);
     c->usual = qv_cache_usual_of(root);
     json_decref(root);
@@ -115,15 +115,11 @@ qv_cache_close(qv_cache **cache)
     *cache = NULL;
 }
 
-qv_status
-qv_cache_part_ffmpeg(const qv_cache *c, int64_t i, char version[QV_CACHE_FFMPEG_BYTES],
-                     qv_error *err)
+const char *
+qv_cache_part_ffmpeg(const qv_cache *c, int64_t i, char version[QV_CACHE_FFMPEG_BYTES])
 {
-    if (!c || !version || i < 0 || (uint64_t)i >= c->index.n_parts)
-        return qv_fail(err, QV_EINVAL, "part %lld does not exist, or an argument is NULL",
-                       (long long)i);
     qv_part_ffmpeg(c->index.parts[i].path, version);
-    return QV_OK;
+    return version;
 }
 
 void
@@ -214,7 +210,7 @@ qv_cache_check_index(const qv_cache *c, int64_t i, qv_error *err)
     return i >= 0 && (uint64_t)i < c->index.n_keys
                ? QV_OK
                : qv_fail(err, QV_EINVAL, "%s: key %lld does not exist; the cache has %zu keys",
-                         qv_path_tail(c->dir), (long long)i, c->index.n_keys);
+                         c->dir, (long long)i, c->index.n_keys);
 }
 
 qv_status
@@ -263,7 +259,7 @@ qv_cache_look_again(const qv_cache *c, const struct qv_index_key *k, qv_status f
         s = qv_fail(
             err, QV_EIO,
             "%s: key %s: its part %.120s was removed (No such file), and %s; open the cache again",
-            qv_path_tail(c->dir), qv_json_quote(name, quoted), c->index.parts[k->part].name,
+            c->dir, qv_json_quote(name, quoted), c->index.parts[k->part].name,
             item->key ? "the key was encoded again" : "so was the key");
     if (s)
         item->key = NULL;

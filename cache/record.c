@@ -9,6 +9,7 @@
 #include "files/outcome_json.h"
 #include "files/text.h"
 #include "part_index.h"
+#include "path.h"
 
 enum { MOST_ERROR_BYTES = 800 /* limit for a record's error */ };
 
@@ -123,7 +124,7 @@ static qv_status
 wrong_record(const char *path, const json_t *record, const char *words, qv_error *err)
 {
     char shown[QV_QUOTE_SIZE];
-    return qv_fail(err, QV_EFORMAT, "%s: the record of key %s: %s", qv_path_tail(path),
+    return qv_fail(err, QV_EFORMAT, "%s: the record of key %s: %s", path,
                    qv_json_show(json_object_get(record, "key"), shown), words);
 }
 

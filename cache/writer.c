@@ -16,6 +16,7 @@
 #include "error.h"
 #include "files/json.h"
 #include "files/text.h"
+#include "path.h"
 
 enum {
     MOST_SEALING = 2 /* full parts that may wait to be sealed before qv_cache_begin waits */
@@ -234,9 +235,9 @@ start(qv_cache_writer *w, qv_error *err)
     }
     w->has_lock = true;
     w->has_thread = !pthread_create(&w->thread, NULL, seal_parts, w);
-    return w->has_thread ? QV_OK
-                         : qv_fail(err, QV_ENOMEM, "%s: cannot start a thread to seal parts",
-                                   qv_path_tail(w->folder.path));
+    return w->has_thread
+               ? QV_OK
+               : qv_fail(err, QV_ENOMEM, "%s: cannot start a thread to seal parts", w->folder.path);
 }
 
 static qv_status

@@ -19,7 +19,6 @@ struct qv_clip {
     struct qvm_task task;
     qv_outcome outcome;
     int64_t *indices; /* [outcome.n_frames], ascending, possibly repeated */
-    bool is_file;     /* false: bytes in memory */
     qvm_identity file;
     struct qvm_process process;
     uint8_t *shared;
@@ -31,7 +30,7 @@ struct qv_clip {
     int32_t gpu_slot;  /* where the next frame is, as qvm_event has it */
     bool started_over; /* the decoder was lost, and the clip is decoded again from its beginning */
     qv_status status;  /* why the clip ended early */
-    qv_error error;
+    qv_error error;    /* without the path, which the public functions put in front */
 };
 
 /* ---- the file -------------------------------------------------------------------------------- */
@@ -47,15 +46,13 @@ open_bytes(qv_clip *clip, const void *bytes, size_t n, qv_error *err)
         qvm_shared_memory_size(clip->process.session.clip, (int64_t)n))
         at = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED, clip->process.session.clip, 0);
     if (at == MAP_FAILED)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for its %zu bytes: %s", clip->task.path, n,
-                       strerror(errno));
+        return qv_fail(err, QV_ENOMEM, "no memory for its %zu bytes: %s", n, strerror(errno));
     memcpy(at, bytes, n);
     munmap(at, n);
     return QV_OK;
 #else
     (void)bytes;
-    return qv_fail(err, QV_EUNSUPPORTED,
-                   "%s: %zu bytes in memory; on this system clips must be files", clip->task.path,
+    return qv_fail(err, QV_EUNSUPPORTED, "%zu bytes in memory; on this system clips must be files",
                    n);
 #endif
 }
@@ -77,11 +74,9 @@ fail_to_open(const char *path, int code, qv_error *err)
 {
     return strstr(path, "://") && code == ENOENT
                ? qv_fail(err, QV_EIO,
-                         "%s: this is a URL, but only local files can be read: download it first "
-                         "(curl -LO .., aws s3 cp .. .), or give its path on a mounted file system",
-                         path)
-               : qv_fail(err, qv_status_of_errno(code), "%s: cannot be opened: %s", path,
-                         strerror(code));
+                         "this is a URL, but only local files can be read: download it first "
+                         "(curl -LO .., aws s3 cp .. .), or give its path on a mounted file system")
+               : qv_fail(err, qv_status_of_errno(code), "cannot be opened: %s", strerror(code));
 }
 
 static qv_status
@@ -97,21 +92,19 @@ open_file(qv_clip *clip, qv_error *err)
         return fail_to_open(path, errno, err);
     /* checked before open(), which would block on a pipe without a writer */
     if (!S_ISREG(info.st_mode))
-        return qv_fail(err, QV_EIO, "%s: not a regular file", path);
+        return qv_fail(err, QV_EIO, "not a regular file");
     clip->process.session.clip = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (clip->process.session.clip < 0 ||
         fstat(clip->process.session.clip, &info)) /* another file may have taken the name since */
         return fail_to_open(path, errno, err);
     if (!S_ISREG(info.st_mode))
-        return qv_fail(err, QV_EIO, "%s: not a regular file", path);
+        return qv_fail(err, QV_EIO, "not a regular file");
     if (info.st_size == 0)
-        return qv_fail(err, QV_EFORMAT, "%s: the file is empty; a clip or an image is expected",
-                       path);
+        return qv_fail(err, QV_EFORMAT, "the file is empty; a clip or an image is expected");
     if (o->offset >= info.st_size || o->length > info.st_size - o->offset)
         return qv_fail(err, QV_EFORMAT,
-                       "%s: length %lld at offset %lld is outside the file of %lld bytes", path,
+                       "length %lld at offset %lld is outside the file of %lld bytes",
                        (long long)o->length, (long long)o->offset, (long long)info.st_size);
-    clip->is_file = true;
     clip->outcome.file_bytes = info.st_size;
     clip->outcome.file_mtime_ns = mtime_ns(&info);
     clip->file = (qvm_identity){ .device = (uint64_t)info.st_dev,
@@ -129,14 +122,13 @@ static qv_status
 check_unchanged(const qv_clip *clip, qv_error *err)
 {
     struct stat now;
-    if (!clip->is_file)
+    if (clip->task.bytes)
         return QV_OK;
     if (fstat(clip->process.session.clip, &now))
-        return qv_fail(err, QV_EIO, "%s: cannot be examined: %s", clip->task.path, strerror(errno));
+        return qv_fail(err, QV_EIO, "cannot be examined: %s", strerror(errno));
     return now.st_size == clip->outcome.file_bytes && mtime_ns(&now) == clip->outcome.file_mtime_ns
                ? QV_OK
-               : qv_fail(err, QV_EFORMAT, "%s: the file changed while it was read; encode it again",
-                         clip->task.path);
+               : qv_fail(err, QV_EFORMAT, "the file changed while it was read; encode it again");
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */
@@ -159,8 +151,7 @@ keep_index(qv_clip *clip, int64_t bytes, qv_error *err)
     qv_decoder *decoder = clip->process.decoder;
     void *index = malloc((size_t)bytes);
     if (!index)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for an index of %lld bytes", clip->task.path,
-                       (long long)bytes);
+        return qv_fail(err, QV_ENOMEM, "no memory for an index of %lld bytes", (long long)bytes);
     qv_status status = qvm_process_receive(&clip->process, index, (size_t)bytes, err);
     if (!status)
         status = check_unchanged(clip, err);
@@ -184,8 +175,8 @@ ask_for_facts(qv_clip *clip, int64_t *plane_bytes, qv_error *err)
     clip->process.asked = !status;
     if (status)
         return status;
-    const bool shares = clip->is_file && clip->process.decoder == t->decoder && t->decoder &&
-                        t->cuts && !t->asked.first_frame;
+    const bool shares = !t->bytes && clip->process.decoder == t->decoder && t->decoder && t->cuts &&
+                        !t->asked.first_frame;
     void *index = shares ? find_index(clip, &open.index_bytes) : NULL;
     clip->process.gives_index = shares && !index;
     open.wants_index = clip->process.gives_index;
@@ -237,8 +228,8 @@ ask_for_frames(qv_clip *clip, int64_t plane_bytes, qv_error *err)
         shared = mmap(NULL, clip->mapped, PROT_READ | PROT_WRITE, MAP_SHARED,
                       clip->process.session.shared, 0);
     if (shared == MAP_FAILED)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for %d frames of %dx%d: %s", clip->task.path,
-                       r->n_slots, r->width, r->height, strerror(errno));
+        return qv_fail(err, QV_ENOMEM, "no memory for %d frames of %dx%d: %s", r->n_slots, r->width,
+                       r->height, strerror(errno));
     clip->shared = shared;
     clip->process.gives_frames = true;
     memcpy(clip->shared, clip->indices, (size_t)n * sizeof *clip->indices);
@@ -318,12 +309,14 @@ qvm_clip_open(const struct qvm_task *task, qv_clip **out, qv_error *err)
     clip->task = *task;
     clip->task.path = path;
     qvm_process_init(&clip->process, &clip->task, &clip->outcome, -1);
-    const qv_status status = open_clip(clip, err);
-    if (status)
-        qv_clip_close(&clip);
-    else
+    qv_error why;
+    const qv_status status = open_clip(clip, &why);
+    if (!status) {
         *out = clip;
-    return status;
+        return QV_OK;
+    }
+    qv_clip_close(&clip);
+    return qv_fail(err, status, "%s: %s", task->path, why.text);
 }
 
 qv_status
@@ -379,8 +372,7 @@ catch_up(qv_clip *clip, qv_error *err)
     qvm_event event;
     qv_status status = begin(clip, err);
     if (!status && !are_same_frames(&before, &clip->outcome))
-        status = qv_fail(err, QV_EFORMAT, "%s: decoding it again gave different frames",
-                         clip->task.path);
+        status = qv_fail(err, QV_EFORMAT, "decoding it again gave different frames");
     for (int64_t i = 0; !status && i < clip->n_taken; i++) {
         status = qvm_process_next(&clip->process, &event, err);
         if (!status)
@@ -445,7 +437,7 @@ qv_clip_read(qv_clip *clip, uint8_t *dst, int64_t n_max, int64_t *n, double *tim
         clip->status = qvm_process_tell(&clip->process, &slot_is_free, &clip->error);
     }
     if (!count && clip->status)
-        return qv_fail(err, clip->status, "%s", clip->error.text);
+        return qv_fail(err, clip->status, "%s: %s", clip->task.path, clip->error.text);
     *n = count;
     return QV_OK;
 }

@@ -23,20 +23,20 @@ int64_t qv_sample_frames(int64_t total_frames, double source_fps, double fps, in
 typedef struct qvm_rules {
     /* Finds the frames between start_s and end_s: *n from number *first on; none if *n is below
      * 1. */
-    void (*cut)(const qv_outcome *info, const struct qvm_task *t, int64_t *first, int64_t *n);
+    void (*cut)(const qv_outcome *o, const struct qvm_task *t, int64_t *first, int64_t *n);
     /* Finds how many frames of a clip are sampled, from the file's facts and cut_frames. */
-    qv_status (*count)(const qv_outcome *info, const qv_preprocess *p, const struct qvm_task *t,
+    qv_status (*count)(const qv_outcome *o, const qv_preprocess *p, const struct qvm_task *t,
                        int64_t *n, qv_error *err);
     /* Writes the indices of the n frames to sample of cut_frames from first_frame on, ascending. */
-    void (*fill)(const qv_outcome *info, const qv_preprocess *p, int64_t n, int64_t *indices);
+    void (*fill)(const qv_outcome *o, const qv_preprocess *p, int64_t n, int64_t *indices);
     /* Finds the size of the n_frames frames of a clip, or of an image. */
-    qv_status (*size)(const qv_outcome *info, const qv_preprocess *p, const struct qvm_task *t,
+    qv_status (*size)(const qv_outcome *o, const qv_preprocess *p, const struct qvm_task *t,
                       int64_t *height, int64_t *width, qv_error *err);
 } qvm_rules;
 
-/* Adds the frames to read and their size to the file's facts in `info`. *indices must be NULL; it
- * becomes [info->n_frames], which the caller must free() even after an error. */
-qv_status qvm_choose(const struct qvm_task *task, qv_outcome *info, int64_t **indices,
+/* Adds the frames to read and their size to the file's facts in `outcome`. *indices must be NULL;
+ * it becomes [outcome->n_frames], which the caller must free() even after an error. */
+qv_status qvm_choose(const struct qvm_task *task, qv_outcome *outcome, int64_t **indices,
                      qv_error *err);
 
 /* ---- sampling.c: transformers' rules --------------------------------------------------------- */

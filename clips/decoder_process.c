@@ -29,24 +29,23 @@ qv_status
 qvm_process_start(struct qvm_process *p, qv_error *err)
 {
     const struct qvm_task *t = p->task;
-    qv_error inner;
     qv_status status = QV_OK;
     p->session.shared = qvm_shared_memory();
     if (p->session.shared < 0 || !qvm_stream(&p->socket, &p->session.socket))
-        return qv_fail(err, QV_ENOMEM, "%s: cannot create a socket for its decoder: %s", p->path,
+        return qv_fail(err, QV_ENOMEM, "cannot create a socket for its decoder: %s",
                        strerror(errno));
     if (t->gpu >= 0 && !qvm_stream(&p->codec, &p->session.codec))
-        return qv_fail(err, QV_ENOMEM, "%s: cannot create a socket for the GPU process: %s",
-                       p->path, strerror(errno));
+        return qv_fail(err, QV_ENOMEM, "cannot create a socket for the GPU process: %s",
+                       strerror(errno));
     if (!t->decoder)
-        status = qv_decoder_start(NULL, &p->own_decoder, &inner);
+        status = qv_decoder_start(NULL, &p->own_decoder, err);
     p->decoder = t->decoder ? t->decoder : p->own_decoder;
     if (!status)
-        status = qvm_session_start(p->decoder, &p->session, t->memory, &p->server, &inner);
+        status = qvm_session_start(p->decoder, &p->session, t->memory, &p->server, err);
     p->program_lost = status == QV_EBACKEND;
     close_fd(&p->session.socket); /* or this side would not see that the process has ended */
     close_fd(&p->session.codec);
-    return status ? qv_fail(err, status, "%s: %s", p->path, inner.text) : QV_OK;
+    return status;
 }
 
 /* Ends the decoder process. If `why` is NULL, returns 0 without waiting. Otherwise waits and
@@ -71,7 +70,6 @@ void
 qvm_process_init(struct qvm_process *p, const struct qvm_task *task, qv_outcome *outcome, int clip)
 {
     *p = (struct qvm_process){ .task = task,
-                               .path = task->path,
                                .outcome = outcome,
                                .session = { .socket = -1, .clip = clip, .shared = -1, .codec = -1 },
                                .socket = -1,
@@ -89,7 +87,6 @@ qvm_process_close(struct qvm_process *p)
 qv_status
 qvm_process_give_gpu(struct qvm_process *p, const qvm_request *r, qv_error *err)
 {
-    qv_error inner;
     const qvm_gpu_request request = {
         .gpu = p->task->gpu,
         .order = { .kind = QVM_DECODE,
@@ -98,12 +95,12 @@ qvm_process_give_gpu(struct qvm_process *p, const qvm_request *r, qv_error *err)
                    .n_planes = r->n_planes },
         .fds = { p->codec, p->session.shared },
     };
-    qv_status status = qvm_gpu_give(p->decoder, &request, &p->gpu_process, &inner);
+    qv_status status = qvm_gpu_give(p->decoder, &request, &p->gpu_process, err);
     close_fd(&p->codec); /* or that process would not see this one end */
     p->gives_planes = !status;
     p->n_direct = !status && r->plane_bytes >= 3 * (int64_t)r->width * r->height ? r->n_planes : 0;
     p->gpu_is_avoided = status == QV_ESTATE ? "the GPU's processes failed repeatedly" : NULL;
-    return status ? qv_fail(err, status, "%s: %s", p->path, inner.text) : QV_OK;
+    return status;
 }
 
 /* ---- what the decoder process says ----------------------------------------------------------- */
@@ -118,15 +115,14 @@ explain_end(struct qvm_process *p, const char *silent, qv_error *err)
     const int how = end(p, &why);
     p->program_lost = how == -1;
     if (how == -1)
-        return qv_fail(err, QV_EBACKEND, "%s: %s", p->path, why.text);
+        return qv_fail(err, QV_EBACKEND, "%s", why.text);
     if (silent)
-        return qv_fail(err, QV_EFORMAT, "%s: %s for %g s (decode_seconds) and was killed", p->path,
-                       silent, p->task->patience_s);
+        return qv_fail(err, QV_EFORMAT, "%s for %g s (decode_seconds) and was killed", silent,
+                       p->task->patience_s);
     if (WIFSIGNALED(how))
-        return qv_fail(err, QV_EFORMAT, "%s: its decoder was %s", p->path,
-                       qvm_signal_text(WTERMSIG(how), text));
+        return qv_fail(err, QV_EFORMAT, "its decoder was %s", qvm_signal_text(WTERMSIG(how), text));
     return qv_fail(err, p->asked ? QV_EFORMAT : QV_EBACKEND,
-                   "%s: its decoder exited with code %d without an error", p->path,
+                   "its decoder exited with code %d without an error",
                    WIFEXITED(how) ? WEXITSTATUS(how) : 0);
 }
 
@@ -136,9 +132,8 @@ lose_it(struct qvm_process *p, int why, qv_error *err)
 {
     end(p, NULL);
     if (why == ECANCELED)
-        return qv_fail(err, QV_ESTATE, "%s: cancelled by its caller", p->path);
-    return qv_fail(err, QV_EBACKEND, "%s: cannot communicate with its decoder: %s", p->path,
-                   strerror(why));
+        return qv_fail(err, QV_ESTATE, "cancelled by its caller");
+    return qv_fail(err, QV_EBACKEND, "cannot communicate with its decoder: %s", strerror(why));
 }
 
 /* Sends (`out`) or receives. Returns as qvm_transfer does. */
@@ -302,14 +297,13 @@ qvm_process_next(struct qvm_process *p, qvm_event *event, qv_error *err)
             return status;
         if (!accept_event(p, event)) {
             end(p, NULL);
-            return qv_fail(err, QV_EFORMAT,
-                           "%s: its decoder sent an impossible reply and was killed", p->path);
+            return qv_fail(err, QV_EFORMAT, "its decoder sent an impossible reply and was killed");
         }
     } while (event->kind == QVM_ALIVE);
     if (event->kind != QVM_END)
         return QV_OK;
     if (event->status == QV_ENOMEM && p->asked)
-        return qv_fail(err, QV_EFORMAT, "%s: %s; its decoder may use %lld MiB (decode_memory)",
-                       p->path, event->text, (long long)(p->task->memory >> 20));
-    return qv_fail(err, status_of_end(p, (qv_status)event->status), "%s: %s", p->path, event->text);
+        return qv_fail(err, QV_EFORMAT, "%s; its decoder may use %lld MiB (decode_memory)",
+                       event->text, (long long)(p->task->memory >> 20));
+    return qv_fail(err, status_of_end(p, (qv_status)event->status), "%s", event->text);
 }

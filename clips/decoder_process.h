@@ -7,7 +7,6 @@
 
 struct qvm_process {
     const struct qvm_task *task; /* the clip's */
-    const char *path;            /* the task's, for error texts */
     qv_outcome *outcome;         /* the clip's; the decoder's reports are written to it */
     qvm_session session;         /* descriptors that the decoder is given; -1: not open */
     qv_decoder *decoder, *own_decoder;

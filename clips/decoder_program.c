@@ -242,16 +242,16 @@ qv_decoder_stop(qv_decoder **decoder)
     qv_decoder *d = decoder ? *decoder : NULL;
     if (!d)
         return;
-    if (d->owner == getpid()) {
+    const bool is_ours = d->owner == getpid();
+    qvm_gpus_end(d->gpus, is_ours);
+    if (is_ours) {
         char none;
-        qvm_gpus_stop(d->gpus);
         if (d->child.pid && d->used) {
             shutdown(d->child.socket, SHUT_WR);
             qvm_receive_until(d->child.socket, &none, 1, qv_seconds() + d->patience_s);
         }
         end_program(&d->child);
     } else {
-        qvm_gpus_leave(d->gpus);
         qvm_child_leave(&d->child);
     }
     pthread_mutex_destroy(&d->lock);

@@ -278,14 +278,9 @@ for_all(struct qvm_gpus *gpus, void (*act)(qvm_child *child))
 }
 
 void
-qvm_gpus_stop(struct qvm_gpus *gpus)
+qvm_gpus_end(struct qvm_gpus *gpus, bool are_ours)
 {
-    for_all(gpus, end); /* all at once: closing a GPU takes a quarter of a second */
-    for_all(gpus, stop);
-}
-
-void
-qvm_gpus_leave(struct qvm_gpus *gpus)
-{
-    for_all(gpus, qvm_child_leave);
+    if (are_ours)
+        for_all(gpus, end); /* all at once: closing a GPU takes a quarter of a second */
+    for_all(gpus, are_ours ? stop : qvm_child_leave);
 }

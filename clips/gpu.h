@@ -53,7 +53,6 @@ qv_status qvm_gpu_give(qv_decoder *decoder, const qvm_gpu_request *request, pid_
 /* Gives a process no further clips, because a clip reports that it exited, does not answer, or sent
  * an impossible message. */
 void qvm_gpu_doubt(qv_decoder *decoder, int gpu, pid_t pid);
-/* Kills all processes. No clip may be in progress. */
-void qvm_gpus_stop(struct qvm_gpus *gpus);
-/* Closes a forked process's descriptors of them. They keep running for their starter. */
-void qvm_gpus_leave(struct qvm_gpus *gpus);
+/* Kills all processes; no clip may be in progress. In a forked process they are not ours: only its
+ * descriptors of them are closed, and they keep running for their starter. */
+void qvm_gpus_end(struct qvm_gpus *gpus, bool are_ours);

@@ -32,7 +32,7 @@ enum qvm_scope {
 };
 
 struct qvm_option {
-    const char *name, *row, *flag, *value, *help;
+    const char *name, *row, *flag;
     enum qvm_kind kind;
     unsigned scopes;
     size_t at, size; /* of the member in qv_clip_options */
@@ -44,8 +44,6 @@ static const struct qvm_option qvm_options[] = {
     { name,                                                                                        \
       row,                                                                                         \
       flag,                                                                                        \
-      value,                                                                                       \
-      help,                                                                                        \
       QVM_A_##kind,                                                                                \
       scopes,                                                                                      \
       offsetof(qv_clip_options, member),                                                           \

@@ -27,10 +27,10 @@ within(double s, double most)
 
 /* The package fails on a stretch of one frame, so here such a stretch counts as having none. */
 static void
-cut(const qv_outcome *info, const struct qvm_task *t, int64_t *first, int64_t *n)
+cut(const qv_outcome *o, const struct qvm_task *t, int64_t *first, int64_t *n)
 {
-    const double fps = info->source_fps, duration = (double)info->source_frames / fps;
-    const int64_t last = info->source_frames - 1;
+    const double fps = o->source_fps, duration = (double)o->source_frames / fps;
+    const int64_t last = o->source_frames - 1;
     int64_t end = (int64_t)floor(within(t->end_s, duration) * fps);
     end = end < last ? end : last;
     *first = (int64_t)ceil(within(t->start_s, duration) * fps);
@@ -38,27 +38,27 @@ cut(const qv_outcome *info, const struct qvm_task *t, int64_t *first, int64_t *n
 }
 
 static double
-wanted_frames(const qv_outcome *info, const qv_preprocess *p)
+wanted_frames(const qv_outcome *o, const qv_preprocess *p)
 {
-    const int64_t total = info->cut_frames;
+    const int64_t total = o->cut_frames;
     const int64_t most = p->max_frames / FRAME_FACTOR * FRAME_FACTOR;
     const int64_t least = (p->min_frames + FRAME_FACTOR - 1) / FRAME_FACTOR * FRAME_FACTOR;
-    const double n = (double)total / info->source_fps * p->fps;
+    const double n = (double)total / o->source_fps * p->fps;
     return fmin(fmin(fmax(n, (double)least), (double)most), (double)total);
 }
 
 static qv_status
-count(const qv_outcome *info, const qv_preprocess *p, const struct qvm_task *t, int64_t *n,
+count(const qv_outcome *o, const qv_preprocess *p, const struct qvm_task *t, int64_t *n,
       qv_error *err)
 {
-    const int64_t total = info->cut_frames;
+    const int64_t total = o->cut_frames;
     if (total < FRAME_FACTOR)
         return qv_fail(err, QV_EFORMAT, "frames in the clip: %lld; qwen-vl-utils needs %d or more",
                        (long long)total, FRAME_FACTOR);
     if (t->num_frames)
         *n = qvm_round_half_even((double)t->num_frames / FRAME_FACTOR) * FRAME_FACTOR;
     else
-        *n = (int64_t)(wanted_frames(info, p) / FRAME_FACTOR) * FRAME_FACTOR;
+        *n = (int64_t)(wanted_frames(o, p) / FRAME_FACTOR) * FRAME_FACTOR;
     if (*n >= FRAME_FACTOR && *n <= total)
         return QV_OK;
     return qv_fail(err, QV_EINVAL,
@@ -70,11 +70,11 @@ count(const qv_outcome *info, const qv_preprocess *p, const struct qvm_task *t, 
 
 /* torch.linspace(first, first + total - 1, n).round() in float32, from both ends, rounded once. */
 static void
-fill(const qv_outcome *info, const qv_preprocess *p, int64_t n, int64_t *indices)
+fill(const qv_outcome *o, const qv_preprocess *p, int64_t n, int64_t *indices)
 {
     (void)p;
-    const float begin = (float)info->first_frame;
-    const float end = (float)(info->first_frame + info->cut_frames - 1);
+    const float begin = (float)o->first_frame;
+    const float end = (float)(o->first_frame + o->cut_frames - 1);
     const float step = n > 1 ? (end - begin) / (float)(n - 1) : 0.0f;
     for (int64_t i = 0; i < n; i++)
         indices[i] =
@@ -91,13 +91,12 @@ struct limits {
 /* fetch_video's limits: each frame's share of the clip's budget, at most 768 tokens and at least
  * 1.05 times the minimum. max_pixels can only lower it. */
 static struct limits
-clip_limits(const qv_outcome *info, const qv_preprocess *p, const struct qvm_task *t,
-            int64_t factor)
+clip_limits(const qv_outcome *o, const qv_preprocess *p, const struct qvm_task *t, int64_t factor)
 {
     const int64_t unit = factor * factor, least = p->min_pixels;
     const double budget =
         t->total_pixels ? (double)t->total_pixels : (double)(MODEL_SEQ_LEN * unit) * 0.9;
-    const double share = budget / (double)info->n_frames * FRAME_FACTOR;
+    const double share = budget / (double)o->n_frames * FRAME_FACTOR;
     const double most = fmax(fmin((double)(VIDEO_MAX_TOKENS * unit), share),
                              (double)(int64_t)((double)least * 1.05));
     return (struct limits){ (double)least, fmin((double)p->max_pixels, most) };
@@ -112,14 +111,14 @@ rounded(int64_t side, int64_t factor)
 
 /* smart_resize of the package. */
 static qv_status
-size(const qv_outcome *info, const qv_preprocess *p, const struct qvm_task *t, int64_t *out_height,
+size(const qv_outcome *o, const qv_preprocess *p, const struct qvm_task *t, int64_t *out_height,
      int64_t *out_width, qv_error *err)
 {
     const int64_t factor = (int64_t)p->patch_size * p->merge_size;
     const struct limits limits =
-        info->is_image ? (struct limits){ (double)p->min_pixels, (double)p->max_pixels }
-                       : clip_limits(info, p, t, factor);
-    const int64_t height = info->source_height, width = info->source_width;
+        o->is_image ? (struct limits){ (double)p->min_pixels, (double)p->max_pixels }
+                    : clip_limits(o, p, t, factor);
+    const int64_t height = o->source_height, width = o->source_width;
     const int64_t longer = height > width ? height : width;
     const int64_t shorter = height > width ? width : height;
     if (limits.most < limits.least)

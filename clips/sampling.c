@@ -177,20 +177,20 @@ qv_sample_frames(int64_t total_frames, double source_fps, double fps, int64_t nu
 /* ---- clips of Qwen3-VL ----------------------------------------------------------------------- */
 
 static qv_status
-count_qwen3(const qv_outcome *info, const qv_preprocess *p, const struct qvm_task *t, int64_t *n,
+count_qwen3(const qv_outcome *o, const qv_preprocess *p, const struct qvm_task *t, int64_t *n,
             qv_error *err)
 {
     (void)err;
-    *n = qv_sample_frames(info->cut_frames, info->source_fps, p->fps, t->num_frames, p->min_frames,
+    *n = qv_sample_frames(o->cut_frames, o->source_fps, p->fps, t->num_frames, p->min_frames,
                           p->max_frames, NULL);
     return QV_OK;
 }
 
 static void
-fill_qwen3(const qv_outcome *info, const qv_preprocess *p, int64_t n, int64_t *indices)
+fill_qwen3(const qv_outcome *o, const qv_preprocess *p, int64_t n, int64_t *indices)
 {
     (void)p;
-    fill_indices(info->first_frame, info->cut_frames, n, indices);
+    fill_indices(o->first_frame, o->cut_frames, n, indices);
 }
 
 /* resize(cap_pixels_per_frame=True) of Qwen3-VL. */
@@ -209,10 +209,10 @@ cap_qwen3(const qv_preprocess *p, int64_t n_frames)
 /* Counts like sample_frames, in reals until the end. sample_frames fails on a clip shorter than a
  * pair; here all of such a clip is used. */
 static qv_status
-count_qwen2(const qv_outcome *info, const qv_preprocess *p, const struct qvm_task *t, int64_t *n,
+count_qwen2(const qv_outcome *o, const qv_preprocess *p, const struct qvm_task *t, int64_t *n,
             qv_error *err)
 {
-    const int64_t total = info->cut_frames, pair = p->temporal_patch_size;
+    const int64_t total = o->cut_frames, pair = p->temporal_patch_size;
     const int64_t whole = total / pair * pair;
     *n = total;
     if (total < pair)
@@ -228,7 +228,7 @@ count_qwen2(const qv_outcome *info, const qv_preprocess *p, const struct qvm_tas
                              (long long)whole, (long long)total);
     }
     const int64_t most = (p->max_frames < total ? p->max_frames : total) / pair * pair;
-    double wanted = (double)total / info->source_fps * p->fps;
+    double wanted = (double)total / o->source_fps * p->fps;
     wanted = fmin(fmax(wanted, (double)p->min_frames), (double)most);
     *n = (int64_t)(wanted / (double)pair) * pair;
     return *n >= pair ? QV_OK
@@ -242,16 +242,16 @@ count_qwen2(const qv_outcome *info, const qv_preprocess *p, const struct qvm_tas
 /* torch.arange(0, total, total / n).int() in float32: vectors of 8 begin with a rounded value, and
  * the rest is computed one by one. An extra value, past the last frame, is left out. */
 static void
-fill_qwen2(const qv_outcome *info, const qv_preprocess *p, int64_t n, int64_t *indices)
+fill_qwen2(const qv_outcome *o, const qv_preprocess *p, int64_t n, int64_t *indices)
 {
     enum { LANES = 8 };
-    const double step = n ? (double)info->cut_frames / (double)n : 0;
+    const double step = n ? (double)o->cut_frames / (double)n : 0;
     (void)p;
     for (int64_t i = 0; i < n; i++) {
         const int64_t lane = i % LANES;
         const double base = (double)(float)((double)(i - lane) * step);
         const bool whole = i - lane + LANES <= n;
-        indices[i] = info->first_frame +
+        indices[i] = o->first_frame +
                      (int64_t)(float)(whole ? base + (double)lane * step : (double)i * step);
     }
 }
@@ -275,11 +275,11 @@ cap_qwen2(const qv_preprocess *p, int64_t n_frames)
  * and an odd last frame is repeated. Returns the number of frames, and writes them if indices is
  * not NULL. */
 static int64_t
-walk_glm4v(const qv_outcome *info, const qv_preprocess *p, int64_t *indices)
+walk_glm4v(const qv_outcome *o, const qv_preprocess *p, int64_t *indices)
 {
-    const int64_t total = info->cut_frames, last = total - 1;
-    const double rate = info->source_fps;
-    const double duration = total == info->source_frames ? info->duration_s : (double)total / rate;
+    const int64_t total = o->cut_frames, last = total - 1;
+    const double rate = o->source_fps;
+    const double duration = total == o->source_frames ? o->duration_s : (double)total / rate;
     const bool is_long = duration > p->max_duration;
     const double wanted = floor((is_long ? p->max_duration : duration) * p->fps);
     const bool all = is_long && wanted >= (double)total;
@@ -294,16 +294,16 @@ walk_glm4v(const qv_outcome *info, const qv_preprocess *p, int64_t *indices)
             continue;
         before = index;
         if (indices)
-            indices[n] = info->first_frame + index;
+            indices[n] = o->first_frame + index;
         n++;
     }
     if (n % 2 && indices)
-        indices[n] = info->first_frame + before;
+        indices[n] = o->first_frame + before;
     return n + n % 2;
 }
 
 static qv_status
-count_glm4v(const qv_outcome *info, const qv_preprocess *p, const struct qvm_task *t, int64_t *n,
+count_glm4v(const qv_outcome *o, const qv_preprocess *p, const struct qvm_task *t, int64_t *n,
             qv_error *err)
 {
     const struct {
@@ -322,15 +322,15 @@ count_glm4v(const qv_outcome *info, const qv_preprocess *p, const struct qvm_tas
     if (p->fps > MOST_GLM_FPS)
         return qv_fail(err, QV_EINVAL, "fps is %g; this model's processor allows at most %g",
                        p->fps, MOST_GLM_FPS);
-    *n = walk_glm4v(info, p, NULL);
+    *n = walk_glm4v(o, p, NULL);
     return QV_OK;
 }
 
 static void
-fill_glm4v(const qv_outcome *info, const qv_preprocess *p, int64_t n, int64_t *indices)
+fill_glm4v(const qv_outcome *o, const qv_preprocess *p, int64_t n, int64_t *indices)
 {
     (void)n;
-    walk_glm4v(info, p, indices);
+    walk_glm4v(o, p, indices);
 }
 
 /* ---- all ------------------------------------------------------------------------------------ */
@@ -338,37 +338,36 @@ fill_glm4v(const qv_outcome *info, const qv_preprocess *p, int64_t n, int64_t *i
 /* Returns the first frame at `s` seconds or later, by dividing as timestamps do: s times the rate
  * would give more than 7 for 7 / 29.97. */
 static int64_t
-first_from(const qv_outcome *info, double s)
+first_from(const qv_outcome *o, double s)
 {
-    const double near = ceil(s * info->source_fps);
-    int64_t i = near < (double)info->source_frames ? (int64_t)near : info->source_frames;
-    while (i > 0 && (double)(i - 1) / info->source_fps >= s)
+    const double near = ceil(s * o->source_fps);
+    int64_t i = near < (double)o->source_frames ? (int64_t)near : o->source_frames;
+    while (i > 0 && (double)(i - 1) / o->source_fps >= s)
         i--;
-    while (i < info->source_frames && (double)i / info->source_fps < s)
+    while (i < o->source_frames && (double)i / o->source_fps < s)
         i++;
     return i;
 }
 
 /* Cuts to the frames with start_s <= number / source_fps < end_s. */
 static void
-cut_between(const qv_outcome *info, const struct qvm_task *t, int64_t *first, int64_t *n)
+cut_between(const qv_outcome *o, const struct qvm_task *t, int64_t *first, int64_t *n)
 {
-    *first = first_from(info, t->start_s);
-    *n = first_from(info, t->end_s) - *first;
+    *first = first_from(o, t->start_s);
+    *n = first_from(o, t->end_s) - *first;
 }
 
 static qv_status
-size_transformers(const qv_outcome *info, const qv_preprocess *preprocess, const struct qvm_task *t,
+size_transformers(const qv_outcome *o, const qv_preprocess *preprocess, const struct qvm_task *t,
                   int64_t *height, int64_t *width, qv_error *err)
 {
     qv_preprocess p = *preprocess;
-    if (t->cap_pixels && !info->is_image)
-        p.max_pixels = p.processor == QV_PROCESSOR_QWEN2_VL ? cap_qwen2(&p, info->n_frames)
-                                                            : cap_qwen3(&p, info->n_frames);
+    if (t->cap_pixels && !o->is_image)
+        p.max_pixels = p.processor == QV_PROCESSOR_QWEN2_VL ? cap_qwen2(&p, o->n_frames)
+                                                            : cap_qwen3(&p, o->n_frames);
     qv_error inner;
-    const qv_status status =
-        qv_smart_resize(info->is_image ? 0 : info->n_frames, info->source_height,
-                        info->source_width, &p, height, width, &inner);
+    const qv_status status = qv_smart_resize(o->is_image ? 0 : o->n_frames, o->source_height,
+                                             o->source_width, &p, height, width, &inner);
     if (!status)
         return QV_OK;
     /* if the options are valid, the fault is in the file's shape */

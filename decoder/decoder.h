@@ -91,9 +91,6 @@ typedef struct qvm_times {
     bool can_rewind; /* the container's index may lead to the first packet */
     bool can_seek;   /* the container's index leads to every keyframe, where decoding may begin */
     int top_layer;   /* the highest layer of any packet */
-    /* the time span of the packets that the container does not hide, in the stream's time base;
-     * begin > end: none of them has a time */
-    int64_t begin, end;
     int64_t n_needed, most_sampled; /* needed packets; the most frames requested in a group */
     qvm_start *starts;              /* [n_starts] in the order of the file */
     int64_t n_starts;
@@ -267,7 +264,7 @@ typedef struct qvm_span {
 /* Adds the file's next packet. */
 void qvm_span_add(qvm_span *span, const AVPacket *packet);
 /* Sets source_fps, header_fps and duration_s of a clip whose source_frames is set. */
-void qvm_find_rate(const qvm_span *span, const AVStream *stream, qv_outcome *info);
+void qvm_find_rate(const qvm_span *span, const AVStream *stream, qv_outcome *outcome);
 
 /* ---- count.c: the number of a file's frames -------------------------------------------------- */
 
@@ -378,9 +375,9 @@ typedef struct qvm_reader {
     const char *not_gpu; /* why the GPU does not decode the frames; NULL: it does, or need not */
 } qvm_reader;
 
-/* Opens a file, and sets `info` to its properties. The caller must call qvm_reader_close even after
- * an error. `fd` and `watch` outlive the reader. */
-qv_status qvm_reader_open(qvm_reader *reader, int fd, const qvm_watch *watch, qv_outcome *info,
+/* Opens a file, and sets `outcome` to its properties. The caller must call qvm_reader_close even
+ * after an error. `fd` and `watch` outlive the reader. */
+qv_status qvm_reader_open(qvm_reader *reader, int fd, const qvm_watch *watch, qv_outcome *outcome,
                           qv_error *err);
 /* Returns the size of a frame's planes from a GPU; 0, with the reason in not_gpu, if no GPU can
  * decode. */
@@ -435,14 +432,13 @@ typedef struct qvm_serving {
     const qvm_session *session;
     qvm_reader reader;
     uint8_t *shared;
-    double said_s;               /* the time when the last event was sent */
-    qv_outcome outcome;          /* the facts known so far */
-    int64_t last;                /* number of the last requested frame */
-    int64_t index_bytes;         /* bytes of the index that follows the facts */
-    int64_t plane_bytes;         /* size of a frame's planes from a GPU; 0: no GPU will decode */
-    struct qvm_gpu_decoder *gpu; /* the decoder on a GPU; NULL: no GPU decodes */
-    const char *no_gpu;          /* why no GPU could decode the clip, if the reader has no reason */
-    bool listens;                /* the thread `listener` was started */
+    double said_s;       /* the time when the last event was sent */
+    qv_outcome outcome;  /* the facts known so far */
+    int64_t last;        /* number of the last requested frame */
+    int64_t index_bytes; /* bytes of the index that follows the facts */
+    int64_t plane_bytes; /* size of a frame's planes from a GPU; 0: no GPU will decode */
+    const char *no_gpu;  /* why no GPU could decode the clip, if the reader has no reason */
+    bool listens;        /* the thread `listener` was started */
     pthread_t listener;
     atomic_bool stop;
     pthread_mutex_t lock;

@@ -189,7 +189,7 @@ read_packets(qvm_reader *r, qv_error *err)
 
 /* Fails with the reason why there is no frame. */
 static qv_status
-fail_unread(const qvm_reader *r, const qv_outcome *info, qv_error *err)
+fail_unread(const qvm_reader *r, const qv_outcome *o, qv_error *err)
 {
     const qvm_source *s = &r->source;
     const char *why = qvm_why_unread(s);
@@ -198,16 +198,16 @@ fail_unread(const qvm_reader *r, const qv_outcome *info, qv_error *err)
     if (why)
         return qv_fail(err, QV_EFORMAT, "%s", why);
     if (!s->errors)
-        return qv_fail(err, QV_EFORMAT, "the '%s' video has no frames", info->codec);
+        return qv_fail(err, QV_EFORMAT, "the '%s' video has no frames", o->codec);
     /* FFmpeg rejects a size in these words, followed by "is invalid" or "exceeds" */
     if (spoke && sscanf(s->codec.words, "Picture size %11[0-9]x%11[0-9]", width, height) == 2 &&
         *width != '0' && *height != '0')
         return qv_fail(err, QV_EFORMAT, "frames of %sx%s; at most 16384x16384 pixels are supported",
                        width, height);
     return qv_fail(err, QV_EFORMAT,
-                   info->is_image ? "the '%s' image cannot be decoded: %s%s"
-                                  : "no frame of the '%s' video can be decoded: %s%s",
-                   info->codec,
+                   o->is_image ? "the '%s' image cannot be decoded: %s%s"
+                               : "no frame of the '%s' video can be decoded: %s%s",
+                   o->codec,
                    spoke ? "FFmpeg's decoder reports: "
                          : "it is damaged, or this FFmpeg does not support it",
                    spoke ? s->codec.words : "");
@@ -238,7 +238,7 @@ peek(qvm_reader *r, bool *got, qv_error *err)
 }
 
 static qv_status
-read_first_frame(qvm_reader *r, const qv_outcome *info, qv_error *err)
+read_first_frame(qvm_reader *r, const qv_outcome *o, qv_error *err)
 {
     bool got = false;
     if (r->source.is_jpeg) {
@@ -255,11 +255,11 @@ read_first_frame(qvm_reader *r, const qv_outcome *info, qv_error *err)
     if (status)
         return status;
     if (!got)
-        return fail_unread(r, info, err);
+        return fail_unread(r, o, err);
     const AVPixFmtDescriptor *pixels = av_pix_fmt_desc_get(r->last->format);
-    if (info->is_image && pixels && pixels->flags & AV_PIX_FMT_FLAG_FLOAT)
+    if (o->is_image && pixels && pixels->flags & AV_PIX_FMT_FLAG_FLOAT)
         return qv_fail(err, QV_EFORMAT, "%s", QVM_FLOATS);
-    const bool tiff = info->is_image && qvm_source_codec(&r->source) == AV_CODEC_ID_TIFF;
+    const bool tiff = o->is_image && qvm_source_codec(&r->source) == AV_CODEC_ID_TIFF;
     const char *why = tiff ? qvm_why_unread(&r->source) : NULL;
     if (why)
         return qv_fail(err, QV_EFORMAT, "%s", why);
@@ -324,53 +324,53 @@ find_white(qvm_reader *r, bool is_image, qv_error *err)
 
 /* Reads the file's properties and its first frame. */
 static qv_status
-look_into(qvm_reader *r, qv_outcome *info, qv_error *err)
+look_into(qvm_reader *r, qv_outcome *o, qv_error *err)
 {
     qv_status status = qvm_source_open(&r->source, r->fd, r->watch, err);
     if (status)
         return status;
-    snprintf(info->format, sizeof info->format, "%s", qvm_source_format(&r->source));
-    snprintf(info->codec, sizeof info->codec, "%s", avcodec_get_name(qvm_source_codec(&r->source)));
-    info->is_image = r->watch->asked.first_frame || qvm_source_is_image(&r->source);
-    info->source_frames = 1;
-    if (!info->is_image)
+    snprintf(o->format, sizeof o->format, "%s", qvm_source_format(&r->source));
+    snprintf(o->codec, sizeof o->codec, "%s", avcodec_get_name(qvm_source_codec(&r->source)));
+    o->is_image = r->watch->asked.first_frame || qvm_source_is_image(&r->source);
+    o->source_frames = 1;
+    if (!o->is_image)
         status = read_packets(r, err);
     if (!status)
-        status = read_first_frame(r, info, err);
-    if (!status && !info->is_image)
-        status = settle_count(r, &info->source_frames, err);
+        status = read_first_frame(r, o, err);
+    if (!status && !o->is_image)
+        status = settle_count(r, &o->source_frames, err);
     if (status)
         return status;
-    info->is_image = info->is_image || (is_animation(info->format) && info->source_frames == 1);
-    if (!info->is_image)
-        qvm_find_rate(&r->span, r->source.stream, info);
-    r->converter.colour = find_colour(r, info->is_image);
-    info->remark = find_remark(r);
+    o->is_image = o->is_image || (is_animation(o->format) && o->source_frames == 1);
+    if (!o->is_image)
+        qvm_find_rate(&r->span, r->source.stream, o);
+    r->converter.colour = find_colour(r, o->is_image);
+    o->remark = find_remark(r);
     if (r->converter.colour == QVM_TIFF)
         qvm_find_levels(&r->source, r->converter.levels);
-    status = find_white(r, info->is_image, err);
+    status = find_white(r, o->is_image, err);
     if (!status)
-        status = find_turn(r, info->is_image, err);
+        status = find_turn(r, o->is_image, err);
     if (status)
         return status;
-    info->rotation = qvm_turn_degrees(r->turn);
-    info->source_width = r->turn.transpose ? r->last->height : r->last->width;
-    info->source_height = r->turn.transpose ? r->last->width : r->last->height;
+    o->rotation = qvm_turn_degrees(r->turn);
+    o->source_width = r->turn.transpose ? r->last->height : r->last->width;
+    o->source_height = r->turn.transpose ? r->last->width : r->last->height;
     return QV_OK;
 }
 
 qv_status
-qvm_reader_open(qvm_reader *r, int fd, const qvm_watch *watch, qv_outcome *info, qv_error *err)
+qvm_reader_open(qvm_reader *r, int fd, const qvm_watch *watch, qv_outcome *o, qv_error *err)
 {
     *r = (qvm_reader){
         .fd = fd, .threads = watch->asked.threads, .watch = watch, .n_image = -1, .gpu_slot = -1
     };
-    memset(info, 0, sizeof *info);
+    memset(o, 0, sizeof *o);
     r->frame = av_frame_alloc();
     r->last = av_frame_alloc();
     if (!r->frame || !r->last)
         return qv_fail(err, QV_ENOMEM, "no memory for frames");
-    return look_into(r, info, err);
+    return look_into(r, o, err);
 }
 
 int64_t

@@ -31,7 +31,7 @@ read_rate(AVRational rate)
 /* The order of operations matters: 120 frames of 1/30 s that begin at 1/15 s last 4 s or slightly
  * less, so 8 or 7 frames are sampled. */
 void
-qvm_find_rate(const qvm_span *span, const AVStream *stream, qv_outcome *info)
+qvm_find_rate(const qvm_span *span, const AVStream *stream, qv_outcome *o)
 {
     const AVRational unit = stream->time_base;
     const double begin_s = (double)span->begin * unit.num / unit.den;
@@ -39,13 +39,11 @@ qvm_find_rate(const qvm_span *span, const AVStream *stream, qv_outcome *info)
     const double seconds = span->n_timed ? end_s - begin_s : 0.0;
     const double measured = seconds > 0.0 ? (double)span->n / seconds : 0.0;
     const double real = read_rate(stream->r_frame_rate);
-    info->header_fps = read_rate(stream->avg_frame_rate);
-    info->duration_s = seconds;
-    info->source_fps = measured;
+    o->header_fps = read_rate(stream->avg_frame_rate);
+    o->duration_s = seconds;
+    o->source_fps = measured;
     if (measured >= 1 / QVM_MAX_RATE && measured <= QVM_MAX_RATE)
         return;
-    info->source_fps = real > 0.0               ? real
-                       : info->header_fps > 0.0 ? info->header_fps
-                                                : QVM_DEFAULT_FPS;
-    info->duration_s = (double)info->source_frames / info->source_fps;
+    o->source_fps = real > 0.0 ? real : o->header_fps > 0.0 ? o->header_fps : QVM_DEFAULT_FPS;
+    o->duration_s = (double)o->source_frames / o->source_fps;
 }

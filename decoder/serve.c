@@ -103,7 +103,7 @@ say(qvm_serving *s, qvm_event_kind kind, const qv_error *error)
              s->reader.not_gpu ? s->reader.not_gpu : s->no_gpu);
     event.outcome = *o;
     event.gpu_slot = s->reader.gpu_slot;
-    event.gpu_lost = s->gpu && s->gpu->lost;
+    event.gpu_lost = s->reader.gpu && s->reader.gpu->lost;
     event.plane_bytes = kind == QVM_FACTS ? s->plane_bytes : 0;
     event.index_bytes = kind == QVM_FACTS ? s->index_bytes : 0;
     if (error) {
@@ -145,21 +145,21 @@ map_planes(qvm_serving *s, qv_error *err)
     const qvm_request *r = &s->start;
     const size_t bytes = (size_t)(r->n_planes * r->plane_bytes);
     void *at = mmap(NULL, bytes, PROT_READ, MAP_SHARED, s->session->shared, (off_t)r->memory);
-    s->gpu = at == MAP_FAILED ? NULL : calloc(1, sizeof *s->gpu);
-    if (!s->gpu) {
+    qvm_gpu_decoder *gpu = at == MAP_FAILED ? NULL : calloc(1, sizeof *gpu);
+    if (!gpu) {
         if (at != MAP_FAILED)
             munmap(at, bytes);
         return qv_fail(err, QV_ENOMEM, "no memory for the frames of a GPU");
     }
-    s->gpu->socket = s->session->codec;
-    s->gpu->planes = at;
-    s->gpu->slot_bytes = r->plane_bytes;
-    s->gpu->n_slots = (int)r->n_planes;
-    s->gpu->frame_bytes = s->plane_bytes;
-    s->gpu->patience_s = r->gpu_patience_s;
-    s->gpu->watch = s->reader.watch;
-    s->gpu->times = &s->reader.times;
-    s->reader.gpu = s->gpu;
+    gpu->socket = s->session->codec;
+    gpu->planes = at;
+    gpu->slot_bytes = r->plane_bytes;
+    gpu->n_slots = (int)r->n_planes;
+    gpu->frame_bytes = s->plane_bytes;
+    gpu->patience_s = r->gpu_patience_s;
+    gpu->watch = s->reader.watch;
+    gpu->times = &s->reader.times;
+    s->reader.gpu = gpu;
     return QV_OK;
 }
 

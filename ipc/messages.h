@@ -180,10 +180,9 @@ struct qvm_clip_shape {
 /* Waits until the socket is ready for `events` of poll(). Returns 0, ETIMEDOUT if it is not ready
  * in time, or another errno. until_s is on qv_seconds' clock; INFINITY: no limit. */
 int qvm_wait_for(int socket, short events, double until_s);
-/* Receive or send all n bytes. Return like qvm_wait_for, and ECONNRESET or EPIPE if the other side
- * has closed the socket. */
+/* Receives all n bytes. Returns like qvm_wait_for, and ECONNRESET if the other side has closed the
+ * socket. */
 int qvm_receive_until(int socket, void *message, size_t n, double until_s);
-int qvm_send_until(int socket, const void *message, size_t n, double until_s);
 /* How long a wait may last: until_s as above, and while go_on returns true. It is called at the
  * beginning and then every 50 ms; NULL: not called. */
 struct qvm_patience {
@@ -191,8 +190,8 @@ struct qvm_patience {
     bool (*go_on)(void *user);
     void *user;
 };
-/* Sends (`out`) or receives all n bytes. Returns like the two functions above; ECANCELED if go_on
- * ends the wait. */
+/* Sends (`out`) or receives all n bytes. Returns like qvm_receive_until; EPIPE if the other side of
+ * a socket to send to has closed it; ECANCELED if go_on ends the wait. */
 int qvm_transfer(int socket, bool out, void *bytes, size_t n, const struct qvm_patience *patience);
 /* Send and receive all n bytes without a time limit. Return false on failure. */
 bool qvm_receive(int socket, void *message, size_t n);

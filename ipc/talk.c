@@ -122,17 +122,11 @@ qvm_receive_until(int socket, void *message, size_t n, double until_s)
     return qvm_transfer(socket, false, message, n, &(struct qvm_patience){ .until_s = until_s });
 }
 
-int
-qvm_send_until(int socket, const void *message, size_t n, double until_s)
-{
-    return qvm_transfer(socket, true, (void *)(uintptr_t)message, n,
-                        &(struct qvm_patience){ .until_s = until_s });
-}
-
 bool
 qvm_send(int socket, const void *message, size_t n)
 {
-    return !qvm_send_until(socket, message, n, INFINITY);
+    return !qvm_transfer(socket, true, (void *)(uintptr_t)message, n,
+                         &(struct qvm_patience){ .until_s = INFINITY });
 }
 
 bool

@@ -176,7 +176,7 @@ pull_chunk(struct qv_job_device *d)
     struct qv_job_buffer *buffer = d->under_way[0];
     qv_job_span_begin(job, &d->busy);
     const qv_status room = size_buffer(d, buffer, buffer->chunk->capacity_tokens, &no_memory);
-    const qv_status status = qv_feeder_pull(job->feeder, d->index, &buffer->tokens, &err);
+    const qv_status status = qv_feeder_pull(job->feeder, d->index, &buffer->tokens, NULL, &err);
     buffer->device_s += qv_job_span_end(job, &d->busy);
     if (room)
         fail_chunk(job, buffer, room, &no_memory);

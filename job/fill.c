@@ -163,14 +163,13 @@ qv_cache_fill_open(const char *dir, const qv_cache_fill_options *options, qv_cac
     QV_NEED(err, dir, options, out);
     qv_cache_fill *f = calloc(1, sizeof *f);
     if (!f)
-        return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(dir));
+        return qv_no_memory(dir, err);
     f->o = *options;
     f->dir = strdup(dir);
     f->has_lock = !pthread_mutex_init(&f->lock, NULL);
-    const qv_status s = !f->dir || !f->has_lock
-                            ? qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(dir))
-                        : qv_cache_exists(dir) ? qv_cache_open(dir, &f->there, err)
-                                               : QV_OK;
+    const qv_status s = !f->dir || !f->has_lock ? qv_no_memory(dir, err)
+                        : qv_cache_exists(dir)  ? qv_cache_open(dir, &f->there, err)
+                                                : QV_OK;
     if (s)
         qv_cache_fill_close(&f);
     else

@@ -6,6 +6,7 @@
 #include "files/text.h"
 #include "files/token_file.h"
 #include "formats.h"
+#include "path.h"
 
 static qv_status
 begin(void *user, const qv_job_result *r, void **entry, qv_error *err)

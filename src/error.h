@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "path.h"
 #include "printable.h"
 #include "qwenvit.h"
 
@@ -164,13 +163,13 @@ qv_ends_all(qv_status status)
 static inline qv_status
 qv_fail_errno(const char *path, const char *message, int e, qv_error *err)
 {
-    return qv_fail(err, qv_is_scarcity(e) ? QV_ENOMEM : QV_EIO, "%s: %s: %s", qv_path_tail(path),
-                   message, strerror(e));
+    return qv_fail(err, qv_is_scarcity(e) ? QV_ENOMEM : QV_EIO, "%s: %s: %s", path, message,
+                   strerror(e));
 }
 
 /* Fails because memory ran out while handling a file or folder. */
 static inline qv_status
 qv_no_memory(const char *path, qv_error *err)
 {
-    return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(path));
+    return qv_fail(err, QV_ENOMEM, "%s: out of memory", path);
 }

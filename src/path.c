@@ -58,18 +58,6 @@ qv_path_exists(const char *path)
     return lstat(path, &st) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 
-const char *
-qv_path_tail(const char *path)
-{
-    enum { MOST = 160 };
-    const size_t n = strlen(path);
-    if (n <= MOST)
-        return path;
-    const char *tail = path + n - MOST;
-    const char *slash = strchr(tail, '/');
-    return slash && slash[1] ? slash + 1 : tail;
-}
-
 char *
 qv_utf8_text(const char *bytes)
 {

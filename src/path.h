@@ -22,9 +22,6 @@ const char *qv_path_last(const char *path, size_t *n);
  * existing. */
 bool qv_path_exists(const char *path);
 
-/* Returns the end of a path, short enough to leave room for the rest of an error text. */
-const char *qv_path_tail(const char *path);
-
 /* Returns a file's name as text, which the caller free()s; bytes that are not UTF-8 become %XX.
  * NULL if out of memory. */
 char *qv_utf8_text(const char *bytes);

@@ -70,12 +70,12 @@ serve(void *user)
     qvm_reader_close(&s->reader);
     if (s->shared)
         munmap(s->shared, (size_t)s->start.memory);
-    if (s->gpu) {
-        qvm_gpu_decoder_close(s->gpu);
-        munmap((void *)(uintptr_t)s->gpu->planes,
+    if (s->reader.gpu) {
+        qvm_gpu_decoder_close(s->reader.gpu);
+        munmap((void *)(uintptr_t)s->reader.gpu->planes,
                (size_t)(s->start.n_planes * s->start.plane_bytes));
     }
-    free(s->gpu);
+    free(s->reader.gpu);
     if (served->session.codec >= 0)
         close(served->session.codec);
     shutdown(served->session.socket, SHUT_RDWR); /* wakes the listener; sent data is not lost */

@@ -74,7 +74,7 @@ run(struct fed *s, int device)
     assert_non_null(chunk);
     float *tokens = test_alloc((size_t)(ROWS / 4 * s->t[0].info.out_hidden) * sizeof *tokens);
     qv_tokens out = { .tokens = tokens, .capacity = ROWS / 4 };
-    if (qv_feeder_push(s->f, device, &s->err) || qv_feeder_pull(s->f, device, &out, &s->err))
+    if (qv_feeder_push(s->f, device, &s->err) || qv_feeder_pull(s->f, device, &out, NULL, &s->err))
         fail_msg("%s", s->err.text);
     assert_int_equal(out.n, chunk->rows / 4);
     assert_true(chunk->capacity_rows >= chunk->rows && !chunk->refused);
@@ -167,7 +167,7 @@ TEST(pairs_wait_for_their_chunk)
     assert_true(s.wait_s == 100); /* it is asked again after a pull */
     float tokens[ROWS * 64];
     assert_int_equal(qv_feeder_pull(s.f, 0, &(qv_tokens){ .tokens = tokens, .capacity = ROWS / 4 },
-                                    &s.err),
+                                    NULL, &s.err),
                      QV_OK);
     assert_null(qv_feeder_ready(s.f, 0, 12, true, &s.wait_s)); /* 2 s for a quarter */
     assert_true(s.wait_s == 8);
@@ -321,10 +321,10 @@ TEST(feeders_of_a_device_take_turns)
             sched_yield();
         assert_null(ready(&s, 0));
         assert_null(qv_feeder_oldest(other.f, 0));
-        assert_int_equal(qv_feeder_pull(s.f, 0, &out, &s.err), QV_OK);
+        assert_int_equal(qv_feeder_pull(s.f, 0, &out, NULL, &s.err), QV_OK);
         pthread_join(thread, NULL);
         assert_non_null(qv_feeder_oldest(other.f, 0));
-        assert_int_equal(qv_feeder_pull(other.f, 0, &out, &s.err), QV_OK);
+        assert_int_equal(qv_feeder_pull(other.f, 0, &out, NULL, &s.err), QV_OK);
         put_item(&other, FITS, NULL);
     }
     assert_int_equal(run(&s, 0), FITS);
@@ -347,7 +347,7 @@ TEST(what_is_not_valid_is_refused)
     assert_memory_equal(s.err.text, "clip: n_frames is 7", 19);
     assert_int_equal(qv_feeder_add(s.f, (qv_input)9, &item, "x", NULL, &feed, &s.err), QV_EINVAL);
     assert_int_equal(qv_feeder_push(s.f, 0, &s.err), QV_ESTATE);
-    assert_int_equal(qv_feeder_pull(s.f, 0, &(qv_tokens){ 0 }, &s.err), QV_ESTATE);
+    assert_int_equal(qv_feeder_pull(s.f, 0, &(qv_tokens){ 0 }, NULL, &s.err), QV_ESTATE);
     assert_null(feed);
     for (int i = 0; i < QV_FEEDER_PIECES; i++)
         put_item(&s, 1, NULL);

@@ -118,7 +118,7 @@ TEST(words_say_what_is_wrong)
           100,
           { .fps = 2 },
           QV_EFORMAT,
-          "clip: frames in the clip: 1; qwen-vl-utils needs 2 or more" },
+          "frames in the clip: 1; qwen-vl-utils needs 2 or more" },
         { 9,
           100,
           { .num_frames = 1 },

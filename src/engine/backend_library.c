@@ -26,7 +26,7 @@ find_library(const char *folder, char *path, size_t size, qv_error *err)
         snprintf(path, size, "%s/%s", folder, CUDA_LIBRARY);
         return !access(path, R_OK)
                    ? QV_OK
-                   : qv_fail(err, QV_ENODEVICE, "no %s in %s", CUDA_LIBRARY, qv_path_tail(folder));
+                   : qv_fail(err, QV_ENODEVICE, "no %s in %s", CUDA_LIBRARY, folder);
     }
     if (qv_find_installed(CUDA_LIBRARY, QV_BACKENDS_FROM_LIB, QV_BACKENDS_FROM_BIN, R_OK, path,
                           size))
@@ -77,21 +77,21 @@ load(const char *folder, const struct qv_backend **out, qv_error *err)
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         const char *words = dlerror();
-        return qv_fail(err, QV_ENODEVICE, "%s cannot be opened: %.200s%s", qv_path_tail(path),
-                       words, advice(words));
+        return qv_fail(err, QV_ENODEVICE, "%s cannot be opened: %.200s%s", path, words,
+                       advice(words));
     }
     const struct qv_backend *(*entry)(const char *, const char **) = NULL;
     *(void **)&entry = dlsym(library, "qv_backend_entry"); /* POSIX requires this cast */
     if (!entry)
         return qv_fail(err, QV_ENODEVICE, "%s is not a qwenvit backend: it has no qv_backend_entry",
-                       qv_path_tail(path));
+                       path);
     *out = entry(QV_BUILD_ID, &own);
     if (*out)
         return QV_OK;
     return qv_fail(err, QV_ENODEVICE,
                    "%s is from build %s, but this is build " QV_BUILD_ID
                    ": both must be from the same build",
-                   qv_path_tail(path), own);
+                   path, own);
 }
 
 /* Loads the library once per process. It is never closed, because CUDA keeps threads, and functions

@@ -38,7 +38,7 @@ take_index(const char *given, char name[16], int *index, qv_error *err)
     if (given[n + 1] < '0' || given[n + 1] > '9' || *end || number > INT_MAX)
         return qv_fail(err, QV_EINVAL,
                        "backend is \"%s\"; it must be a name, or a name with an index: cuda:1",
-                       qv_path_tail(given));
+                       given);
     if (*index && *index != number)
         return qv_fail(err, QV_EINVAL,
                        "backend is \"%s\" and device is %d: give only one, or make them agree",

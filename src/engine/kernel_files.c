@@ -12,6 +12,7 @@
 #include "error.h"
 #include "files/atomic_file.h"
 #include "files/json.h"
+#include "path.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>

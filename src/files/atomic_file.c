@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "error.h"
+#include "path.h"
 #include "sync_file.h"
 
 /* The names of temporary files, which a signal handler removes. The thread or handler that takes a
@@ -109,17 +110,15 @@ qv_atomic_file_open(const char *path, struct qv_atomic_file *out, qv_error *err)
     const bool there = stat(path, &st) == 0;
     /* the path may be a link or a device, which a rename would replace */
     if (!there && errno != ENOENT)
-        return qv_fail(err, QV_EIO, "%s: %s", qv_path_tail(path), strerror(errno));
+        return qv_fail(err, QV_EIO, "%s: %s", path, strerror(errno));
     f.path = there ? realpath(path, NULL) : strdup(path);
     if (!f.path)
-        return qv_fail(err, errno == ENOMEM ? QV_ENOMEM : QV_EIO, "%s: %s", qv_path_tail(path),
-                       strerror(errno));
+        return qv_fail(err, errno == ENOMEM ? QV_ENOMEM : QV_EIO, "%s: %s", path, strerror(errno));
     qv_status s;
     if (!there || S_ISREG(st.st_mode))
         s = create_temporary(&f, err);
     else if (S_ISDIR(st.st_mode))
-        s = qv_fail(err, QV_EIO, "%s: is a folder; the name of a file is needed",
-                    qv_path_tail(path));
+        s = qv_fail(err, QV_EIO, "%s: is a folder; the name of a file is needed", path);
     else
         s = (f.fd = open(f.path, O_WRONLY | O_CLOEXEC)) < 0
                 ? qv_fail_errno(f.path, "cannot be opened for writing", errno, err)

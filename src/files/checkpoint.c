@@ -7,6 +7,7 @@
 
 #include "error.h"
 #include "json.h"
+#include "path.h"
 #include "safetensors.h"
 
 #define SINGLE "model.safetensors"
@@ -106,8 +107,8 @@ fail_without_files(const char *path, qv_error *err)
     }
     if (dir)
         closedir(dir);
-    return qv_fail(err, QV_EIO, "%s: has neither " SINGLE " nor " INDEX "%s%.100s%s%s",
-                   qv_path_tail(path), *name ? ", but " : "", name, *name ? ": " : "",
+    return qv_fail(err, QV_EIO, "%s: has neither " SINGLE " nor " INDEX "%s%.100s%s%s", path,
+                   *name ? ", but " : "", name, *name ? ": " : "",
                    *name ? others[best].advice : "");
 }
 
@@ -126,7 +127,7 @@ open_files(struct qv_checkpoint *c, qv_error *err)
     else if (qv_path_exists(c->index_path))
         s = open_index(c, err);
     else if (!qv_path_exists(c->dir))
-        s = qv_fail(err, QV_EIO, "%s: no such folder", qv_path_tail(c->dir));
+        s = qv_fail(err, QV_EIO, "%s: no such folder", c->dir);
     else
         s = fail_without_files(c->dir, err);
     free(single);
@@ -222,7 +223,7 @@ qv_checkpoint_find(struct qv_checkpoint *checkpoint, const char *name,
         char quoted[QV_QUOTE_SIZE];
         return qv_fail(err, QV_EFORMAT,
                        "%s: weight_map puts tensor %s in %.80s, which does not have it",
-                       qv_path_tail(checkpoint->index_path), qv_json_quote(name, quoted), shard);
+                       checkpoint->index_path, qv_json_quote(name, quoted), shard);
     }
     *tensor = found;
     *file = found ? in : NULL;

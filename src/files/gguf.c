@@ -46,8 +46,7 @@ struct cursor {
 };
 
 #define FAIL(c, code, format, ...)                                                                 \
-    ((c)->status =                                                                                 \
-         qv_fail((c)->err, code, "%s: " format, qv_path_tail((c)->file->path), __VA_ARGS__))
+    ((c)->status = qv_fail((c)->err, code, "%s: " format, (c)->file->path, __VA_ARGS__))
 
 static uint64_t
 left(const struct cursor *c)

@@ -19,22 +19,21 @@ qv_file_open(const char *path, int *fd, uint64_t *size, qv_error *err)
     /* O_NONBLOCK: opening a FIFO without a writer would wait for ever. */
     const int f = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
     if (f < 0)
-        return qv_fail(err, qv_status_of_errno(errno), "%s: cannot be opened: %s",
-                       qv_path_tail(path), strerror(errno));
+        return qv_fail(err, qv_status_of_errno(errno), "%s: cannot be opened: %s", path,
+                       strerror(errno));
 
     struct stat st;
     if (fstat(f, &st)) {
         const int e = errno;
         close(f);
-        return qv_fail(err, qv_status_of_errno(e), "%s: cannot stat: %s", qv_path_tail(path),
-                       strerror(e));
+        return qv_fail(err, qv_status_of_errno(e), "%s: cannot stat: %s", path, strerror(e));
     }
     if (!S_ISREG(st.st_mode)) {
         const char *is = S_ISDIR(st.st_mode)    ? "a folder"
                          : S_ISFIFO(st.st_mode) ? "a FIFO"
                                                 : "a device or socket";
         close(f);
-        return qv_fail(err, QV_EIO, "%s: is %s; a regular file is needed", qv_path_tail(path), is);
+        return qv_fail(err, QV_EIO, "%s: is %s; a regular file is needed", path, is);
     }
     *fd = f;
     *size = (uint64_t)st.st_size;
@@ -51,14 +50,13 @@ qv_file_read(int fd, const char *path, uint64_t offset, void *dst, uint64_t byte
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
-            return qv_fail(err, qv_status_of_errno(errno), "%s: reading at byte %llu: %s",
-                           qv_path_tail(path), (unsigned long long)offset, strerror(errno));
+            return qv_fail(err, qv_status_of_errno(errno), "%s: reading at byte %llu: %s", path,
+                           (unsigned long long)offset, strerror(errno));
         if (got == 0)
             return qv_fail(err, QV_EIO,
                            "%s: ends at byte %llu, %llu bytes short: the file shrank since it was "
                            "opened",
-                           qv_path_tail(path), (unsigned long long)offset,
-                           (unsigned long long)bytes);
+                           path, (unsigned long long)offset, (unsigned long long)bytes);
         p += got;
         offset += (uint64_t)got;
         bytes -= (uint64_t)got;
@@ -73,10 +71,9 @@ qv_file_read_part(int fd, const char *path, const struct qv_file_part *tensor, u
     char quoted[QV_QUOTE_SIZE];
     if (begin > tensor->bytes || bytes > tensor->bytes - begin)
         return qv_fail(err, QV_EINVAL,
-                       "%s: tensor %s has %llu bytes; %llu from byte %llu on cannot be read",
-                       qv_path_tail(path), qv_json_quote(tensor->name, quoted),
-                       (unsigned long long)tensor->bytes, (unsigned long long)bytes,
-                       (unsigned long long)begin);
+                       "%s: tensor %s has %llu bytes; %llu from byte %llu on cannot be read", path,
+                       qv_json_quote(tensor->name, quoted), (unsigned long long)tensor->bytes,
+                       (unsigned long long)bytes, (unsigned long long)begin);
     return qv_file_read(fd, path, tensor->offset + begin, dst, bytes, err);
 }
 
@@ -120,26 +117,24 @@ qv_json_parse(const char *path, const char *text, size_t n, size_t max_brackets,
         brackets += text[i] == '[' || text[i] == '{';
     if (brackets > max_brackets)
         return qv_fail(err, QV_EFORMAT, "%s: has %zu opening brackets; at most %zu are allowed",
-                       qv_path_tail(path), brackets, max_brackets);
+                       path, brackets, max_brackets);
     json_t *json = json_loadb(text, n, JSON_REJECT_DUPLICATES, &e);
     if (!json) {
         /* jansson reports no error for most allocations that fail; an empty text then means out
          * of memory. */
         if (json_error_code(&e) == json_error_out_of_memory || !*e.text)
-            return qv_fail(err, QV_ENOMEM, "%s: no memory for %zu bytes of JSON",
-                           qv_path_tail(path), n);
+            return qv_fail(err, QV_ENOMEM, "%s: no memory for %zu bytes of JSON", path, n);
         /* jansson's error text quotes the input with its control characters, so it is cleaned. */
         char quoted[QV_QUOTE_SIZE];
-        return qv_fail(err, QV_EFORMAT, "%s, line %d, column %d: not valid JSON: %s%s",
-                       qv_path_tail(path), e.line, e.column, qv_json_quote(e.text, quoted),
-                       qv_file_hint(text, n));
+        return qv_fail(err, QV_EFORMAT, "%s, line %d, column %d: not valid JSON: %s%s", path,
+                       e.line, e.column, qv_json_quote(e.text, quoted), qv_file_hint(text, n));
     }
     if (!json_is_object(json)) {
         char found[QV_QUOTE_SIZE];
         qv_json_show(json, found);
         json_decref(json);
-        return qv_fail(err, QV_EFORMAT, "%s: the top level is %s; it must be an object {..}",
-                       qv_path_tail(path), found);
+        return qv_fail(err, QV_EFORMAT, "%s: the top level is %s; it must be an object {..}", path,
+                       found);
     }
     *root = json;
     return QV_OK;
@@ -156,18 +151,17 @@ qv_json_read(const char *path, size_t cap, json_t **root, qv_error *err)
 
     char *text = NULL;
     if (size > cap) {
-        s = qv_fail(err, QV_EFORMAT, "%s: has %llu bytes; at most %zu are allowed",
-                    qv_path_tail(path), (unsigned long long)size, cap);
+        s = qv_fail(err, QV_EFORMAT, "%s: has %llu bytes; at most %zu are allowed", path,
+                    (unsigned long long)size, cap);
         goto done;
     }
     if (size == 0) {
-        s = qv_fail(err, QV_EFORMAT, "%s: is empty; a JSON object is needed", qv_path_tail(path));
+        s = qv_fail(err, QV_EFORMAT, "%s: is empty; a JSON object is needed", path);
         goto done;
     }
     text = malloc((size_t)size);
     if (!text) {
-        s = qv_fail(err, QV_ENOMEM, "%s: no memory for %llu bytes", qv_path_tail(path),
-                    (unsigned long long)size);
+        s = qv_fail(err, QV_ENOMEM, "%s: no memory for %llu bytes", path, (unsigned long long)size);
         goto done;
     }
     s = qv_file_read(fd, path, 0, text, size, err);
@@ -239,8 +233,8 @@ qv_json_wrong(const struct qv_json_object *object, const char *key, const json_t
               const char *wanted, qv_error *err)
 {
     char found[QV_QUOTE_SIZE];
-    return qv_fail(err, QV_EFORMAT, "%s: %s%s is %s; %s", qv_path_tail(object->file),
-                   object->prefix, key, qv_json_show(value, found), wanted);
+    return qv_fail(err, QV_EFORMAT, "%s: %s%s is %s; %s", object->file, object->prefix, key,
+                   qv_json_show(value, found), wanted);
 }
 
 qv_status
@@ -308,20 +302,20 @@ qv_json_real(const struct qv_json_object *object, const char *key, double min, d
 
 qv_status
 qv_json_reals(const struct qv_json_object *object, const char *key, double min, double max,
-              double *values, size_t n, qv_error *err)
+              double values[3], qv_error *err)
 {
     const json_t *found = qv_json_get(object, key);
     if (!found)
         return QV_OK;
-    bool ok = json_is_array(found) && json_array_size(found) == n;
-    for (size_t i = 0; ok && i < n; i++)
+    bool ok = json_is_array(found) && json_array_size(found) == 3;
+    for (size_t i = 0; ok && i < 3; i++)
         ok = real_in_range(json_array_get(found, i), min, max);
     if (!ok) {
         char wanted[80];
-        snprintf(wanted, sizeof wanted, "it must be %zu numbers from %g to %g", n, min, max);
+        snprintf(wanted, sizeof wanted, "it must be 3 numbers from %g to %g", min, max);
         return qv_json_wrong(object, key, found, wanted, err);
     }
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < 3; i++)
         values[i] = json_number_value(json_array_get(found, i));
     return QV_OK;
 }

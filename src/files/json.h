@@ -66,7 +66,7 @@ qv_status qv_json_int(const struct qv_json_object *object, const char *key, int6
 qv_status qv_json_real(const struct qv_json_object *object, const char *key, double min, double max,
                        double *value, qv_error *err);
 qv_status qv_json_reals(const struct qv_json_object *object, const char *key, double min,
-                        double max, double *values, size_t n, qv_error *err);
+                        double max, double values[3], qv_error *err);
 qv_status qv_json_string(const struct qv_json_object *object, const char *key, const char **value,
                          qv_error *err);
 /* Checks a value from elsewhere, such as a list, like qv_json_int(). `key` is for the error

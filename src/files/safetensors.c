@@ -175,11 +175,11 @@ read_entries(struct qv_safetensors *f, json_t *root, qv_error *err)
     const size_t n = json_object_size(root);
     if (n > MAX_TENSORS)
         return qv_fail(err, QV_EFORMAT, "%s: the header has %zu tensors; at most %zu are allowed",
-                       qv_path_tail(f->path), n, MAX_TENSORS);
+                       f->path, n, MAX_TENSORS);
     f->tensors = calloc(n + 1, sizeof *f->tensors);
     f->by_name = calloc(n + 1, sizeof *f->by_name);
     if (!f->tensors || !f->by_name)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for %zu tensors", qv_path_tail(f->path), n);
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for %zu tensors", f->path, n);
 
     const char *name;
     json_t *json;
@@ -236,15 +236,13 @@ check_layout(struct qv_safetensors *f, uint64_t data, qv_error *err)
             return qv_fail(err, QV_EFORMAT,
                            "%s: tensor %s: data_offsets begin at %llu, but the previous tensor "
                            "ends at %llu; %s between tensors are not allowed",
-                           qv_path_tail(f->path), qv_json_quote(t->name, quoted),
-                           (unsigned long long)t->offset, (unsigned long long)end,
-                           t->offset < end ? "overlaps" : "holes");
+                           f->path, qv_json_quote(t->name, quoted), (unsigned long long)t->offset,
+                           (unsigned long long)end, t->offset < end ? "overlaps" : "holes");
         }
         /* This cannot wrap, because read_offsets accepts signed numbers only. */
         if (__builtin_add_overflow(end, t->bytes, &end) ||
             __builtin_add_overflow(data, t->offset, &t->offset))
-            return qv_fail(err, QV_EFORMAT, "%s: the data's size overflows 64 bits",
-                           qv_path_tail(f->path));
+            return qv_fail(err, QV_EFORMAT, "%s: the data's size overflows 64 bits", f->path);
     }
 
     const uint64_t have = f->size - data;
@@ -252,12 +250,12 @@ check_layout(struct qv_safetensors *f, uint64_t data, qv_error *err)
         return qv_fail(err, QV_EFORMAT,
                        "%s: the header describes %llu bytes of data, but the file has %llu: %llu "
                        "are missing (incomplete download?)",
-                       qv_path_tail(f->path), (unsigned long long)end, (unsigned long long)have,
+                       f->path, (unsigned long long)end, (unsigned long long)have,
                        (unsigned long long)(end - have));
     if (end < have)
         return qv_fail(err, QV_EFORMAT,
                        "%s: %llu bytes follow the last tensor's data; the file must end there",
-                       qv_path_tail(f->path), (unsigned long long)(have - end));
+                       f->path, (unsigned long long)(have - end));
     return QV_OK;
 }
 
@@ -268,7 +266,7 @@ read_header_length(const struct qv_safetensors *f, uint64_t *n, qv_error *err)
 {
     unsigned char head[32] = { 0 };
     const uint64_t got = f->size < sizeof head ? f->size : sizeof head;
-    const char *path = qv_path_tail(f->path);
+    const char *path = f->path;
     const qv_status s = qv_file_read(f->fd, f->path, 0, head, got, err);
     if (s)
         return s;
@@ -307,8 +305,8 @@ read_header(struct qv_safetensors *f, qv_error *err)
     json_t *root = NULL;
     char *text = malloc((size_t)n + 1);
     if (!text)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for a header of %llu bytes",
-                       qv_path_tail(f->path), (unsigned long long)n);
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for a header of %llu bytes", f->path,
+                       (unsigned long long)n);
     s = qv_file_read(f->fd, f->path, 8, text, n, err);
     if (!s)
         s = qv_json_parse(f->path, text, (size_t)n, MAX_BRACKETS, &root, err);

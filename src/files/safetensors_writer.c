@@ -97,8 +97,8 @@ make_header(struct qv_safetensors_writer *w, const struct qv_safetensor *tensors
     w->header_bytes = (w->header.n + 1 + (n_metadata ? AMEND_ROOM : 0) + 7) / 8 * 8;
     if (w->header_bytes - 8 > QV_SAFETENSORS_MAX_HEADER)
         return qv_fail(err, QV_EINVAL,
-                       "%s: the header needs %zu bytes, but readers accept at most %u",
-                       qv_path_tail(w->path), w->header_bytes - 8, QV_SAFETENSORS_MAX_HEADER);
+                       "%s: the header needs %zu bytes, but readers accept at most %u", w->path,
+                       w->header_bytes - 8, QV_SAFETENSORS_MAX_HEADER);
     return QV_OK;
 }
 
@@ -133,8 +133,8 @@ write_header(struct qv_safetensors_writer *w, const char *amended, qv_error *err
     const qv_status s =
         qv_header_end(&t, w->header_bytes) ? qv_atomic_file_write(&w->file, 0, t.at, t.n, err)
         : t.lost                           ? qv_no_memory(w->path, err)
-                 : qv_fail(err, QV_EINVAL, "%s: metadata \"%.80s\" has become too long",
-                           qv_path_tail(w->path), amended);
+                 : qv_fail(err, QV_EINVAL, "%s: metadata \"%.80s\" has become too long", w->path,
+                           amended);
     free(t.at);
     return s;
 }
@@ -213,8 +213,8 @@ check_complete(const struct qv_safetensors_writer *w, qv_error *err)
 {
     for (size_t i = 0; i < w->n; i++)
         if (w->slots[i].put != w->slots[i].bytes)
-            return qv_fail(err, QV_ESTATE, "%s: tensor %zu got %llu of its %llu bytes",
-                           qv_path_tail(w->path), i, (unsigned long long)w->slots[i].put,
+            return qv_fail(err, QV_ESTATE, "%s: tensor %zu got %llu of its %llu bytes", w->path, i,
+                           (unsigned long long)w->slots[i].put,
                            (unsigned long long)w->slots[i].bytes);
     return QV_OK;
 }

@@ -15,7 +15,6 @@ enum { MOST_TENSORS = 4 + QV_MAX_DEEPSTACK };
 struct qv_token_file {
     struct qv_token_file_options o; /* copied; its texts may be freed after opening */
     int n_matrices;
-    int64_t columns;
     size_t row_bytes;
     struct qv_safetensors_writer *writer;
 };

@@ -43,7 +43,7 @@ pull(qv_feeder *f, const qv_feeder_chunk *chunk, qv_tokens *out, qv_error *err)
         first_rows[i] = *row;
         *row += g[0] * g[1] * g[2] / area;
     }
-    return qv_feeder_pull_pieces(f, 0, out, first_rows, err);
+    return qv_feeder_pull(f, 0, out, first_rows, err);
 }
 
 /* Encodes everything that was put. Calls the caller's `stop` before every chunk except the

@@ -105,8 +105,10 @@ const qv_feeder_chunk *qv_feeder_ready(qv_feeder *feeder, int device, double now
  * the device is lost: drop its items, and do not use it again. */
 qv_status qv_feeder_push(qv_feeder *feeder, int device, qv_error *err);
 
-/* Waits for the device's oldest chunk and writes its tokens, like qv_plan_pull. */
-qv_status qv_feeder_pull(qv_feeder *feeder, int device, qv_tokens *out, qv_error *err);
+/* Waits for the device's oldest chunk and writes its tokens, like qv_plan_pull. Piece i's tokens go
+ * to rows of `out` from first_rows[i] on; with NULL, they lie one after another. */
+qv_status qv_feeder_pull(qv_feeder *feeder, int device, qv_tokens *out, const int64_t *first_rows,
+                         qv_error *err);
 
 /* Removes a waiting piece of the item and returns true; if none waits, frees the feed and returns
  * false. When an item has failed or is done, call it until it returns false. Chunks that have been

@@ -327,8 +327,7 @@ qv_feeder_push(qv_feeder *f, int device, qv_error *err)
 }
 
 qv_status
-qv_feeder_pull_pieces(qv_feeder *f, int device, qv_tokens *out, const int64_t *first_rows,
-                      qv_error *err)
+qv_feeder_pull(qv_feeder *f, int device, qv_tokens *out, const int64_t *first_rows, qv_error *err)
 {
     if (!qv_feeder_oldest(f, device))
         return qv_fail(err, QV_ESTATE, "pull: device %d has no chunk in progress", device);
@@ -343,10 +342,4 @@ qv_feeder_pull_pieces(qv_feeder *f, int device, qv_tokens *out, const int64_t *f
     if (status || d->n_pushed == d->n_pulled)
         qv_feeder_end_turn(d);
     return status;
-}
-
-qv_status
-qv_feeder_pull(qv_feeder *f, int device, qv_tokens *out, qv_error *err)
-{
-    return qv_feeder_pull_pieces(f, device, out, NULL, err);
 }

@@ -83,10 +83,6 @@ void qv_feeder_end_turn(struct qv_feeder_device *d);
 
 /* Returns the oldest chunk in progress, or NULL. */
 const qv_feeder_chunk *qv_feeder_oldest(const qv_feeder *f, int device);
-/* Pulls the oldest chunk. Piece i's tokens go to rows of `out` from first_rows[i] on; with NULL,
- * they lie one after another. */
-qv_status qv_feeder_pull_pieces(qv_feeder *f, int device, qv_tokens *out, const int64_t *first_rows,
-                                qv_error *err);
 /* Drops the chunk that qv_feeder_ready has chosen, for tools that only show chunks. */
 void qv_feeder_pass(qv_feeder *f, int device);
 

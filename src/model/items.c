@@ -65,20 +65,13 @@ qv_item_check_shape(const qv_model *model, qv_input input, const qv_item *item, 
 }
 
 qv_status
-qv_item_check(const qv_model *model, qv_input input, const qv_item *item, const char *name,
-              qv_error *err)
-{
-    const qv_status status = qv_item_check_shape(model, input, item, name, err);
-    return status || item->data ? status : qv_fail(err, QV_EINVAL, "%s: data is NULL", name);
-}
-
-qv_status
 qv_item_check_nth(const qv_model *model, qv_input input, const qv_item *item, size_t i,
                   qv_error *err)
 {
     char name[40];
     snprintf(name, sizeof name, "item %zu", i);
-    return qv_item_check(model, input, item, name, err);
+    const qv_status status = qv_item_check_shape(model, input, item, name, err);
+    return status || item->data ? status : qv_fail(err, QV_EINVAL, "%s: data is NULL", name);
 }
 
 /* Fails because an item makes the chunk too large; the text has the numbers. */

@@ -16,16 +16,12 @@ int64_t qv_item_pair_frames(const struct qv_config *c, const qv_item *item);
 qv_status qv_item_check_grid(const struct qv_config *c, const int64_t grid_thw[3], const char *name,
                              qv_error *err);
 
-/* Checks that an item is valid for any plan. The text of QV_EINVAL begins with `name`, and states
- * the field, its value and the values allowed. The data is not read, and any thread may call this
+/* Checks that an item, whose data come later, is valid for any plan. The text of QV_EINVAL begins
+ * with `name`, and states the field, its value and the values allowed. Any thread may call this
  * function. */
-qv_status qv_item_check(const qv_model *model, qv_input input, const qv_item *item,
-                        const char *name, qv_error *err);
-/* Checks everything except the data, which come later. */
 qv_status qv_item_check_shape(const qv_model *model, qv_input input, const qv_item *item,
                               const char *name, qv_error *err);
-
-/* Does what qv_item_check does for the caller's item number i. */
+/* Does that for the caller's item number i, which must have data. They are not read. */
 qv_status qv_item_check_nth(const qv_model *model, qv_input input, const qv_item *item, size_t i,
                             qv_error *err);
 

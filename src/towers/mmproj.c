@@ -13,6 +13,7 @@
 #include "error.h"
 #include "files/gguf.h"
 #include "numbers.h"
+#include "path.h"
 
 /* ---- which file ------------------------------------------------------------------------------ */
 
@@ -54,7 +55,7 @@ list_folder(const char *dir, struct listing *l, qv_error *err)
 {
     DIR *d = opendir(dir);
     if (!d)
-        return qv_fail(err, QV_EIO, "%s: cannot be listed: %s", qv_path_tail(dir), strerror(errno));
+        return qv_fail(err, QV_EIO, "%s: cannot be listed: %s", dir, strerror(errno));
     qv_status s = QV_OK;
     for (const struct dirent *e; !s && (e = readdir(d)) != NULL;)
         s = list_file(l, e->d_name, err);
@@ -92,7 +93,7 @@ check_file(const char *path, qv_error *err)
     return qv_fail(err, QV_EFORMAT,
                    "%s: is neither a checkpoint folder nor a GGUF file; give the folder with "
                    "config.json and the weights",
-                   qv_path_tail(path));
+                   path);
 }
 
 qv_status
@@ -115,7 +116,7 @@ qv_mmproj_find(const char *path, char **file, qv_error *err)
     s = list_folder(path, &l, err);
     if (!s && l.n > 1)
         s = qv_fail(err, QV_EFORMAT, "%s: has %d GGUF files, %s: name one of them as the model",
-                    qv_path_tail(path), l.n, l.names);
+                    path, l.n, l.names);
     else if (!s && l.n && !(*file = qv_path_join(path, l.first)))
         s = qv_no_memory(path, err);
     free(l.first);
@@ -292,15 +293,15 @@ set_intermediate(struct reader *r)
     }
     const struct qv_gguf_tensor *t = qv_gguf_find(r->file, name);
     if (!t || t->n_dims != 2)
-        return qv_fail(r->err, QV_EFORMAT, "%s: tensor %s is %s", qv_path_tail(r->keys.file), name,
+        return qv_fail(r->err, QV_EFORMAT, "%s: tensor %s is %s", r->keys.file, name,
                        t ? "not a matrix" : "missing");
     const int64_t width = t->shape[0] == hidden ? t->shape[1] : t->shape[0];
     if (ratio && width % hidden)
         return qv_fail(r->err, QV_EFORMAT,
                        "%s: tensor %s is [%lld,%lld]; one size must be a multiple of " VISION
                        "embedding_length, %lld",
-                       qv_path_tail(r->keys.file), name, (long long)t->shape[0],
-                       (long long)t->shape[1], (long long)hidden);
+                       r->keys.file, name, (long long)t->shape[0], (long long)t->shape[1],
+                       (long long)hidden);
     return qv_config_set_size(&r->keys, name, ratio ? QV_SIZE_MLP_RATIO : QV_SIZE_INTERMEDIATE,
                               ratio ? width / hidden : width, r->c, r->err);
 }
@@ -426,12 +427,12 @@ warn_of_means(const struct reader *r, const json_t *mean, const json_t *std)
     r->c->doubts_means = true;
     snprintf(
         r->c->warning, sizeof r->c->warning,
-        "%s: " VISION
+        "%.160s: " VISION
         "image_mean or image_std differs from published checkpoints of %s (the mean is %s): tokens "
         "will differ from transformers'. Give --image-mean %g,%g,%g --image-std %g,%g,%g "
         "(image_mean and image_std in C and Python) to override the file",
-        qv_path_tail(r->keys.file), r->published->model_type, qv_json_show(mean, means), w[0][0],
-        w[0][1], w[0][2], w[1][0], w[1][1], w[1][2]);
+        r->keys.file, r->published->model_type, qv_json_show(mean, means), w[0][0], w[0][1],
+        w[0][2], w[1][0], w[1][1], w[1][2]);
 }
 
 /* Reads means or deviations into values[3], with as many digits as in config files, since the GGUF
@@ -447,7 +448,7 @@ read_norm(const struct reader *r, const char *key, int which, double least, doub
             return QV_OK;
         }
     }
-    return qv_json_reals(&r->keys, key, least, 1e3, values, 3, r->err);
+    return qv_json_reals(&r->keys, key, least, 1e3, values, r->err);
 }
 
 /* Reads an image's pixel bounds. If the file has none, or 0, uses the family's. */
@@ -466,9 +467,8 @@ read_pixels(const struct reader *r, qv_preprocess *image)
     }
     if (image->min_pixels <= image->max_pixels)
         return QV_OK;
-    return qv_fail(r->err, QV_EFORMAT, "%s: %s is %lld, above %s (%lld)",
-                   qv_path_tail(r->keys.file), keys[0], (long long)image->min_pixels, keys[1],
-                   (long long)image->max_pixels);
+    return qv_fail(r->err, QV_EFORMAT, "%s: %s is %lld, above %s (%lld)", r->keys.file, keys[0],
+                   (long long)image->min_pixels, keys[1], (long long)image->max_pixels);
 }
 
 static qv_status

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "error.h"
+#include "path.h"
 
 #define MAX_FRAMES ((int64_t)1 << 20)
 
@@ -153,8 +154,7 @@ check_patch(const struct qv_json_object *o, const char *key, const char *tower_k
         return qv_fail(err, QV_EFORMAT,
                        "%s: %s%s is %lld, but config.json's %s is %lld; they must "
                        "be the same",
-                       qv_path_tail(o->file), o->prefix, key, (long long)found, tower_key,
-                       (long long)tower);
+                       o->file, o->prefix, key, (long long)found, tower_key, (long long)tower);
     return QV_OK;
 }
 
@@ -180,8 +180,7 @@ read_pixels(const struct qv_json_object *o, bool old_pixels, qv_preprocess *p, q
         s = qv_fail(err, QV_EFORMAT,
                     "%s: %ssize.shortest_edge (least pixels, %lld) is above size.longest_edge "
                     "(most pixels, %lld)",
-                    qv_path_tail(o->file), o->prefix, (long long)p->min_pixels,
-                    (long long)p->max_pixels);
+                    o->file, o->prefix, (long long)p->min_pixels, (long long)p->max_pixels);
     return s;
 }
 
@@ -196,9 +195,8 @@ read_frames(const struct qv_json_object *o, bool by_duration, qv_preprocess *p, 
     if (!s)
         s = qv_json_int(o, "max_frames", 1, MAX_FRAMES, &p->max_frames, err);
     if (!s && p->min_frames > p->max_frames)
-        s = qv_fail(err, QV_EFORMAT, "%s: %smin_frames is %lld, above max_frames (%lld)",
-                    qv_path_tail(o->file), o->prefix, (long long)p->min_frames,
-                    (long long)p->max_frames);
+        s = qv_fail(err, QV_EFORMAT, "%s: %smin_frames is %lld, above max_frames (%lld)", o->file,
+                    o->prefix, (long long)p->min_frames, (long long)p->max_frames);
     return s;
 }
 
@@ -216,9 +214,9 @@ read_numbers(const struct qv_json_object *o, const struct qv_config *c,
     if (!s)
         s = read_pixels(o, which->old_pixels, p, err);
     if (!s)
-        s = qv_json_reals(o, "image_mean", -1e3, 1e3, p->mean, 3, err);
+        s = qv_json_reals(o, "image_mean", -1e3, 1e3, p->mean, err);
     if (!s)
-        s = qv_json_reals(o, "image_std", 1e-6, 1e3, p->std, 3, err);
+        s = qv_json_reals(o, "image_std", 1e-6, 1e3, p->std, err);
     if (!s && which->clips)
         s = read_frames(o, which->by_duration, p, err);
     return s;
@@ -327,7 +325,7 @@ warn_of_missing(const char *dir, enum found for_images, const struct processor *
     const bool own_file = clip && (video->has_own_file || !image);
     if (!image && !clip)
         return;
-    append(c, "%s: missing: %s%s%s.", qv_path_tail(dir), image ? "preprocessor_config.json" : "",
+    append(c, "%.160s: missing: %s%s%s.", dir, image ? "preprocessor_config.json" : "",
            image && own_file ? ", " : "", own_file ? "video_preprocessor_config.json" : "");
     if (image)
         append_defaults(c, of_images(c), &c->image);

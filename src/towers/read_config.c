@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "error.h"
+#include "path.h"
 
 /* Names of hidden_act, and what each means for a plain and for a gated MLP. */
 static const struct {
@@ -54,8 +55,7 @@ read_family(const struct qv_json_object *top, const struct qv_json_object *visio
     const char *unknown = outer ? outer : inner;
     if (unknown)
         qv_fail(err, QV_EUNSUPPORTED, "%s: model_type is %s, an unknown family; supported are %s",
-                qv_path_tail(top->file), qv_json_quote(unknown, found),
-                list_families(known, sizeof known));
+                top->file, qv_json_quote(unknown, found), list_families(known, sizeof known));
     else
         qv_json_wrong(top, "model_type", NULL, "it must name a Qwen-VL family", err);
     return unknown ? QV_EUNSUPPORTED : QV_EFORMAT;
@@ -75,7 +75,7 @@ read_sizes(const struct qv_json_object *vision, struct qv_config *c, qv_error *e
     if (s || side * side == c->n_positions)
         return s;
     return qv_fail(err, QV_EFORMAT, "%s: %s%s is %lld; it must be a square number, such as 2304",
-                   qv_path_tail(vision->file), vision->prefix, keys[QV_SIZE_POSITIONS],
+                   vision->file, vision->prefix, keys[QV_SIZE_POSITIONS],
                    (long long)c->n_positions);
 }
 
@@ -147,8 +147,8 @@ read_deepstack(const struct qv_json_object *vision, struct qv_config *c, qv_erro
             return qv_fail(err, QV_EFORMAT,
                            "%s: %s%s is missing, and its default includes block %lld, which a "
                            "depth of %lld does not have",
-                           qv_path_tail(vision->file), vision->prefix, key,
-                           (long long)c->deepstack[i], (long long)c->depth);
+                           vision->file, vision->prefix, key, (long long)c->deepstack[i],
+                           (long long)c->depth);
         /* transformers returns the outputs in the order of the blocks, not of this list */
         if (i && c->deepstack[i] <= c->deepstack[i - 1])
             return qv_json_unsupported(vision, key, list, "the indices must ascend", err);
@@ -251,7 +251,7 @@ fail_without_folder(const char *dir, qv_error *err)
     return qv_fail(err, QV_EIO,
                    "%s: no such folder; give a checkpoint folder with config.json and weights (to "
                    "get one from the Hugging Face hub: hf download %s%s --local-dir DIR)",
-                   qv_path_tail(dir), deep || slash ? "" : "ORG/", deep ? "ORG/NAME" : dir);
+                   dir, deep || slash ? "" : "ORG/", deep ? "ORG/NAME" : dir);
 }
 
 static qv_status

@@ -84,7 +84,7 @@ qv_config_set_size(const struct qv_json_object *vision, const char *key, enum qv
 {
     json_t *json = json_integer(value);
     if (!json)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for its keys", qv_path_tail(vision->file));
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for its keys", vision->file);
     const qv_status s =
         qv_json_check_int(vision, key, json, sizes[size].min, sizes[size].max, &value, err);
     json_decref(json);
@@ -96,7 +96,7 @@ static qv_status
 check_sizes(const struct qv_json_object *vision, const char *const keys[QV_SIZES],
             const struct qv_config *c, qv_error *err)
 {
-    const char *file = qv_path_tail(vision->file), *in = vision->prefix;
+    const char *file = vision->file, *in = vision->prefix;
     const char *hidden = keys[QV_SIZE_HIDDEN], *heads = keys[QV_SIZE_HEADS];
     const int64_t cell = c->patch * c->merge;
     if (c->in_channels != 3)

@@ -331,10 +331,10 @@ gated_pieces(const struct builder *b)
     return n ? n : 1;
 }
 
-/* Adds the inner part of x's gated MLP, into slot B. Returns the byte at which it begins in the
- * slot, because fc1's output for a piece precedes it. */
+/* Adds the inner part of the gated MLP of slot A, into slot B. Returns the byte at which it begins
+ * there, because fc1's output for a piece precedes it. */
 static int64_t
-gated(struct builder *b, struct qv_linear fc1, int x)
+gated(struct builder *b, struct qv_linear fc1)
 {
     enum { ALIGNED_ROWS = 128 }; /* GEMMs are fastest for multiples of this */
     const int64_t element = b->element, n = gated_pieces(b);
@@ -345,7 +345,7 @@ gated(struct builder *b, struct qv_linear fc1, int x)
     const int64_t inside = (int64_t)qv_aligned((size_t)(piece * 2 * cols * element));
     for (int64_t row = 0; row < b->rows; row += piece) {
         const int64_t rows = b->rows - row < piece ? b->rows - row : piece;
-        linear(b, rows, x, fc1, QV_ACT_NONE, QV_NO_OPERAND, SLOT_B)->offsets[0] =
+        linear(b, rows, SLOT_A, fc1, QV_ACT_NONE, QV_NO_OPERAND, SLOT_B)->offsets[0] =
             row * width * element;
         gate(b, rows, cols, SLOT_B, SLOT_B)->offsets[2] = inside + row * cols * element;
     }
@@ -358,7 +358,7 @@ mlp(struct builder *b, const struct qv_block *block)
     int64_t at = 0;
     norm(b, b->rows, b->c->hidden, b->x, block->norm2, SLOT_A);
     if (qv_family_is_gated(b->c->family))
-        at = gated(b, block->fc1, SLOT_A);
+        at = gated(b, block->fc1);
     else
         linear(b, b->rows, SLOT_A, block->fc1, b->c->act, QV_NO_OPERAND, SLOT_B);
     add_linear(b, SLOT_B, block->fc2)->offsets[0] = at;

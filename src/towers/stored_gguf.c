@@ -136,7 +136,7 @@ wrong_shape(const struct search *s, const struct qv_gguf_tensor *t, int64_t rows
     char found[128];
     return qv_fail(s->err, QV_EFORMAT,
                    "%s: tensor %s has shape [%s], but the file's keys require [%lld,%lld]",
-                   qv_path_tail(qv_gguf_path(s->file)), t->name,
+                   qv_gguf_path(s->file), t->name,
                    qv_safetensors_print_shape(t->shape, t->n_dims, found, sizeof found),
                    (long long)rows, (long long)cols);
 }
@@ -150,8 +150,7 @@ add_piece(const struct search *s, const char *name, int64_t first, int64_t rows,
     const bool conv = s->spec->conv3d || s->spec->conv2d;
     const bool vector = s->spec->form == QV_TENSOR_VECTOR || s->spec->form == QV_TENSOR_BIAS;
     if (!t)
-        return qv_fail(s->err, QV_EFORMAT, "%s: no tensor %s", qv_path_tail(qv_gguf_path(s->file)),
-                       name);
+        return qv_fail(s->err, QV_EFORMAT, "%s: no tensor %s", qv_gguf_path(s->file), name);
     int64_t values = 1;
     for (int i = 0; i < t->n_dims; i++)
         values *= t->shape[i]; /* opening the file has checked that this does not overflow */
@@ -160,7 +159,7 @@ add_piece(const struct search *s, const char *name, int64_t first, int64_t rows,
         return wrong_shape(s, t, all, stored->piece_cols);
     if (!qv_gguf_type_can_be_read(t->type) || stored->piece_cols % t->type->values)
         return qv_fail(s->err, QV_EUNSUPPORTED, "%s: tensor %s is %s; %s can be%s",
-                       qv_path_tail(qv_gguf_path(s->file)), t->name, t->type->name,
+                       qv_gguf_path(s->file), t->name, t->type->name,
                        qv_gguf_type_can_be_read(t->type) ? "of this type only matrices"
                                                          : qv_gguf_types_read(),
                        qv_gguf_type_can_be_read(t->type) ? " loaded" : "");
@@ -240,7 +239,7 @@ qv_stored_gguf_find(const struct qv_gguf *file, const struct qv_config *config,
         at++;
     if (at == sizeof names / sizeof *names)
         return qv_fail(err, QV_EUNSUPPORTED, "%s: GGUF files have no name for the tensor %s",
-                       qv_path_tail(qv_gguf_path(file)), spec->names[i]);
+                       qv_gguf_path(file), spec->names[i]);
     status = find_pieces(&s, &t, names[at].in_file);
     if (status)
         return status;
@@ -248,7 +247,6 @@ qv_stored_gguf_find(const struct qv_gguf *file, const struct qv_config *config,
         out->widens |= out->pieces[p].tensor->type->dtype != out->dtype;
     out->path = qv_gguf_path(file);
     out->name = out->pieces[0].tensor->name;
-    out->dtype_name = out->pieces[0].tensor->type->name;
     if (spec->conv2d) {
         out->stored_cols = config->merge * config->merge;
         out->stored_rows = spec->k / out->stored_cols;

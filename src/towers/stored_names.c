@@ -9,6 +9,7 @@
 #include "dtype.h"
 #include "error.h"
 #include "grow.h"
+#include "path.h"
 
 /* Words that torch.compile, DistributedDataParallel, FSDP, activation checkpointing and Lightning
  * insert into names. They are ignored anywhere in a name. */
@@ -237,7 +238,7 @@ qv_status
 qv_stored_missing(const struct qv_stored_tower *in, const char *prefix, const char *name,
                   qv_error *err)
 {
-    const char *dir = qv_path_tail(in->dir);
+    const char *dir = in->dir;
     char quantiser[QV_QUOTE_SIZE], what[256];
     struct look l = { .in = in, .missing = name };
     qv_checkpoint_visit(in->checkpoint, see_reason, &l);
@@ -282,9 +283,9 @@ qv_stored_remark(const struct qv_stored_tower *in, char *text, size_t size)
     free(l.scratch.at);
     if (l.n_adapters)
         snprintf(text, size,
-                 "%s: adapters are not merged, so tokens are the base model's: %.140s is not used "
-                 "(tensors of adapters: %zu); merge them (PEFT's merge_and_unload) and save the "
-                 "model",
-                 qv_path_tail(in->dir), l.name, l.n_adapters);
+                 "%.160s: adapters are not merged, so tokens are the base model's: %.140s is not "
+                 "used (tensors of adapters: %zu); merge them (PEFT's merge_and_unload) and save "
+                 "the model",
+                 in->dir, l.name, l.n_adapters);
     qv_make_printable(text);
 }

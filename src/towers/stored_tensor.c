@@ -194,7 +194,6 @@ qv_stored_find(const struct qv_stored_tower *in, const struct qv_config *config,
         return status;
     out->path = qv_safetensors_path(out->weight.file);
     out->name = t->name;
-    out->dtype_name = t->dtype_name;
     out->dtype = t->dtype;
     if (is_quantised(t, spec))
         return find_quantised(in, spec, out, err);

@@ -43,7 +43,7 @@ struct qv_gguf_piece {
 enum { QV_MOST_PIECES = 8 }; /* enough for q, k and v, or for the frames of a patch embedding */
 
 struct qv_stored_tensor {
-    const char *path, *name, *dtype_name; /* in the file; the first piece's if there are several */
+    const char *path, *name; /* in the file; the first piece's if there are several */
     struct qv_found weight;
     qv_dtype dtype;              /* the dtype that qv_stored_read returns */
     int64_t k;                   /* values per row */

@@ -152,7 +152,7 @@ compare_towers(const struct search *s, const struct qv_config *config, const cha
                 status = qv_fail(err, QV_EFORMAT,
                                  "%s: there are two vision towers with different values, %.200s "
                                  "and %.200s: save the checkpoint with only one of them",
-                                 qv_path_tail(s->in->dir), e->own->in_file, e->in_file);
+                                 s->in->dir, e->own->in_file, e->in_file);
             if (status)
                 return status;
         }

@@ -9,6 +9,7 @@
 #include "commit.h"
 #include "error.h"
 #include "files/json.h"
+#include "path.h"
 
 /* ---- a bench --------------------------------------------------------------------------------- */
 

@@ -114,9 +114,8 @@ struct bench_list {
 qv_status bench_list_run(void *list, double *ms, qv_error *err); /* a bench_work */
 void bench_list_close(struct bench_list *list);
 
-/* Runs the calls once, without recording them. */
-qv_status bench_run_calls(qv_context *ctx, const struct qv_call *calls, size_t n, double *ms,
-                          qv_error *err);
+/* Runs a call once, without recording it. */
+qv_status bench_run_call(qv_context *ctx, const struct qv_call *call, double *ms, qv_error *err);
 /* Waits for QV_MARK_END, and returns the time since QV_MARK_BEGIN. */
 qv_status bench_elapsed(qv_context *ctx, double *ms, qv_error *err);
 

@@ -80,9 +80,9 @@ time_once(const struct bench_list *l, double *ms, qv_error *err)
 }
 
 qv_status
-bench_run_calls(qv_context *ctx, const struct qv_call *calls, size_t n, double *ms, qv_error *err)
+bench_run_call(qv_context *ctx, const struct qv_call *call, double *ms, qv_error *err)
 {
-    struct bench_list list = { .ctx = ctx, .calls = calls, .n = n };
+    const struct bench_list list = { .ctx = ctx, .calls = call, .n = 1 };
     return time_once(&list, ms, err);
 }
 

@@ -147,7 +147,7 @@ step_through(struct profile *p, qv_error *err)
         if (ctx->backend->record)
             status = lead_up(ctx, calls, i, &lead, err);
         if (!status)
-            status = bench_run_calls(ctx, &calls[i], 1, &p->rows[i].samples[p->n_chunks], err);
+            status = bench_run_call(ctx, &calls[i], &p->rows[i].samples[p->n_chunks], err);
         if (lead)
             ctx->backend->forget(ctx->dev, lead);
     }

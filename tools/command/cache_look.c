@@ -162,7 +162,7 @@ ffmpeg_json(const qv_cache *c, const qv_cache_info *in, json_t **text)
     bool lost = false;
     *text = json_array();
     for (int64_t i = 0; i < in->n_parts && !lost; i++)
-        if (!qv_cache_part_ffmpeg(c, i, version, NULL) && *version)
+        if (*qv_cache_part_ffmpeg(c, i, version))
             lost = json_object_set_new(versions, version,
                                        json_integer(1 + json_integer_value(
                                                             json_object_get(versions, version))));

@@ -62,7 +62,7 @@ remove_from(const struct tool_options *o, qv_cache_prune_options options, qv_err
     qv_cache_pruned n;
     if (!qv_cache_exists(o->out))
         return tool_fail(qv_fail(err, QV_EIO, "%s: not a cache: qwenvit-cache.json is missing",
-                                 qv_path_tail(o->out)),
+                                 o->out),
                          err);
     tell_missing(o, &options);
     options.dry_run = o->dry_run;
@@ -92,8 +92,7 @@ tool_cache_prune(const struct tool_options *o)
     const char **keep = s ? NULL : calloc(list.n + 1, sizeof *keep);
     if (!s && o->list && !list.n)
         s = qv_fail(&err, QV_EFORMAT,
-                    "%s: the list is empty; to remove a whole cache, delete its folder",
-                    qv_path_tail(o->list));
+                    "%s: the list is empty; to remove a whole cache, delete its folder", o->list);
     else if (!s && !keep)
         s = qv_fail(&err, QV_ENOMEM, "no memory for %zu keys", list.n);
     for (size_t i = 0; i < list.n && !s; i++)

@@ -11,10 +11,9 @@ check_key(const struct tool_options *o, const struct tool_entry *entry, qv_error
     char key[QV_CACHE_MAX_KEY + 1];
     qv_error why = { 0 };
     const qv_status s = qv_cache_key(entry->key, key, &why);
-    return s && o->list
-               ? qv_fail(err, s, "%s:%zu: %s", qv_path_tail(o->list), entry->line, why.text)
-           : s ? qv_fail(err, s, "%s", why.text)
-               : s;
+    return s && o->list ? qv_fail(err, s, "%s:%zu: %s", o->list, entry->line, why.text)
+           : s          ? qv_fail(err, s, "%s", why.text)
+                        : s;
 }
 
 qv_status

@@ -24,19 +24,12 @@ each_tool(const struct tool_program *p, void (*see)(const struct tool *tool))
 }
 
 static void
-print_word(const char *name)
-{
-    if (*name == '-')
-        printf(" %.*s", (int)strcspn(name, "["), name);
-}
-
-static void
 print_case(const struct tool *tool)
 {
     if (tool->program || tool->elsewhere)
         return;
     printf("    '%s'*) words='--help", tool->name);
-    tool_each_option(tool, print_word);
+    tool_print_options(tool);
     puts("' ;;");
 }
 

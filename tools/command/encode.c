@@ -153,19 +153,20 @@ go_on(void *user, qv_job *job)
 
 /* Opens the job. A single clip is encoded as by qv_encode, in the capacity that suits it. */
 static qv_status
-open_job(struct tool_encoder *e, const struct tool_devices *d, qv_job **out, qv_error *err)
+open_job(struct tool_encoder *e, qv_job **out, qv_error *err)
 {
+    const struct tool_options *o = e->o;
     const qv_job_options options = { .sink = tool_sink(e),
-                                     .output = e->dtype,
+                                     .output = o->output_dtype ? o->output_dtype : e->model.dtype,
                                      .decoders = e->many ? 0 : 1,
                                      .sinks = e->many ? SINKS : 1,
-                                     .chunk_rows = e->chunk_rows,
+                                     .chunk_rows = o->chunk_rows,
                                      .alone = !e->many,
-                                     .keep_frames = e->drawing,
-                                     .hidden = e->hidden,
-                                     .clip = e->clip,
+                                     .keep_frames = o->drawing,
+                                     .hidden = o->hidden,
+                                     .clip = o->clip,
                                      .go_on = e->many ? go_on : NULL };
-    return qv_job_open(d->models, d->n, &options, out, err);
+    return qv_job_open(e->devices->models, e->devices->n, &options, out, err);
 }
 
 static qv_status
@@ -173,14 +174,14 @@ run_job(struct tool_encoder *e, qv_job *job, qv_error *err)
 {
     qv_status status = QV_OK;
     const double began_s = qv_seconds();
-    tool_job_progress_begin(&e->progress, (int64_t)e->n, &e->to);
+    tool_job_progress_begin(&e->progress, (int64_t)e->n, &e->o->to);
     if (e->many) {
         tool_signals_defer();
         go_on(e, job); /* write the first record at once */
     }
     for (size_t i = 0; i < e->n && !status; i++) {
         struct tool_output *output = &e->outputs[i];
-        const qv_clip_options options = qvm_options_merge(output->own, &e->clip);
+        const qv_clip_options options = qvm_options_merge(output->own, &e->o->clip);
         const qv_job_source source = {
             .key = output->key, .path = output->clip, .clip = &options, .user = output
         };
@@ -200,19 +201,16 @@ run_job(struct tool_encoder *e, qv_job *job, qv_error *err)
 /* Encodes on open devices. If one of several clips fails, the others go on; a lost device ends all
  * of them. */
 static int
-encode_with(struct tool_encoder *e, const struct tool_devices *d, qv_error *err)
+encode_with(struct tool_encoder *e, qv_error *err)
 {
-    e->context = d->infos[0];
-    e->load_s = d->load_s;
-    qv_model_get_info(d->models[0], &e->model);
-    e->dtype = e->dtype ? e->dtype : e->model.dtype;
+    qv_model_get_info(e->devices->models[0], &e->model);
     qv_job *job = NULL;
-    qv_status status = open_job(e, d, &job, err);
+    qv_status status = open_job(e, &job, err);
     if (!status)
         status = run_job(e, job, err);
     int code = status ? tool_fail(status, err) : TOOL_DONE;
-    tool_reasons_tell(&e->notes, &e->to);
-    tool_reasons_tell(&e->failures, &e->to);
+    tool_reasons_tell(&e->notes, &e->o->to);
+    tool_reasons_tell(&e->failures, &e->o->to);
     if (!code && e->many) {
         status = tool_report_job(e, job, err);
         code = status ? tool_fail(status, err) : code;
@@ -275,18 +273,14 @@ encode(const struct tool_options *o, struct tool_devices *devices)
         status = make_output_folder(o->output, inside, &err);
     if (!status)
         status = tool_devices_open(o, (int64_t)n, devices, &err);
-    struct tool_encoder e = { .to = o->to,
-                              .drawing = o->drawing,
-                              .clip = o->clip,
-                              .dtype = o->output_dtype,
-                              .chunk_rows = o->chunk_rows,
-                              .hidden = o->hidden,
+    struct tool_encoder e = { .o = o,
+                              .devices = devices,
                               .many = n > 1 || o->list,
                               .outputs = outputs,
                               .n = n,
                               .lock = PTHREAD_MUTEX_INITIALIZER,
                               .makes_folders = folder };
-    const int code = status ? tool_fail(status, &err) : encode_with(&e, devices, &err);
+    const int code = status ? tool_fail(status, &err) : encode_with(&e, &err);
     for (size_t i = 0; paths && i < n; i++)
         free(paths[i]);
     free(outputs);

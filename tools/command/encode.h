@@ -21,18 +21,21 @@ struct tool_output {
     double write_s;
 };
 
+struct tool_devices {
+    qv_context *contexts[TOOL_MOST_DEVICES];
+    qv_context_info infos[TOOL_MOST_DEVICES];
+    qv_model *models[TOOL_MOST_DEVICES];
+    size_t n;
+    double load_s; /* how long opening took */
+};
+
 struct tool_encoder {
-    struct tool_results to;
-    const char *drawing;  /* the drawing's file; NULL: none */
-    qv_clip_options clip; /* options of all clips */
-    qv_dtype dtype; /* of the written tokens; until the model is known it may be QV_DTYPE_AUTO */
-    int64_t chunk_rows;
-    bool hidden; /* also write the last block's rows */
-    bool many;   /* several clips or a list: a failed clip does not stop the others */
+    const struct tool_options *o;
+    const struct tool_devices *devices;
+    qv_model_info model;
+    bool many; /* several clips or a list: a failed clip does not stop the others */
     struct tool_output *outputs;
     size_t n;
-    qv_context_info context;
-    qv_model_info model;
     pthread_mutex_t lock; /* guards the sinks' messages and results, and the counts below */
     size_t n_done, n_failed, n_damaged; /* n_damaged: done, with damaged frames */
     struct tool_reasons failures, notes;
@@ -40,16 +43,8 @@ struct tool_encoder {
     int code;                   /* exit code of the last failure */
     struct tool_job_progress progress;
     struct tool_progress bar; /* progress of a single clip */
-    double job_s, load_s;     /* load_s: before the job, to open devices and load the model */
-    bool makes_folders;       /* outputs are in a folder that may not exist yet */
-};
-
-struct tool_devices {
-    qv_context *contexts[TOOL_MOST_DEVICES];
-    qv_context_info infos[TOOL_MOST_DEVICES];
-    qv_model *models[TOOL_MOST_DEVICES];
-    size_t n;
-    double load_s; /* how long opening took */
+    double job_s;
+    bool makes_folders; /* outputs are in a folder that may not exist yet */
 };
 
 /* Loads the model on each requested device, or with --device all on every device; there must be at

@@ -52,7 +52,6 @@ void
 tool_reasons_add(struct tool_reasons *r, const char *name, const char *words)
 {
     char common[sizeof r->at->text];
-    name = qv_path_tail(name);
     const char *own = behind(name, words), *colon = own ? NULL : strstr(words, ": ");
     const char *reason = own ? own : colon ? colon + 2 : words; /* the text may name another file */
     words = own ? own : words;

@@ -55,8 +55,8 @@ add_folder(struct tool_list *list, const char *folder, const char *key, bool rec
     struct dirent **names = NULL;
     const int n = scandir(folder, &names, NULL, alphasort);
     if (n < 0)
-        return qv_fail(err, qv_status_of_errno(errno), "%s: cannot be listed: %s",
-                       qv_path_tail(folder), strerror(errno));
+        return qv_fail(err, qv_status_of_errno(errno), "%s: cannot be listed: %s", folder,
+                       strerror(errno));
     qv_status s = QV_OK;
     for (int i = 0; i < n; i++) {
         const char *name = names[i]->d_name;
@@ -100,8 +100,7 @@ tool_list_of_paths(const char *const *paths, size_t n, bool recursive, bool name
         free(key);
         if (!s && out->n == before)
             s = qv_fail(err, QV_EFORMAT,
-                        "%s: no file in this folder has a clip's or image's extension%s",
-                        qv_path_tail(paths[i]),
+                        "%s: no file in this folder has a clip's or image's extension%s", paths[i],
                         recursive ? "" : " (--recursive also searches its subfolders)");
     }
     return s ? s : names ? QV_OK : tool_list_check_once(out, NULL, "key", err);

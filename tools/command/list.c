@@ -22,7 +22,7 @@ struct place {
 };
 
 #define BAD(place, status, format, ...)                                                            \
-    qv_fail(err, status, "%s:%zu: " format, qv_path_tail((place)->file), (place)->line, __VA_ARGS__)
+    qv_fail(err, status, "%s:%zu: " format, (place)->file, (place)->line, __VA_ARGS__)
 
 enum { MOST_LINE = 1 << 20 }; /* a line of /dev/zero never ends */
 
@@ -147,8 +147,7 @@ read_object(const struct place *p, json_t *object, struct line *line, qv_error *
                 if (o->row)
                     snprintf(fields + strlen(fields), sizeof fields - strlen(fields), ", %s",
                              o->row);
-            return BAD(p, QV_EFORMAT, "unknown field \"%s\"; the fields are %s", qv_path_tail(name),
-                       fields);
+            return BAD(p, QV_EFORMAT, "unknown field \"%s\"; the fields are %s", name, fields);
         }
         if (wanted)
             return BAD(p, QV_EFORMAT, "\"%s\" must be %s", name, wanted);
@@ -173,12 +172,11 @@ keep_line(const struct place *p, const struct line *line, struct tool_list *list
             *own = line->own;
     }
     if (!key || (line->asks && !own))
-        return BAD(p, QV_ENOMEM, "no memory for path \"%s\"", qv_path_tail(line->path));
+        return BAD(p, QV_ENOMEM, "no memory for path \"%s\"", line->path);
     *entry = (struct tool_entry){ .path = path, .key = key, .own = own, .line = p->line };
     return strncmp(key, "__", 2)
                ? QV_OK
-               : BAD(p, QV_EFORMAT, "key \"%s\": a key must not begin with \"__\"",
-                     qv_path_tail(key));
+               : BAD(p, QV_EFORMAT, "key \"%s\": a key must not begin with \"__\"", key);
 }
 
 static qv_status
@@ -338,12 +336,11 @@ tool_list_check_once(const struct tool_list *list, const char *file, const char 
                          err, QV_EINVAL,
                          "%s and %s would both be written to %s.safetensors: encode one of them "
                          "into another folder, or encode their common folder",
-                         qv_path_tail(first->path), qv_path_tail(again->path),
-                         qv_path_tail(again->key))
-                   : qv_fail(err, QV_EINVAL, "%s is given twice", qv_path_tail(again->path));
+                         first->path, again->path, again->key)
+                   : qv_fail(err, QV_EINVAL, "%s is given twice", again->path);
     const struct place p = { file, again->line };
-    return BAD(&p, QV_EFORMAT, "%s \"%s\" is already used in line %zu", what,
-               qv_path_tail(again->key), first->line);
+    return BAD(&p, QV_EFORMAT, "%s \"%s\" is already used in line %zu", what, again->key,
+               first->line);
 }
 
 qv_status
@@ -419,7 +416,7 @@ add_plain(const struct tool_entry *entry, const char *file, struct tool_list *pl
         return BAD(&p, QV_ENOMEM, "no memory for a name of %zu bytes", bytes - 1);
     if (!tool_list_file_of(entry->key, name))
         return BAD(&p, QV_EFORMAT, "key \"%s\": the key must be a valid file name without \"..\"",
-                   qv_path_tail(entry->key));
+                   entry->key);
     *to = (struct tool_entry){ .path = entry->path, .key = name, .line = entry->line };
     return QV_OK;
 }

@@ -7,17 +7,17 @@
 #include "error.h"
 #include "tool.h"
 
-/* Returns $XDG_CACHE_HOME/qwenvit/NAME or ~/.cache/qwenvit/NAME; NULL if there is no home
+/* Returns $XDG_CACHE_HOME/qwenvit/kernels or ~/.cache/qwenvit/kernels; NULL if there is no home
  * folder. */
 static const char *
-in_user_cache(const char *name, char *path, size_t size)
+kernel_folder(char *path, size_t size)
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     int n = -1;
     if (cache && *cache == '/')
-        n = snprintf(path, size, "%s/qwenvit/%s", cache, name);
+        n = snprintf(path, size, "%s/qwenvit/kernels", cache);
     else if (home && *home == '/')
-        n = snprintf(path, size, "%s/.cache/qwenvit/%s", home, name);
+        n = snprintf(path, size, "%s/.cache/qwenvit/kernels", home);
     return n > 0 && (size_t)n < size ? path : NULL;
 }
 
@@ -40,7 +40,7 @@ tool_open_context(const struct tool_options *o, int64_t device, qv_context **out
                              .tf32 = o->tf32,
                              .naive = o->naive,
                              .backends = backends && *backends ? backends : NULL,
-                             .kernel_folder = in_user_cache("kernels", folder, sizeof folder) };
+                             .kernel_folder = kernel_folder(folder, sizeof folder) };
     qv_status status = qv_context_open(&c, out, err);
     if (!status) {
         qv_context_get_info(*out, info);

@@ -12,7 +12,6 @@
 #include "clips/option_list.h"
 #include "dtype.h"
 #include "error.h"
-#include "path.h"
 #include "tool.h"
 
 enum kind {
@@ -271,11 +270,13 @@ tool_usage(const struct tool *tool, char text[TOOL_USAGE_BYTES])
 }
 
 void
-tool_each_option(const struct tool *tool, void (*see)(const char *name))
+tool_print_options(const struct tool *tool)
 {
-    for (EACH_OPTION(o))
-        if (o->help && find_option(tool, o->name, strcspn(o->name, "[")) == o)
-            see(o->name);
+    for (EACH_OPTION(o)) {
+        const size_t n = strcspn(o->name, "[");
+        if (o->help && *o->name == '-' && find_option(tool, o->name, n) == o)
+            printf(" %.*s", (int)n, o->name);
+    }
 }
 
 void
@@ -495,8 +496,7 @@ tool_check_ending(const char *path, const char *ending, qv_error *err)
     const size_t n = strlen(path), of_ending = strlen(ending);
     const bool is_file = stat(path, &st) || S_ISREG(st.st_mode) || S_ISDIR(st.st_mode);
     return is_file && (n <= of_ending || strcasecmp(path + n - of_ending, ending) != 0)
-               ? qv_fail(err, QV_EINVAL, "%s: the file name must end in %s", qv_path_tail(path),
-                         ending)
+               ? qv_fail(err, QV_EINVAL, "%s: the file name must end in %s", path, ending)
                : QV_OK;
 }
 

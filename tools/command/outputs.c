@@ -84,7 +84,7 @@ static qv_status
 refuse(const struct place *output, const char *what, const char *of, qv_error *err)
 {
     return qv_fail(err, QV_EINVAL, "%s would be %s %s, which is an input: choose another output",
-                   qv_path_tail(output->path), what, qv_path_tail(of));
+                   output->path, what, of);
 }
 
 /* Fails if an output is a file in an input folder: any file next to a model, whose weights may have
@@ -104,8 +104,8 @@ check_folder(const char *folder, bool cache, const struct place *outputs, size_t
             status = refuse(o, "taken for a file of", folder, err);
     /* a GGUF file is not a folder; the reader reports a missing or unreadable folder */
     if (folder && !d && errno != ENOTDIR && errno != ENOENT && errno != EACCES)
-        status = qv_fail(err, qv_status_of_errno(errno), "%s: cannot be listed: %s",
-                         qv_path_tail(folder), strerror(errno));
+        status = qv_fail(err, qv_status_of_errno(errno), "%s: cannot be listed: %s", folder,
+                         strerror(errno));
     for (struct dirent *e; d && !status && (e = readdir(d)) != NULL;) {
         const bool may_be = !cache || is_of_cache(e->d_name);
         char *path = may_be ? qv_path_join(folder, e->d_name) : NULL;
@@ -129,7 +129,7 @@ check_apart(const struct place *outputs, size_t n, qv_error *err)
         if (!by_place(&outputs[i - 1], &outputs[i]))
             return qv_fail(err, QV_EINVAL,
                            "%s and %s are two outputs to the same file: choose another output",
-                           qv_path_tail(outputs[i - 1].path), qv_path_tail(outputs[i].path));
+                           outputs[i - 1].path, outputs[i].path);
     return QV_OK;
 }
 
@@ -156,7 +156,7 @@ check_outputs(const struct tool_options *o, const char *const *outputs, size_t n
             status = qv_fail(err, QV_EINVAL,
                              "%s would be overwritten, but it is an input (%s): choose another "
                              "output",
-                             qv_path_tail(same->path), qv_path_tail(inputs[i]));
+                             same->path, inputs[i]);
     }
     for (size_t i = 0; n && i < sizeof folders / sizeof *folders && !status; i++)
         status = check_folder(folders[i], folders[i] == o->out, places, n, err);

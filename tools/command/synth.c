@@ -18,6 +18,7 @@
 #include "dtype.h"
 #include "error.h"
 #include "files/safetensors.h"
+#include "path.h"
 #include "tool.h"
 #include "towers/read_config.h"
 #include "towers/tower.h"
@@ -289,7 +290,7 @@ check_absent(const char *path, const char *what, qv_error *err)
                : qv_fail(err, QV_EINVAL,
                          "%s exists, and would be replaced by %s: choose another name, or add "
                          "--force to replace it",
-                         qv_path_tail(path), what);
+                         path, what);
 }
 
 /* Random weights must not replace real weights by mistake, and never through a link: a hub's
@@ -306,7 +307,7 @@ check_name(struct synth *s, const char *name, const char *what, qv_error *err)
                : qv_fail(err, QV_EIO,
                          "%s is a symbolic link, and --force replaces only files: remove it, or "
                          "choose another folder",
-                         qv_path_tail(path));
+                         path);
 }
 
 static qv_status
@@ -371,8 +372,8 @@ check_length(const char *folder, qv_error *err)
     const size_t n = strlen(folder);
     return n <= MOST_FOLDER
                ? QV_OK
-               : qv_fail(err, QV_EIO, "%s: the path has %zu bytes; at most %d are allowed",
-                         qv_path_tail(folder), n, MOST_FOLDER);
+               : qv_fail(err, QV_EIO, "%s: the path has %zu bytes; at most %d are allowed", folder,
+                         n, MOST_FOLDER);
 }
 
 static qv_status
@@ -384,9 +385,9 @@ synth(struct synth *s, qv_error *err)
     if (!status)
         status = qv_config_read(s->o->config, &s->config, err);
     if (!status && s->config.note[0])
-        status = qv_fail(err, QV_EUNSUPPORTED,
-                         "%s is a GGUF file; --config needs a folder with a config.json",
-                         qv_path_tail(s->o->config));
+        status =
+            qv_fail(err, QV_EUNSUPPORTED,
+                    "%s is a GGUF file; --config needs a folder with a config.json", s->o->config);
     if (!status)
         status = qv_tower_open(&s->config, &s->tower, err);
     if (!status)

@@ -96,7 +96,7 @@ take_pax(struct extra *e, size_t bytes)
 static qv_status
 cut_short(const char *path, qv_error *err)
 {
-    return qv_fail(err, QV_EFORMAT, "%s: truncated, or not a tar file", qv_path_tail(path));
+    return qv_fail(err, QV_EFORMAT, "%s: truncated, or not a tar file", path);
 }
 
 /* Reads a header of type L, K or x. K, the long name of a link's target, is ignored. */
@@ -104,8 +104,8 @@ static qv_status
 read_extra(FILE *f, const char *path, char type, int64_t size, struct extra *e, qv_error *err)
 {
     if (size > MOST_EXTRA)
-        return qv_fail(err, QV_EFORMAT, "%s: a header has %lld bytes; at most %d are allowed",
-                       qv_path_tail(path), (long long)size, MOST_EXTRA);
+        return qv_fail(err, QV_EFORMAT, "%s: a header has %lld bytes; at most %d are allowed", path,
+                       (long long)size, MOST_EXTRA);
     if (fread(e->text, 1, (size_t)size, f) != (size_t)size)
         return cut_short(path, err);
     e->text[size] = 0;
@@ -159,11 +159,9 @@ visit(FILE *f, const char *path, struct extra *e, tool_tar_see *see, void *user,
             return s;
         at += qv_round_up(size, BLOCK);
         if (fseeko(f, at, SEEK_SET))
-            return qv_fail(err, QV_EIO, "%s: cannot be read: %s", qv_path_tail(path),
-                           strerror(errno));
+            return qv_fail(err, QV_EIO, "%s: cannot be read: %s", path, strerror(errno));
     }
-    return ferror(f)
-               ? qv_fail(err, QV_EIO, "%s: cannot be read: %s", qv_path_tail(path), strerror(errno))
+    return ferror(f) ? qv_fail(err, QV_EIO, "%s: cannot be read: %s", path, strerror(errno))
            : !at || at > st.st_size || (n && n < BLOCK) || e->is_there ? cut_short(path, err)
                                                                        : QV_OK;
 }
@@ -173,10 +171,9 @@ tool_tar_visit(const char *path, tool_tar_see *see, void *user, qv_error *err)
 {
     FILE *f = fopen(path, "rb");
     struct extra *e = f ? malloc(sizeof *e) : NULL;
-    const qv_status s =
-        !f   ? qv_fail(err, QV_EIO, "%s: cannot be opened: %s", qv_path_tail(path), strerror(errno))
-        : !e ? qv_no_memory(path, err)
-             : visit(f, path, e, see, user, err);
+    const qv_status s = !f ? qv_fail(err, QV_EIO, "%s: cannot be opened: %s", path, strerror(errno))
+                        : !e ? qv_no_memory(path, err)
+                             : visit(f, path, e, see, user, err);
     free(e);
     if (f)
         fclose(f);
@@ -244,24 +241,22 @@ list_shard(const struct tool_options *o, const char *path)
     struct shard shard = { .key_sample = o->key_sample, .path = path };
     qv_error err = { 0 };
     char *text = qv_utf8_text(path);
-    qv_status s =
-        !text ? qv_no_memory(path, &err)
-        : strcmp(text, path) != 0
-            ? qv_fail(&err, QV_EFORMAT, "%s: a list cannot contain this path: it is not UTF-8",
-                      qv_path_tail(path))
-            : tool_tar_visit(path, list_member, &shard, &err);
+    qv_status s = !text ? qv_no_memory(path, &err)
+                  : strcmp(text, path) != 0
+                      ? qv_fail(&err, QV_EFORMAT,
+                                "%s: a list cannot contain this path: it is not UTF-8", path)
+                      : tool_tar_visit(path, list_member, &shard, &err);
     free(text);
     int64_t n_left = 0;
     for (int i = 0; i < N_WHYS; i++) {
         const long long n = shard.n_left[i];
         n_left += n;
         if (n)
-            tool_complain("%s: left out %lld member%s: %s", qv_path_tail(path), n, n > 1 ? "s" : "",
-                          whys[i]);
+            tool_complain("%s: left out %lld member%s: %s", path, n, n > 1 ? "s" : "", whys[i]);
     }
     if (!s && !shard.n_listed && !n_left)
         s = qv_fail(&err, QV_EFORMAT, "%s: contains no file with a clip's or image's extension",
-                    qv_path_tail(path));
+                    path);
     return s ? tool_fail(s, &err) : n_left ? TOOL_FAILED : TOOL_DONE;
 }
 

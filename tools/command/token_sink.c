@@ -25,6 +25,7 @@ show(const struct tool_encoder *e, const struct tool_output *output, const qv_jo
      qv_error *err)
 {
     const qv_outcome *o = &r->outcome;
+    const qv_context_info *device = &e->devices->infos[0];
     const bool alone = e->n == 1;
     json_t *j = tool_json("clip:t", output->clip);
     if (output->key)
@@ -37,13 +38,13 @@ show(const struct tool_encoder *e, const struct tool_output *output, const qv_jo
                   r->n_tokens, e->model.out_hidden, r->seconds, qv_dtype_name(e->model.dtype),
                   e->model.lowering, tool_peak_bytes(), output->write_s, r->wait_decode_s,
                   r->wait_device_s, r->wait_sink_s, sysconf(_SC_NPROCESSORS_ONLN));
-    tool_json_add_rates(&j, "", o->n_frames, r->n_tokens, r->seconds, e->load_s);
+    tool_json_add_rates(&j, "", o->n_frames, r->n_tokens, r->seconds, e->devices->load_s);
     tool_json_add(&j,
                   "machine.backend:s machine.device:s machine.threads:i version:s commit:s "
                   "text.width:i text.height:i text.long:b text.alone:b",
-                  e->context.backend, e->context.device, e->context.threads, qv_version(),
-                  QV_COMMIT, o->width, o->height, alone && !o->is_image && r->seconds >= 1, alone);
-    return tool_show(&e->to, j, text, err);
+                  device->backend, device->device, device->threads, qv_version(), QV_COMMIT,
+                  o->width, o->height, alone && !o->is_image && r->seconds >= 1, alone);
+    return tool_show(&e->o->to, j, text, err);
 }
 
 static qv_status
@@ -52,7 +53,7 @@ report(struct tool_encoder *e, const struct tool_output *output, const qv_job_re
 {
     const qv_outcome *c = &r->outcome;
     const qv_status s = show(e, output, r, err);
-    if (s || e->to.json)
+    if (s || e->o->to.json)
         return s;
     char words[80];
     snprintf(words, sizeof words, "%lld damaged frame%s replaced by the previous frame",
@@ -79,10 +80,10 @@ begin(void *user, const qv_job_result *r, void **entry, qv_error *err)
     output->to = (struct qv_output){ .path = output->path,
                                      .source = output->clip,
                                      .model = &e->model,
-                                     .context = &e->context,
-                                     .hidden = e->hidden };
+                                     .context = &e->devices->infos[0],
+                                     .hidden = e->o->hidden };
     qv_status status = output->format->sink.begin(&output->to, r, &output->entry, err);
-    if (!status && e->drawing)
+    if (!status && e->o->drawing)
         status = tool_drawing_open(&r->outcome, &e->model, &output->drawing, err);
     output->write_s = qv_seconds() - began_s;
     return status;
@@ -95,7 +96,7 @@ show_progress(struct tool_encoder *e, const struct tool_output *output, const qv
     if (e->n > 1)
         return;
     if (!e->bar.label)
-        tool_progress_begin(&e->bar, output->clip, r->outcome.n_frames, e->to.quiet);
+        tool_progress_begin(&e->bar, output->clip, r->outcome.n_frames, e->o->to.quiet);
     tool_progress_show(&e->bar, n * r->outcome.n_frames / r->n_tokens);
 }
 
@@ -124,7 +125,7 @@ lose(struct tool_encoder *e, const struct tool_output *output, qv_status status,
         return;
     e->code = tool_exit_code(status);
     e->n_failed++;
-    struct tool_results to = e->to;
+    struct tool_results to = e->o->to;
     to.json = to.json && e->many; /* for a single clip the exit code is enough */
     tool_reasons_lose(&e->failures, &to, output->clip, output->key, status, err->text);
 }
@@ -137,7 +138,7 @@ end(void *user, void *entry, const qv_job_result *r, qv_error *err)
     (void)entry;
     qv_status status = r->status ? qv_fail(err, r->status, "%s", r->error) : QV_OK;
     if (!status && output->drawing)
-        status = tool_drawing_write(output->drawing, e->drawing, err);
+        status = tool_drawing_write(output->drawing, e->o->drawing, err);
     qv_job_result done = *r;
     done.status = status;
     if (output->entry) {

@@ -171,8 +171,8 @@ int tool_cache_delete(const struct tool_options *o);
 int tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *out,
                const char **help);
 void tool_print_help(const struct tool *tool, const char *page);
-/* Calls `see` for each option and named argument. */
-void tool_each_option(const struct tool *tool, void (*see)(const char *name));
+/* Prints the names of a subcommand's options, for completion. */
+void tool_print_options(const struct tool *tool);
 /* Parses n integers of at least `least`, separated by `between`. */
 bool tool_parse_integers(const char *text, int64_t *out, int n, char between, int64_t least);
 /* Checks that an output's name has its format's extension, unless it is a device or pipe. Returns

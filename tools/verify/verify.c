@@ -131,7 +131,7 @@ say_compared(struct report *r)
     if (o->against)
         snprintf(r->compared, sizeof r->compared,
                  "qwenvit's layers with those in %.100s, which another program computed",
-                 qv_path_tail(o->against));
+                 o->against);
     else if (o->against_backend)
         snprintf(r->compared, sizeof r->compared,
                  "qwenvit on %.40s with qwenvit in f32 on %.40s; no other program is involved",
@@ -155,11 +155,11 @@ static const struct {
 
 /* Prints a number, or nothing if it is infinite. */
 static const char *
-figure(char text[16], const char *format, double x)
+figure(char text[16], double x)
 {
     text[0] = 0;
     if (!isinf(x))
-        snprintf(text, 16, format, x);
+        snprintf(text, 16, "%.2e", x);
     return text;
 }
 
@@ -177,11 +177,11 @@ print_row(const struct verify_row *r)
         return;
     }
     tool_print("  %-24s %-4s %9.2e %9s %9.2e %9s %10.7f %10.7f  %s\n", r->name, type, r->is.worst,
-               figure(t[0], "%.2e", r->bar_worst), r->is.mean, figure(t[1], "%.2e", r->bar_mean),
+               figure(t[0], r->bar_worst), r->is.mean, figure(t[1], r->bar_mean),
                r->is.worst_cosine, r->is.pooled_cosine, verdict);
     if (*r->note || !isinf(r->bar_abs))
         tool_print("  %-24s %-4s %s, largest difference %.2e%s%s\n", "", "", r->note, r->is.max_abs,
-                   isinf(r->bar_abs) ? "" : " of at most ", figure(t[2], "%.2e", r->bar_abs));
+                   isinf(r->bar_abs) ? "" : " of at most ", figure(t[2], r->bar_abs));
 }
 
 static void
