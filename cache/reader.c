@@ -260,7 +260,7 @@ qv_cache_look_again(const qv_cache *c, const struct qv_index_key *k, qv_status f
             err, QV_EIO,
             "%s: key %s: its part %.120s was removed (No such file), and %s; open the cache again",
             c->dir, qv_json_quote(name, quoted), c->index.parts[k->part].name,
-            item->key ? "the key was encoded again" : "so was the key");
+            item->key ? "the key was encoded again" : "the key with it");
     if (s)
         item->key = NULL;
     return s;

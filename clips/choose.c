@@ -19,13 +19,13 @@ choose_cut(const qvm_rules *rules, const struct qvm_task *t, qv_outcome *o, qv_e
     if (!t->cuts)
         return QV_OK;
     if (o->is_image)
-        return qv_fail(err, QV_EINVAL, "%s; an image has no duration", asked);
+        return qv_fail(err, QV_EINVAL, "%s: an image has no duration", asked);
     rules->cut(o, t, &o->first_frame, &o->cut_frames);
     if (o->cut_frames >= 1)
         return QV_OK;
     return qv_fail(err, QV_EINVAL,
-                   "%s: no frame lies in this stretch; the last of the clip's frames "
-                   "(%lld at %.15g per second) is at %.15g s",
+                   "%s: no frame lies in this stretch; the clip has %lld frames at %.15g per "
+                   "second, the last one at %.15g s",
                    asked, (long long)o->source_frames, o->source_fps,
                    (double)(o->source_frames - 1) / o->source_fps);
 }

@@ -73,9 +73,10 @@ static qv_status
 fail_to_open(const char *path, int code, qv_error *err)
 {
     return strstr(path, "://") && code == ENOENT
-               ? qv_fail(err, QV_EIO,
-                         "this is a URL, but only local files can be read: download it first "
-                         "(curl -LO .., aws s3 cp .. .), or give its path on a mounted file system")
+               ? qv_fail(
+                     err, QV_EIO,
+                     "this is a URL, but only local files can be read: download it first "
+                     "(curl -LO URL, aws s3 cp URL .), or give its path on a mounted file system")
                : qv_fail(err, qv_status_of_errno(code), "cannot be opened: %s", strerror(code));
 }
 

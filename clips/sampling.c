@@ -223,7 +223,7 @@ count_qwen2(const qv_outcome *o, const qv_preprocess *p, const struct qvm_task *
                    ? QV_OK
                    : qv_fail(err, QV_EINVAL,
                              "num_frames is %lld, rounded to %lld because this model needs frame "
-                             "pairs; must be from %lld to %lld of the clip's %lld frames",
+                             "pairs; must be from %lld to %lld (the clip has %lld frames)",
                              (long long)t->num_frames, (long long)*n, (long long)pair,
                              (long long)whole, (long long)total);
     }

@@ -2,7 +2,7 @@
 /*
  * Our own device kernels. Each function enqueues one operation on a stream, as ops.inc defines it.
  * Pointers are device addresses, aligned to 16 bytes or more (strided operands: plus whole
- * columns). Values are f32 or bf16; all operands that have a dtype of their own have the same one,
+ * columns). Values are f32 or bf16; all operands whose dtype can vary have the same one,
  * except in convert and gather; sums are in f32. The kernels support any size that qv_op_check()
  * accepts, including more than 2^31 elements.
  */

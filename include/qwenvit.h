@@ -59,7 +59,7 @@
  *
  * Four terms. A context is a device. A model is weights on a device. A chunk is a batch of frame
  * pairs that the device computes at once. A plan is a model prepared for chunks of one capacity;
- * creating it does every allocation and everything that can fail.
+ * creating it performs every allocation and everything that can fail.
  *
  * Conventions
  *   - All arrays are row-major and contiguous; shapes are in brackets: tokens[n, out].
@@ -378,8 +378,8 @@ typedef struct qv_tokens {
     void *deepstack[QV_MAX_DEEPSTACK]; /* each [n, out_hidden]; NULL: not wanted */
     /* [n * merge_size^2, hidden] in the same dtype, with qv_plan_options.hidden: one row per patch,
      * in the order of pixel_values, where merge_size^2 consecutive rows become one token. They are
-     * transformers' last_hidden_state, which only for Qwen2.5's towers is in window order instead.
-     * NULL: not wanted */
+     * transformers' last_hidden_state, except that its rows for Qwen2.5's towers are in window
+     * order. NULL: not wanted */
     void *hidden;
     int64_t capacity; /* tokens that each array has room for */
     int64_t n;        /* set to the number of tokens written */
@@ -426,8 +426,8 @@ QV_API void qv_plan_free(qv_plan **plan);
 QV_API void qv_plan_get_info(const qv_plan *plan, qv_plan_info *out);
 
 /*
- * Pushes the next chunk: n items that fit. An item's tokens have the same bits whatever else is in
- * the chunk, and in whatever order. Data is read before the call returns (see
+ * Pushes the next chunk: n items that fit. The bits of an item's tokens do not depend on the other
+ * items of the chunk, nor on their order. Data is read before the call returns (see
  * qv_context_options.stream for the device's memory). Returns QV_EINVAL, naming item and value, for
  * an item that is invalid or does not fit; QV_ESTATE if chunks_ahead chunks have been pushed and
  * not pulled. After a failure nothing has been pushed.

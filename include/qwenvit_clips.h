@@ -212,9 +212,9 @@ QV_API void qv_clip_close(qv_clip **clip);
 
 /*
  * Starts the program qwenvit-decoder, which starts one process per clip that is opened with it. The
- * program loads FFmpeg once, which takes 50 ms, so that not every clip waits for that. The call
- * returns before the program runs, so an early call saves even the first clip the wait. `program`
- * is the program's path, or the path of a script that execs it; NULL: where it was built or
+ * program loads FFmpeg once, which takes 50 ms, so that clips need not wait for that one by one.
+ * The call returns before the program runs, so with an early call not even the first clip waits.
+ * `program` is the program's path, or the path of a script that execs it; NULL: where it was built or
  * installed. Any thread may use the decoder. The program ends with this process (within a second or
  * two if this process is killed), and on Linux the processes that it started end with it. If the
  * program ends (for example, if it is killed because memory ran out), or is killed because it did
@@ -356,8 +356,8 @@ typedef struct qv_job_rows {
  *             NULL.
  *
  * If begin or rows returns a failure, the source fails: its next call is its end, with that status
- * and text. If end returns a failure, the source counts as failed, and nothing of it is held: its
- * ahead_bytes must not be given back. If end returns a failure that concerns more than the source
+ * and text. If end returns a failure, the source counts as failed and its ahead_bytes are released
+ * at once: they must not be given back. If end returns a failure that concerns more than the source
  * (QV_ENOMEM, QV_ENODEVICE, QV_EBACKEND, QV_ESTATE), the job ends too: a sink that wants to stop
  * after such a failure of a source returns the source's status.
  *
@@ -406,8 +406,8 @@ typedef struct qv_job_options {
     bool hidden;      /* as in qv_plan_options: rows have qv_tokens.hidden */
     /* for sources of paths and bytes. threads 0: one per core if few sources wait, otherwise 1. If
      * decoder is NULL, the job starts one. With QV_DECODE_GPU the job ends with QV_EBACKEND if the
-     * GPU decodes nothing; the GPU decodes all of `decoders` clips at once, or if that is 0 up to
-     * 12 per model, and the CPU decodes the rest. With several models each one's GPU decodes
+     * GPU decodes nothing; the GPU decodes up to `decoders` clips at once (0: 12 per model), and
+     * the CPU decodes the rest. With several models each one's GPU decodes
      * (qv_model_info.device), and `gpu` is ignored. With QV_DECODE_AUTO the GPUs of CUDA models
      * decode too, if their processes can be locked down. They begin once a clip that they can
      * decode has been added and at least as many sources wait as these GPUs decode at once. If
@@ -440,8 +440,8 @@ typedef struct qv_job_source {
     const void *bytes; /* [n_bytes], at most 4 TiB; the caller's, valid until its end call */
     size_t n_bytes;
     qv_item item; /* for FRAMES and PATCHES; item.data is the caller's, valid until that call */
-    /* for FRAMES and PATCHES: what is known of the frames. The times of all of them, the caller's
-     * until that call, NULL: unknown; and how many there are per second, 0: unknown */
+    /* for FRAMES and PATCHES: the times of all frames, which are the caller's until that call
+     * (NULL: unknown), and the number of frames per second (0: unknown) */
     const double *timestamps_s;
     double sampled_fps;
     /* for PATH and BYTES: copied, and used instead of the job's options; without a decoder, the

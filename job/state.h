@@ -60,7 +60,7 @@ struct qv_job_buffer {
     double device_s;              /* the device's time for the chunk */
     const qv_feeder_chunk *chunk; /* until it is pulled */
     struct qv_job_piece pieces[QV_FEEDER_PIECES];
-    size_t n; /* of these */
+    size_t n; /* number of pieces */
 };
 
 /* A client's bounds and the counts towards them; the job's lock guards the counts. */
@@ -134,8 +134,8 @@ struct qv_job_device {
     int index;
     qv_model *model;
     int gpu; /* its index, as decoders number GPUs */
-    /* whether this GPU decodes, or is being opened for decoding; why it never will, worded to
-     * follow "since", or "". Under the lock. */
+    /* decodes: this GPU decodes; is_opening: it is being opened for decoding; not_gpu: why it never
+     * will decode, worded to follow "since", or "". The lock guards all three. */
     bool decodes, is_opening;
     char not_gpu[sizeof((qv_outcome *)0)->not_gpu];
     struct qv_job_buffer buffers[QV_JOB_BUFFERS];    /* users: under the lock */
@@ -166,7 +166,7 @@ struct qv_job {
     struct qv_job_device *devices;
     struct qv_job_worker *readers, *sinks;
     struct qv_job_lanes lanes; /* of readers */
-    int n_devices, n_sinks;    /* asked for */
+    int n_devices, n_sinks;    /* the numbers requested */
     pthread_t *threads;        /* [n_threads]: running threads of readers, sinks and devices */
     int n_threads;
 
@@ -189,7 +189,7 @@ struct qv_job {
     /* pieces for the sink and ends of failed items, in order; n_failures: how many such ends */
     struct qv_job_piece *told, **last_told;
     int n_failures;
-    int n_lost;               /* devices */
+    int n_lost;               /* devices lost */
     int n_reading, n_putting; /* items with a reader; items that will get more frame pairs */
     int64_t n_handed;         /* chunks that were handed to the sink */
     size_t used;              /* bytes of frames */

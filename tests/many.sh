@@ -37,7 +37,7 @@ what="clips --recursive --quiet --model $model $small" # on a terminal progress 
 
 expect 1 'cannot be used' "$qwenvit" cache fill $what -o tokens --dry-run
 screen 'cache fill --dry-run'
-expect 1 ' clips, such as ' "$qwenvit" cache fill $what -o tokens --failures failures
+expect 1 ' more: ' "$qwenvit" cache fill $what -o tokens --failures failures
 screen 'cache fill'
 good=$(sed -n 's/^tokens: \([0-9]*\) done.*/\1/p' out.txt) failed=$(sed -n 's/.* \([0-9]*\) failed;.*/\1/p' out.txt)
 echo "$files files of $(ls made | wc -l) kinds: $good done, $failed failed, told in $(lines) lines"
@@ -64,7 +64,7 @@ expect 0 '' "$qwenvit" encode two/a/ --model "$model" $small -o one
 expect 0 '' "$qwenvit" encode two/a/clip.mp4 --model "$model" $small -o new/
 [ -s new/clip.mp4.safetensors ] || fail 'new/ is no folder'
 expect 3 "no file in this folder has a clip's or image's extension (--recursive" "$qwenvit" encode two --model "$model" -o new
-expect 2 'would both be written' "$qwenvit" encode two/a two/a --model "$model" -o new
+expect 2 'is given twice' "$qwenvit" encode two/a two/a --model "$model" -o new
 expect 2 'two/a/clip.mp4 is given twice' "$qwenvit" cache fill two/a/clip.mp4 two/a/clip.mp4 --model "$model" -o c
 expect 2 'give clips or --list, not both' "$qwenvit" cache fill two --list list --model "$model" -o c
 expect 2 'no clip given' "$qwenvit" cache fill --model "$model" -o c

@@ -76,7 +76,7 @@ def test_usage():
          ("encode grey.ppm --fps 0", '--fps is "0"; must be a number above 0 and at most 1000000'),
          ("encode grey.ppm --model m -o no --fps 1e9",
           "fps is 1000000000; must be a number above 0 and at most 1000000"),
-         ("info grey.ppm --start 1", "grey.ppm: start 1; an image has no duration"),
+         ("info grey.ppm --start 1", "grey.ppm: start 1: an image has no duration"),
          (f"{ENCODE} -o no", "no clip given"),
          ("encode grey.ppm", "--model DIR is required"),
          ("encode grey.ppm --model", "needs a value"),
@@ -567,8 +567,8 @@ def test_a_stretch_of_a_clip_has_the_frames_of_the_whole_clip():
           {"path": "motion.mp4", "key": "late", "start": 3.6}, {"path": "motion.mp4", "key": "behind", "start": 4},
           {"path": "grey.ppm", "key": "picture", "end": 1})
     run(f"{ENCODE} --list cuts.txt -o listed {sampling}", "2 of 4 clips failed",
-        "motion.mp4: start 4: no frame lies in this stretch; the last of the clip's frames (100 at 25 per second) is at 3.96 s",
-        "grey.ppm: start 0, end 1; an image has no duration", code=1)
+        "motion.mp4: start 4: no frame lies in this stretch; the clip has 100 frames at 25 per second, the last one at 3.96 s",
+        "grey.ppm: start 0, end 1: an image has no duration", code=1)
     shutil.copy("motion.mp4", "copy.mp4")  # several clips, so that they are packed as those of a list are
     run(f"{ENCODE} motion.mp4 copy.mp4 -o many {sampling} --start 1.6 --end 2.4", "tokens")
     same("many/motion.mp4.safetensors", "listed/cut.safetensors")

@@ -364,13 +364,13 @@ TEST(words_say_what_is_wrong)
         { clip, 2, 2, "end (2) must be greater than start (2)", 0 },
         { clip, 2, 1, "end (1) must be greater than start (2)", 0 },
         { clip, 4, 0,
-          "start 4: no frame lies in this stretch; the last of the clip's frames (40 at 10 per "
-          "second) is at 3.9 s",
+          "start 4: no frame lies in this stretch; the clip has 40 frames at 10 per second, the "
+          "last one at 3.9 s",
           0 },
         { clip, 1e300, 0, "no frame lies in this stretch", 0 },
         { clip, 1.01, 1.09, "no frame lies in", 0 },
         { clip, 3.9, 0, "no frame lies in", QV_LIKE_QWEN_VL_UTILS },
-        { image, 1, 0, "start 1; an image has no dur", 0 },
+        { image, 1, 0, "start 1: an image has no dur", 0 },
         { image, 0, 1, "start 0, end 1; an image has no dur", 0 },
     };
     clip_write(clip);

@@ -140,10 +140,10 @@ def made_by(records):
     own = {}
     for r in records:
         if not is_peer(r):
-            when = f", {r['day']}" if r.get("day") else ""
-            own.setdefault((r["version"], when), set()).add(r["commit"])
-    return "; ".join([f"qwenvit {version} at {', '.join(sorted(commits))}{when}" for (version, when), commits in sorted(own.items())]
-                     + sorted({r["machine"]["device"].split(", ", 1)[1].removesuffix(", AVX2") for r in records if is_peer(r)}))
+            own.setdefault(r["version"], {}).setdefault(r.get("day", "an unknown day"), set()).add(r["commit"])
+    peers = sorted({r["machine"]["device"].split(", ", 1)[1].removesuffix(", AVX2") for r in records if is_peer(r)})
+    return "; ".join(f"qwenvit {version} at {', '.join(' and '.join(sorted(commits)) + ' on ' + day for day, commits in sorted(days.items()))}"
+                     for version, days in sorted(own.items())) + ("; compared with " + "; ".join(peers) if peers else "")
 
 
 @functools.cache

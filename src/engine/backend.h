@@ -38,17 +38,17 @@ struct qv_kernel; /* one operation, ready to run */
 enum { QV_NOT_SEEN = -1 };
 struct qv_same_bits {
     int64_t gemm_rows; /* GEMMs of at least this many rows agree; 0: all do */
-    /* equal segments (dense) and segments of any lengths (ragged) give the same bits for heads
-     * of sizes from the first to the second; 0 and 0: of every size. Ragged ones always agree with
-     * one another. */
+    /* bit for bit, dense attention (equal segments) and ragged attention (any lengths) agree for
+     * head sizes from the first to the second; 0 and 0: for every size. Ragged attention of any
+     * lengths always agrees. */
     int64_t head_dims[2];
 };
 
 /* Measured bounds at which one lowering of a Conv3d becomes faster than another
  * (conv3d/decide.c). If all are zero, the device's own 3D convolution is always used. */
 struct qv_conv3d_thresholds {
-    int64_t by_depth_max_kd; /* a dense kernel deeper than this is run directly */
-    /* a dense kernel with fewer channels is run directly; depthwise kernels always go by depth */
+    int64_t by_depth_max_kd; /* a deeper kernel is run directly */
+    /* so is a kernel with groups, or with fewer channels than this, unless it is depthwise */
     int64_t by_depth_min_c;
     /* with fewer output channels than this, channels-last frames are not copied into rows for a
      * GEMM, but use another lowering */

@@ -99,7 +99,7 @@ create_temporary(struct qv_atomic_file *f, qv_error *err)
     }
     const int e = errno;
     free(name);
-    return qv_fail_errno(f->path, "cannot create a temporary file next to it", e, err);
+    return qv_fail_errno(f->path, "cannot create a temporary file in its folder", e, err);
 }
 
 qv_status

@@ -26,7 +26,7 @@ qv_file_open(const char *path, int *fd, uint64_t *size, qv_error *err)
     if (fstat(f, &st)) {
         const int e = errno;
         close(f);
-        return qv_fail(err, qv_status_of_errno(e), "%s: cannot stat: %s", path, strerror(e));
+        return qv_fail(err, qv_status_of_errno(e), "%s: cannot be examined: %s", path, strerror(e));
     }
     if (!S_ISREG(st.st_mode)) {
         const char *is = S_ISDIR(st.st_mode)    ? "a folder"

@@ -118,7 +118,7 @@ tool_reasons_tell(struct tool_reasons *r, const struct tool_results *to)
         if (i >= shown)
             r->n_others += at->n;
         else if (at->n > 1)
-            tool_complain("%lld clips, such as %s: %s", (long long)at->n, at->name, at->text);
+            tool_complain("%s and %lld more: %s", at->name, (long long)at->n - 1, at->text);
         else
             tool_complain("%s: %s", at->name, at->first);
     }

@@ -331,7 +331,7 @@ tool_list_check_once(const struct tool_list *list, const char *file, const char 
     if (!again)
         return QV_OK;
     if (!file)
-        return strcmp(what, "key")
+        return strcmp(what, "key") && strcmp(first->path, again->path)
                    ? qv_fail(
                          err, QV_EINVAL,
                          "%s and %s would both be written to %s.safetensors: encode one of them "

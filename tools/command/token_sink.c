@@ -18,7 +18,7 @@ static const char text[] =
     "values [text.alone?in {seconds|2f} s ]({precision}) -> {output}\n"
     "[text.long?  " TOOL_RATES_TEXT "\n"
     "  waited {wait_decode_s|2f} s for frames, {wait_device_s|2f} s for the device, "
-    "{wait_write_s|2f} s for writing; {decoded_frames} of {source_frames} frames were decoded\n]";
+    "{wait_write_s|2f} s for writing; {decoded_frames} frames decoded, {source_frames} in file\n]";
 
 static qv_status
 show(const struct tool_encoder *e, const struct tool_output *output, const qv_job_result *r,
