@@ -371,7 +371,7 @@ TEST(words_say_what_is_wrong)
         { clip, 1.01, 1.09, "no frame lies in", 0 },
         { clip, 3.9, 0, "no frame lies in", QV_LIKE_QWEN_VL_UTILS },
         { image, 1, 0, "start 1: an image has no dur", 0 },
-        { image, 0, 1, "start 0, end 1; an image has no dur", 0 },
+        { image, 0, 1, "start 0, end 1: an image has no dur", 0 },
     };
     clip_write(clip);
     clip_write_bytes(image, (clip_bytes){ (uint8_t[]){ "P6\n1 1\n255\nrgb" }, 14 });
