@@ -92,7 +92,8 @@ qv_lanes_store_cpu(void *dst, const float *src, int64_t dtype, int64_t n)
 }
 
 QV_CLONES void
-qv_lanes_norm_cpu(float *x, const float *weight, const float *bias, int64_t n, float eps, bool rms)
+qv_lanes_norm_cpu(float *y, const float *x, const float *weight, const float *bias, int64_t n,
+                  float eps, bool rms)
 {
     float sum = 0, squares = 0;
     if (!rms) {
@@ -108,11 +109,11 @@ qv_lanes_norm_cpu(float *x, const float *weight, const float *bias, int64_t n, f
     if (rms) {
 #pragma omp simd
         for (int64_t i = 0; i < n; i++)
-            x[i] = x[i] * scale * weight[i];
+            y[i] = x[i] * scale * weight[i];
     } else {
 #pragma omp simd
         for (int64_t i = 0; i < n; i++)
-            x[i] = (x[i] - mean) * scale * weight[i] + bias[i];
+            y[i] = (x[i] - mean) * scale * weight[i] + bias[i];
     }
 }
 

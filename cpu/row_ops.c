@@ -72,10 +72,15 @@ norm_cpu(const struct qv_op_norm *op, void *const *p, const struct team *team)
 {
 #pragma omp parallel for num_threads(team->threads) schedule(static)
     for (int64_t i = 0; i < op->rows; i++) {
-        float *x = buffer_of_thread(team);
-        qv_lanes_load_cpu(x, at_cpu(p[0], op->x_dtype, i * op->cols), op->x_dtype, op->cols);
-        qv_lanes_norm_cpu(x, p[1], p[2], op->cols, (float)op->eps, op->rms);
-        qv_lanes_store_cpu(at_cpu(p[3], op->y_dtype, i * op->cols), x, op->y_dtype, op->cols);
+        const void *from = at_cpu(p[0], op->x_dtype, i * op->cols);
+        void *to = at_cpu(p[3], op->y_dtype, i * op->cols);
+        float *buffer = buffer_of_thread(team), *y = op->y_dtype == QV_F32 ? to : buffer;
+        const float *x = op->x_dtype == QV_F32 ? from : buffer;
+        if (x == buffer)
+            qv_lanes_load_cpu(buffer, from, op->x_dtype, op->cols);
+        qv_lanes_norm_cpu(y, x, p[1], p[2], op->cols, (float)op->eps, op->rms);
+        if (y == buffer)
+            qv_lanes_store_cpu(to, y, op->y_dtype, op->cols);
     }
 }
 
