@@ -93,9 +93,10 @@ rope_cpu(const struct qv_op_rope *op, void *const *p, const struct team *team)
     int64_t half = op->head_dim / 2, quarter = half / 2, width = op->heads * op->head_dim;
 #pragma omp parallel for num_threads(team->threads) schedule(static)
     for (int64_t i = 0; i < op->rows; i++) {
-        float *x = buffer_of_thread(team);
-        float *cosines = x + width, *sines = cosines + half;
+        float *buffer = buffer_of_thread(team);
+        float *cosines = buffer + width, *sines = cosines + half;
         void *row = at_cpu(p[3], op->x_dtype, i * qv_row_stride(op->x_stride, width));
+        float *x = op->x_dtype == QV_F32 ? row : buffer;
         for (int axis = 0; axis < 2; axis++) {
             int64_t from = coords[i][2 + axis] * quarter;
             memcpy(cosines + axis * quarter, (const float *)p[0] + from,
@@ -103,11 +104,13 @@ rope_cpu(const struct qv_op_rope *op, void *const *p, const struct team *team)
             memcpy(sines + axis * quarter, (const float *)p[1] + from,
                    (size_t)quarter * sizeof *sines);
         }
-        qv_lanes_load_cpu(x, row, op->x_dtype, width);
+        if (x == buffer)
+            qv_lanes_load_cpu(x, row, op->x_dtype, width);
         for (int64_t h = 0; h < op->heads; h++)
             qv_lanes_rotate_cpu(x + h * op->head_dim, x + h * op->head_dim + half, cosines, sines,
                                 half);
-        qv_lanes_store_cpu(row, x, op->x_dtype, width);
+        if (x == buffer)
+            qv_lanes_store_cpu(row, x, op->x_dtype, width);
     }
 }
 
