@@ -285,8 +285,9 @@ qv_status qv_attention_segments_cpu(struct qv_device_cpu *dev, const struct qv_k
 /* cpu/lanes.c: loops that the compiler vectorises for each instruction set. */
 void qv_lanes_load_cpu(float *dst, const void *src, int64_t dtype, int64_t n);
 void qv_lanes_store_cpu(void *dst, const float *src, int64_t dtype, int64_t n);
-void qv_lanes_norm_cpu(float *x, const float *weight, const float *bias, int64_t n, float eps,
-                       bool rms);
+/* y may be x. */
+void qv_lanes_norm_cpu(float *y, const float *x, const float *weight, const float *bias, int64_t n,
+                       float eps, bool rms);
 /* (a, b) = (a cos - b sin, b cos + a sin). */
 void qv_lanes_rotate_cpu(float *a, float *b, const float *cosines, const float *sines, int64_t n);
 /* Returns the greatest of x and `least`. */

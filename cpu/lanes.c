@@ -92,7 +92,8 @@ qv_lanes_store_cpu(void *dst, const float *src, int64_t dtype, int64_t n)
 }
 
 QV_CLONES void
-qv_lanes_norm_cpu(float *x, const float *weight, const float *bias, int64_t n, float eps, bool rms)
+qv_lanes_norm_cpu(float *y, const float *x, const float *weight, const float *bias, int64_t n,
+                  float eps, bool rms)
 {
     float sum = 0, squares = 0;
     if (!rms) {
@@ -108,11 +109,11 @@ qv_lanes_norm_cpu(float *x, const float *weight, const float *bias, int64_t n, f
     if (rms) {
 #pragma omp simd
         for (int64_t i = 0; i < n; i++)
-            x[i] = x[i] * scale * weight[i];
+            y[i] = x[i] * scale * weight[i];
     } else {
 #pragma omp simd
         for (int64_t i = 0; i < n; i++)
-            x[i] = (x[i] - mean) * scale * weight[i] + bias[i];
+            y[i] = (x[i] - mean) * scale * weight[i] + bias[i];
     }
 }
 
@@ -138,11 +139,23 @@ qv_lanes_max_cpu(const float *x, int64_t n, float least)
     return max;
 }
 
-/* An x that is too large gives e^88; a sum with that is infinite or nearly so. */
+/* e^x, or 0 below e^-87; too large an x gives 2^127, and a sum with that is infinite or nearly so.
+ * GCC turns clamping of x, which would be simpler, into twice the instructions. */
 static inline float
 exp_any(float x)
 {
-    return exp_below_88(x > 88.0f ? 88.0f : x);
+    const float magic = 12582912.0f, log2e = 1.44269504f;
+    float shifted = x * log2e + magic, r = x * log2e - (shifted - magic);
+    float p = 1.54035304e-4f;
+    p = p * r + 1.33335581e-3f;
+    p = p * r + 9.61812911e-3f;
+    p = p * r + 5.55041087e-2f;
+    p = p * r + 2.40226507e-1f;
+    p = p * r + 6.93147181e-1f;
+    p = p * r + 1.0f;
+    p *= bits_float((float_bits(shifted) + 127) << 23);
+    p = x < -87.0f ? 0.0f : p;
+    return x > 88.0f ? 0x1p127f : p;
 }
 
 QV_CLONES static float

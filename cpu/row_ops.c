@@ -72,10 +72,15 @@ norm_cpu(const struct qv_op_norm *op, void *const *p, const struct team *team)
 {
 #pragma omp parallel for num_threads(team->threads) schedule(static)
     for (int64_t i = 0; i < op->rows; i++) {
-        float *x = buffer_of_thread(team);
-        qv_lanes_load_cpu(x, at_cpu(p[0], op->x_dtype, i * op->cols), op->x_dtype, op->cols);
-        qv_lanes_norm_cpu(x, p[1], p[2], op->cols, (float)op->eps, op->rms);
-        qv_lanes_store_cpu(at_cpu(p[3], op->y_dtype, i * op->cols), x, op->y_dtype, op->cols);
+        const void *from = at_cpu(p[0], op->x_dtype, i * op->cols);
+        void *to = at_cpu(p[3], op->y_dtype, i * op->cols);
+        float *buffer = buffer_of_thread(team), *y = op->y_dtype == QV_F32 ? to : buffer;
+        const float *x = op->x_dtype == QV_F32 ? from : buffer;
+        if (x == buffer)
+            qv_lanes_load_cpu(buffer, from, op->x_dtype, op->cols);
+        qv_lanes_norm_cpu(y, x, p[1], p[2], op->cols, (float)op->eps, op->rms);
+        if (y == buffer)
+            qv_lanes_store_cpu(to, y, op->y_dtype, op->cols);
     }
 }
 
@@ -88,9 +93,10 @@ rope_cpu(const struct qv_op_rope *op, void *const *p, const struct team *team)
     int64_t half = op->head_dim / 2, quarter = half / 2, width = op->heads * op->head_dim;
 #pragma omp parallel for num_threads(team->threads) schedule(static)
     for (int64_t i = 0; i < op->rows; i++) {
-        float *x = buffer_of_thread(team);
-        float *cosines = x + width, *sines = cosines + half;
+        float *buffer = buffer_of_thread(team);
+        float *cosines = buffer + width, *sines = cosines + half;
         void *row = at_cpu(p[3], op->x_dtype, i * qv_row_stride(op->x_stride, width));
+        float *x = op->x_dtype == QV_F32 ? row : buffer;
         for (int axis = 0; axis < 2; axis++) {
             int64_t from = coords[i][2 + axis] * quarter;
             memcpy(cosines + axis * quarter, (const float *)p[0] + from,
@@ -98,11 +104,13 @@ rope_cpu(const struct qv_op_rope *op, void *const *p, const struct team *team)
             memcpy(sines + axis * quarter, (const float *)p[1] + from,
                    (size_t)quarter * sizeof *sines);
         }
-        qv_lanes_load_cpu(x, row, op->x_dtype, width);
+        if (x == buffer)
+            qv_lanes_load_cpu(x, row, op->x_dtype, width);
         for (int64_t h = 0; h < op->heads; h++)
             qv_lanes_rotate_cpu(x + h * op->head_dim, x + h * op->head_dim + half, cosines, sines,
                                 half);
-        qv_lanes_store_cpu(row, x, op->x_dtype, width);
+        if (x == buffer)
+            qv_lanes_store_cpu(row, x, op->x_dtype, width);
     }
 }
 
