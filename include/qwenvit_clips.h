@@ -214,9 +214,9 @@ QV_API void qv_clip_close(qv_clip **clip);
  * Starts the program qwenvit-decoder, which starts one process per clip that is opened with it. The
  * program loads FFmpeg once, which takes 50 ms, so that clips need not wait for that one by one.
  * The call returns before the program runs, so with an early call not even the first clip waits.
- * `program` is the program's path, or the path of a script that execs it; NULL: where it was built or
- * installed. Any thread may use the decoder. The program ends with this process (within a second or
- * two if this process is killed), and on Linux the processes that it started end with it. If the
+ * `program` is the program's path, or the path of a script that execs it; NULL: where it was built
+ * or installed. Any thread may use the decoder. The program ends with this process (within a second
+ * or two if this process is killed), and on Linux the processes that it started end with it. If the
  * program ends (for example, if it is killed because memory ran out), or is killed because it did
  * not answer for 60 s, it is started again for the next clip, in the environment of this call; no
  * other thread may add variables to the environment (setenv, putenv) during the call. A clip in
