@@ -258,7 +258,7 @@ TEST(memory_that_is_not_given_back)
             ctx->backend->free(ctx->dev, memory);
         qv_context_get_info(ctx, &info);
         assert_non_null(strstr(info.warning, words));
-        assert_non_null(strstr(info.warning, recording ? "cudaGraphExecDestroy" : "cudaFree said"));
+        assert_non_null(strstr(info.warning, recording ? "cudaGraphExecDestroy" : "cudaFree reported"));
         assert_int_equal(ctx->backend->sync(ctx->dev, &err), QV_EBACKEND);
         assert_non_null(strstr(err.text, words));
         qv_context_close(&ctx);
@@ -276,7 +276,7 @@ TEST(memory_that_cuda_keeps)
     ctx->backend->free(ctx->dev, memory);
     here.free_error = cudaSuccess;
     qv_context_get_info(ctx, &info);
-    assert_non_null(strstr(info.warning, "not freed: cudaFree said"));
+    assert_non_null(strstr(info.warning, "not freed: cudaFree reported"));
     assert_ok(ctx->backend->sync(ctx->dev, ERR));
     qv_context_close(&ctx);
 }
