@@ -129,9 +129,8 @@ typedef struct qv_outcome {
     char codec[32], format[64];
     int source_width, source_height; /* as shown, after the display rotation */
     int rotation;                    /* degrees clockwise that were applied: 0, 90, 180, 270 */
-    /* source_fps is measured from the times of all packets (header_fps below is the container's
-     * average rate); duration_s is from the beginning of the first packet to the end of the last */
-    double source_fps, duration_s;
+    double source_fps;     /* measured from the times of all packets; compare header_fps */
+    double duration_s;     /* from the beginning of the first packet to the end of the last */
     int64_t source_frames; /* in the file; 0: no file was opened */
     int64_t first_frame;   /* the first frame from start_s on; 0 for a whole clip */
     /* frames between start_s and end_s; source_frames for a whole clip */
@@ -146,29 +145,29 @@ typedef struct qv_outcome {
     int64_t grid_thw[3];
     qv_remark remark;
     double header_fps; /* the average rate in the container's header; 0: none */
-    /* The file's size, and its modification time in nanoseconds since 1970, taken from the open
-     * file before its first byte is read; 0 for bytes in memory. */
-    int64_t file_bytes, file_mtime_ns;
-    /* The members from here on may change while frames are read. needed_frames: how many frames of
-     * the file must be decoded to get the sampled frames. decodes_all is "" if the file's packets
-     * show which frames these are. Otherwise every frame up to the last sampled one is decoded, and
-     * decodes_all is the reason, worded to follow "since" ("a packet has no time"). It may be set
-     * while frames are read: after anything unexpected, such as damage, the clip is decoded again
-     * from its beginning. decoded_frames: how many frames were decoded so far, including those
-     * decoded only to be counted, or decoded again. damaged_frames: how many of these the decoder
-     * concealed or lost so far; each was replaced by the previous frame. */
-    int64_t needed_frames, decoded_frames, damaged_frames;
+    /* Both are taken from the open file before its first byte is read; 0 for bytes in memory. */
+    int64_t file_bytes;
+    int64_t file_mtime_ns; /* the modification time, in nanoseconds since 1970 */
+    /* The members from here on may change while frames are read. */
+    int64_t needed_frames;  /* frames of the file that must be decoded to get the sampled ones */
+    int64_t decoded_frames; /* so far, including those decoded again, or only to be counted */
+    /* decoded frames that the decoder concealed or lost so far; the previous frame replaces each */
+    int64_t damaged_frames;
     /* seconds spent so far on decoding, converting and resizing, not counting the time in which
      * finished frames waited for the caller */
     double decode_s;
+    /* "" if the file's packets show which frames are needed. Otherwise every frame up to the last
+     * sampled one is decoded, and this is the reason, worded to follow "since" ("a packet has no
+     * time"). It may be set while frames are read: after anything unexpected, such as damage, the
+     * clip is decoded again from its beginning. */
     char decodes_all[64];
-    /* decoded_by is QV_DECODE_CPU, or QV_DECODE_GPU, which may become QV_DECODE_CPU while frames
-     * are read; QV_DECODE_AUTO: nothing was decoded. not_gpu is the reason why a GPU that was
-     * requested is not used, or with QV_DECODE_AUTO cannot be used, worded to follow "since". If a
-     * GPU decodes, it is the reason why the CPU converts and resizes the frames, or "" if the GPU
-     * does. A frame that a GPU decoded is returned once all pictures of its group, from one
-     * keyframe to the next, are known to be intact. */
+    /* the reason why a GPU that was requested is not used or, with QV_DECODE_AUTO, cannot be used;
+     * if a GPU decodes, the reason why the CPU converts and resizes the frames, or "" if the GPU
+     * does; worded to follow "since" */
     char not_gpu[64];
+    /* QV_DECODE_CPU, or QV_DECODE_GPU, which may become QV_DECODE_CPU while frames are read;
+     * QV_DECODE_AUTO: nothing was decoded. A frame that a GPU decoded is returned once all pictures
+     * of its group, from one keyframe to the next, are known to be intact. */
     qv_decode decoded_by;
 } qv_outcome;
 
