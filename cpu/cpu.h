@@ -133,8 +133,9 @@ struct attention_call_cpu {
     int64_t n_segments;
 };
 
-/* A convolution. If oneDNN would run its reference code, it computes bare sums in f32, in scratch,
- * and our epilogue finishes them; or, if that is not enough, x and w are widened to f32 as well. */
+/* A convolution. Where oneDNN would use its slow reference code, it computes only bare sums in f32,
+ * which go into scratch, and our epilogue finishes them (`bare`). Where it would still use reference
+ * code for that, x and w are widened to f32 as well (`wide`). */
 struct conv_cpu {
     struct primitive_cpu primitive;
     bool bare, wide;

@@ -161,9 +161,9 @@ typedef struct qv_outcome {
      * time"). It may be set while frames are read: after anything unexpected, such as damage, the
      * clip is decoded again from its beginning. */
     char decodes_all[64];
-    /* the reason why a GPU that was requested is not used or, with QV_DECODE_AUTO, cannot be used;
-     * if a GPU decodes, the reason why the CPU converts and resizes the frames, or "" if the GPU
-     * does; worded to follow "since" */
+    /* If the CPU decodes: why the GPU that was requested is not used or, with QV_DECODE_AUTO, why
+     * none can be used. If a GPU decodes: why the CPU nevertheless converts and resizes the frames,
+     * or "" if the GPU does that too. Worded to follow "since". */
     char not_gpu[64];
     /* QV_DECODE_CPU, or QV_DECODE_GPU, which may become QV_DECODE_CPU while frames are read;
      * QV_DECODE_AUTO: nothing was decoded. A frame that a GPU decoded is returned once all pictures
@@ -482,11 +482,12 @@ QV_API void qv_job_close(qv_job **job);
 /* Counts and seconds since the job was opened. A stage's seconds are summed over its threads:
  * divided by elapsed_s and the number of threads, they show how busy the stage is, from 0 to 1. */
 typedef struct qv_job_progress {
-    int64_t added, done, failed; /* sources; `done` includes `failed`, which includes dropped
-                                  * ones */
-    int64_t tokens;              /* tokens that came from devices */
-    int64_t source_frames;       /* frames in the files of all clips that are done */
-    int64_t decoded_frames;      /* frames of these clips that were decoded */
+    int64_t added;          /* sources */
+    int64_t done;           /* sources that have ended */
+    int64_t failed;         /* of these, those that ended with a status other than QV_OK */
+    int64_t tokens;         /* tokens that came from devices */
+    int64_t source_frames;  /* frames in the files of all clips that are done */
+    int64_t decoded_frames; /* frames of these clips that were decoded */
     /* chunks; the patches in them; the patches that these chunks could hold */
     int64_t chunks, rows, capacity_rows;
     int64_t packed; /* sources that were packed: all of them, except with `alone` */

@@ -407,7 +407,10 @@ def readme(records, version, left_out):
     fills, of_fills = fill_block(records, gpu, version, left_out)
     if not rows:
         return [f"No figure of version {version} has been measured yet."]
-    caption = f"Measured by {made_by(used + of + of_fills)}."
+    mine = [r for r in used + of + of_fills if not is_peer(r)]
+    days = sorted({r["day"] for r in mine})
+    caption = (f"Measured with qwenvit {version} on {' and '.join(days)}; [docs/measured.md](docs/measured.md) names the commits and the versions "
+               "of torch, transformers and FFmpeg.")
     return [table(["tower of", "patches", "on", "qwenvit, ms", *BESIDE], rows), *filter(None, [words]), *fills, caption]
 
 
