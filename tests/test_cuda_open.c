@@ -258,7 +258,8 @@ TEST(memory_that_is_not_given_back)
             ctx->backend->free(ctx->dev, memory);
         qv_context_get_info(ctx, &info);
         assert_non_null(strstr(info.warning, words));
-        assert_non_null(strstr(info.warning, recording ? "cudaGraphExecDestroy" : "cudaFree reported"));
+        assert_non_null(
+            strstr(info.warning, recording ? "cudaGraphExecDestroy" : "cudaFree reported"));
         assert_int_equal(ctx->backend->sync(ctx->dev, &err), QV_EBACKEND);
         assert_non_null(strstr(err.text, words));
         qv_context_close(&ctx);
