@@ -10,7 +10,7 @@ enum {
     /* how many clips one process serves, so that damage done by one of them does not last */
     QVM_GPU_CLIPS = 512,
     /* At most one process per QVM_GPU_DOUBT clips may come into doubt, or three at once, before the
-     * GPU is no longer used: otherwise clips could cause restarts without end. */
+     * GPU is no longer used: otherwise clips could cause endless restarts. */
     QVM_GPU_DOUBT = 64,
     QVM_MOST_DOUBTS = 3 * QVM_GPU_DOUBT
 };

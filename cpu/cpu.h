@@ -134,8 +134,8 @@ struct attention_call_cpu {
 };
 
 /* A convolution. Where oneDNN would use its slow reference code, it computes only bare sums in f32,
- * which go into scratch, and our epilogue finishes them (`bare`). Where it would still use reference
- * code for that, x and w are widened to f32 as well (`wide`). */
+ * which go into scratch, and our epilogue finishes them (`bare`). Where it would still use that
+ * code, x and w are widened to f32 as well (`wide`). */
 struct conv_cpu {
     struct primitive_cpu primitive;
     bool bare, wide;

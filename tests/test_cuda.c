@@ -480,6 +480,19 @@ TEST(pairs_are_the_same_bits_alone_and_packed)
         check_pairs(real);
 }
 
+/* Sets `text` to what describes the kernel that the device prepares for an operation. */
+static void
+describe(struct qv_device *dev, const char *words, char text[QV_KERNEL_BYTES])
+{
+    const struct qv_backend *be = &qv_backend_cuda;
+    struct qv_kernel *kernel = NULL;
+    struct qv_op op;
+    size_t scratch;
+    assert_ok(qv_op_parse(words, &op, ERR) || be->prepare(dev, &op, 0, &kernel, &scratch, ERR));
+    be->describe(kernel, text, QV_KERNEL_BYTES);
+    be->release(dev, kernel);
+}
+
 /* Tests that each operation names the kernel that runs it, with the reason for a fallback. */
 TEST(kernels_have_names)
 {
@@ -516,17 +529,11 @@ TEST(kernels_have_names)
     struct qv_device *dev = NULL;
     assert_ok(be->open(&(struct qv_device_options){ 0 }, &dev, ERR));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct qv_kernel *kernel = NULL;
-        struct qv_op op;
-        size_t scratch;
         char text[QV_KERNEL_BYTES];
-        assert_ok(qv_op_parse(cases[i].op, &op, ERR) ||
-                  be->prepare(dev, &op, 0, &kernel, &scratch, ERR));
-        be->describe(kernel, text, sizeof text);
+        describe(dev, cases[i].op, text);
         printf("%s: %s\n", cases[i].op, text);
         if (strncmp(text, cases[i].said, strlen(cases[i].said)) || !strstr(text, cases[i].more))
             fail_msg("%s: \"%s\", not \"%s%s\"", cases[i].op, text, cases[i].said, cases[i].more);
-        be->release(dev, kernel);
     }
     be->close(dev);
 }
@@ -548,14 +555,8 @@ TEST(clusters_are_small_on_hopper)
         skip();
     assert_ok(be->open(&(struct qv_device_options){ 0 }, &dev, ERR));
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
-        struct qv_kernel *kernel = NULL;
-        struct qv_op op;
-        size_t scratch;
         char text[QV_KERNEL_BYTES];
-        assert_ok(qv_op_parse(ops[i], &op, ERR) ||
-                  be->prepare(dev, &op, 0, &kernel, &scratch, ERR));
-        be->describe(kernel, text, sizeof text);
-        be->release(dev, kernel);
+        describe(dev, ops[i], text);
         int cols, rows;
         const char *clusters = strstr(text, ", clusters ");
         if (!clusters || sscanf(clusters, ", clusters %dx%d", &cols, &rows) != 2 || cols * rows > 2)
