@@ -151,22 +151,21 @@ go_on(void *user, qv_job *job)
     return !tool_signals_caught();
 }
 
-/* Opens the job. A single clip is encoded as by qv_encode, in the capacity that suits it. */
-static qv_status
-open_job(struct tool_encoder *e, qv_job **out, qv_error *err)
+/* A single clip is encoded as by qv_encode, in the capacity that suits it. */
+static qv_job_options
+job_options(struct tool_encoder *e)
 {
     const struct tool_options *o = e->o;
-    const qv_job_options options = { .sink = tool_sink(e),
-                                     .output = o->output_dtype ? o->output_dtype : e->model.dtype,
-                                     .decoders = e->many ? 0 : 1,
-                                     .sinks = e->many ? SINKS : 1,
-                                     .chunk_rows = o->chunk_rows,
-                                     .alone = !e->many,
-                                     .keep_frames = o->drawing,
-                                     .hidden = o->hidden,
-                                     .clip = o->clip,
-                                     .go_on = e->many ? go_on : NULL };
-    return qv_job_open(e->devices->models, e->devices->n, &options, out, err);
+    return (qv_job_options){ .sink = tool_sink(e),
+                             .output = o->output_dtype ? o->output_dtype : e->model.dtype,
+                             .decoders = e->many ? 0 : 1,
+                             .sinks = e->many ? SINKS : 1,
+                             .chunk_rows = o->chunk_rows,
+                             .alone = !e->many,
+                             .keep_frames = o->drawing,
+                             .hidden = o->hidden,
+                             .clip = o->clip,
+                             .go_on = e->many ? go_on : NULL };
 }
 
 static qv_status
@@ -201,11 +200,12 @@ run_job(struct tool_encoder *e, qv_job *job, qv_error *err)
 /* Encodes on open devices. If one of several clips fails, the others go on; a lost device ends all
  * of them. */
 static int
-encode_with(struct tool_encoder *e, qv_error *err)
+encode_with(struct tool_encoder *e, const struct tool_devices *d, qv_error *err)
 {
-    qv_model_get_info(e->devices->models[0], &e->model);
+    qv_model_get_info(d->models[0], &e->model);
+    const qv_job_options options = job_options(e);
     qv_job *job = NULL;
-    qv_status status = open_job(e, &job, err);
+    qv_status status = qv_job_open(d->models, d->n, &options, &job, err);
     if (!status)
         status = run_job(e, job, err);
     int code = status ? tool_fail(status, err) : TOOL_DONE;
@@ -274,13 +274,14 @@ encode(const struct tool_options *o, struct tool_devices *devices)
     if (!status)
         status = tool_devices_open(o, (int64_t)n, devices, &err);
     struct tool_encoder e = { .o = o,
-                              .devices = devices,
+                              .context = &devices->infos[0],
+                              .load_s = devices->load_s,
                               .many = n > 1 || o->list,
                               .outputs = outputs,
                               .n = n,
                               .lock = PTHREAD_MUTEX_INITIALIZER,
                               .makes_folders = folder };
-    const int code = status ? tool_fail(status, &err) : encode_with(&e, &err);
+    const int code = status ? tool_fail(status, &err) : encode_with(&e, devices, &err);
     for (size_t i = 0; paths && i < n; i++)
         free(paths[i]);
     free(outputs);

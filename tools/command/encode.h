@@ -31,7 +31,7 @@ struct tool_devices {
 
 struct tool_encoder {
     const struct tool_options *o;
-    const struct tool_devices *devices;
+    const qv_context_info *context; /* of the first device */
     qv_model_info model;
     bool many; /* several clips or a list: a failed clip does not stop the others */
     struct tool_output *outputs;
@@ -43,7 +43,7 @@ struct tool_encoder {
     int code;                   /* exit code of the last failure */
     struct tool_job_progress progress;
     struct tool_progress bar; /* progress of a single clip */
-    double job_s;
+    double job_s, load_s;
     bool makes_folders; /* outputs are in a folder that may not exist yet */
 };
 

@@ -130,7 +130,7 @@ tool_report_job(const struct tool_encoder *e, qv_job *job, qv_error *err)
                   (double)p.done / s, p.limit, p.chunks, (double)p.rows / room, p.most_frame_bytes,
                   tool_peak_bytes(), p.source_frames, p.decoded_frames, p.gpu_clips, qv_version(),
                   QV_COMMIT);
-    tool_json_add_rates(&j, "", e->n_frames, p.tokens, p.elapsed_s, e->devices->load_s);
+    tool_json_add_rates(&j, "", e->n_frames, p.tokens, p.elapsed_s, e->load_s);
     tool_json_add(&j,
                   "not_done:I interrupted:b stages.decode_s:f stages.room_s:f stages.device_s:f "
                   "stages.starved_s:f stages.full_s:f stages.sink_s:f stages.decoders:i "
@@ -139,8 +139,8 @@ tool_report_job(const struct tool_encoder *e, qv_job *job, qv_error *err)
                   p.device_s, p.starved_s, p.full_s, p.sink_s, p.decoders, p.devices, p.sinks);
     json_t *all = tool_json(
         "job:o text.several:b text.done:I text.tokens:I text.total_s:f text.packed:I text.full:f",
-        j, e->n > 1 && e->n_done, e->n_done, e->n_tokens, e->devices->load_s + e->job_s,
-        p.packed_chunks, 100 * (double)p.packed_rows / room);
-    tool_json_add_rates(&all, "text.", e->n_frames, e->n_tokens, e->job_s, e->devices->load_s);
+        j, e->n > 1 && e->n_done, e->n_done, e->n_tokens, e->load_s + e->job_s, p.packed_chunks,
+        100 * (double)p.packed_rows / room);
+    tool_json_add_rates(&all, "text.", e->n_frames, e->n_tokens, e->job_s, e->load_s);
     return tool_show(&e->o->to, all, job_text, err);
 }

@@ -25,7 +25,6 @@ show(const struct tool_encoder *e, const struct tool_output *output, const qv_jo
      qv_error *err)
 {
     const qv_outcome *o = &r->outcome;
-    const qv_context_info *device = &e->devices->infos[0];
     const bool alone = e->n == 1;
     json_t *j = tool_json("clip:t", output->clip);
     if (output->key)
@@ -38,12 +37,12 @@ show(const struct tool_encoder *e, const struct tool_output *output, const qv_jo
                   r->n_tokens, e->model.out_hidden, r->seconds, qv_dtype_name(e->model.dtype),
                   e->model.lowering, tool_peak_bytes(), output->write_s, r->wait_decode_s,
                   r->wait_device_s, r->wait_sink_s, sysconf(_SC_NPROCESSORS_ONLN));
-    tool_json_add_rates(&j, "", o->n_frames, r->n_tokens, r->seconds, e->devices->load_s);
+    tool_json_add_rates(&j, "", o->n_frames, r->n_tokens, r->seconds, e->load_s);
     tool_json_add(&j,
                   "machine.backend:s machine.device:s machine.threads:i version:s commit:s "
                   "text.width:i text.height:i text.long:b text.alone:b",
-                  device->backend, device->device, device->threads, qv_version(), QV_COMMIT,
-                  o->width, o->height, alone && !o->is_image && r->seconds >= 1, alone);
+                  e->context->backend, e->context->device, e->context->threads, qv_version(),
+                  QV_COMMIT, o->width, o->height, alone && !o->is_image && r->seconds >= 1, alone);
     return tool_show(&e->o->to, j, text, err);
 }
 
@@ -80,7 +79,7 @@ begin(void *user, const qv_job_result *r, void **entry, qv_error *err)
     output->to = (struct qv_output){ .path = output->path,
                                      .source = output->clip,
                                      .model = &e->model,
-                                     .context = &e->devices->infos[0],
+                                     .context = e->context,
                                      .hidden = e->o->hidden };
     qv_status status = output->format->sink.begin(&output->to, r, &output->entry, err);
     if (!status && e->o->drawing)
