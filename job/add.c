@@ -131,7 +131,7 @@ make_item(qv_job *job, const qv_job_source *s, struct qv_job_item **out, qv_erro
         status = set_task(job, item, err);
     else {
         item->whole = s->item;
-        status = s->item.data ? qv_job_feed(job, item, name, err)
+        status = s->item.data ? qv_job_feed(job, item, err)
                               : qv_fail(err, QV_EINVAL, "%s: data is NULL", name);
         if (!status) {
             qv_outcome *known = &item->outcome;

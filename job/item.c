@@ -211,17 +211,15 @@ qv_job_client_close(qv_job_client **client)
         *client = NULL;
 }
 
-/* An item whose data come with each put is a clip; the feeder's errors name only its grid. */
 qv_status
-qv_job_feed(qv_job *job, struct qv_job_item *item, const char *name, qv_error *err)
+qv_job_feed(qv_job *job, struct qv_job_item *item, qv_error *err)
 {
-    const bool is_clip = qv_job_kind_of(item)->is_clip;
+    const char *name = item->task.path ? item->task.path : item->source.key;
     const int64_t *g = item->whole.grid_thw, merge = job->model.merge_size;
     const bool is_taken_up = item->state == QV_JOB_READING;
-    qv_error inner;
     pthread_mutex_lock(&job->lock);
     const qv_status status = qv_feeder_add(job->feeder, qv_job_kind_of(item)->input, &item->whole,
-                                           is_clip ? "an item" : name, item, &item->feed, &inner);
+                                           name, item, &item->feed, err);
     if (!status) {
         item->step = item->feed->step;
         item->n_tokens = g[0] * g[1] * g[2] / (merge * merge);
@@ -231,8 +229,5 @@ qv_job_feed(qv_job *job, struct qv_job_item *item, const char *name, qv_error *e
             qv_job_count(item->client, bytes, bytes);
     }
     pthread_mutex_unlock(&job->lock);
-    if (status)
-        return is_clip ? qv_fail(err, status, "%s: %s", name, inner.text)
-                       : qv_fail(err, status, "%s", inner.text);
-    return QV_OK;
+    return status;
 }

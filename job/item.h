@@ -9,7 +9,7 @@ void qv_job_free_item(qv_job *job, struct qv_job_item *item);
 void qv_job_unlink_item(qv_job *job, struct qv_job_item *item); /* removes it from the job's list */
 void qv_job_take_up(qv_job *job, struct qv_job_item *item); /* removes it from the waiting list */
 /* Announces the item to the feeder. Returns QV_EINVAL if it is not valid. */
-qv_status qv_job_feed(qv_job *job, struct qv_job_item *item, const char *name, qv_error *err);
+qv_status qv_job_feed(qv_job *job, struct qv_job_item *item, qv_error *err);
 /* Fails the item, if it has not failed before. */
 void qv_job_fail_item(qv_job *job, struct qv_job_item *item, qv_status status, const qv_error *err);
 /* Fails an item that the caller does not hold. Its end call is made once nobody holds it, and it

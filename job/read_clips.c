@@ -226,7 +226,7 @@ open_clip(const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err
     if (!item->timestamps_s)
         return qv_fail(err, QV_ENOMEM, "%s: no memory for %lld timestamps", item->task.path,
                        (long long)found->n_frames);
-    return qv_job_feed(job, item, item->task.path, err);
+    return qv_job_feed(job, item, err);
 }
 
 /* Reads n frames from number `first` on. */
