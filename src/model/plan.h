@@ -21,6 +21,7 @@ struct qv_tables {
     int32_t *windows;             /* [QV_SEGMENT_LISTS][windows + 1], likewise */
     int32_t *order;               /* [rows]: the input row that becomes this row */
     int32_t *back;                /* [rows]: the merged row that becomes this token */
+    int64_t taps; /* positions of the table that a patch's position is interpolated from */
     int64_t n_rows, n_segments, n_windows, n_items; /* how much of each table is in use */
 };
 

@@ -23,7 +23,8 @@ qv_tables_open(const struct qv_capacity *capacity, const struct qv_config *c, st
                            .segments = calloc(QV_SEGMENT_LISTS * (n + 1), sizeof *t.segments),
                            .windows = calloc(QV_SEGMENT_LISTS * (windows + 1), sizeof *t.windows),
                            .order = calloc(rows, sizeof *t.order),
-                           .back = calloc(rows, sizeof *t.back) };
+                           .back = calloc(rows, sizeof *t.back),
+                           .taps = (int64_t)taps };
     bool ok = t.places && t.norms && t.coords && t.index && t.weight && t.segments && t.windows &&
               t.order && t.back;
     *out = t;
@@ -127,8 +128,7 @@ static void
 add_item(struct qv_tables *t, const struct qv_capacity *capacity, const struct qv_config *c,
          const qv_item *item, int64_t side)
 {
-    const int64_t *g = item->grid_thw, pair_rows = g[1] * g[2], first = t->n_rows;
-    const int64_t taps = qv_interpolation_taps(c->family->interpolation);
+    const int64_t *g = item->grid_thw, pair_rows = g[1] * g[2], first = t->n_rows, taps = t->taps;
     for (int64_t pair = 0; pair < g[0]; pair++) {
         int64_t at = t->n_rows;
         put_segment(t->segments, capacity->segments, t->n_segments++, c, at, pair_rows);
@@ -172,9 +172,8 @@ qv_tables_fill(struct qv_tables *t, const struct qv_capacity *capacity, const st
         used += qv_item_pair_frames(c, item) * patches;
     }
     /* rows beyond the items' must read something valid: patch 0 of item 0, and position 0 */
-    const size_t beyond = (size_t)(capacity->patches - t->n_rows);
+    const size_t beyond = (size_t)(capacity->patches - t->n_rows), taps = (size_t)t->taps;
     memset(t->coords + t->n_rows, 0, beyond * sizeof *t->coords);
-    const size_t taps = (size_t)qv_interpolation_taps(c->family->interpolation);
     memset(t->index + (size_t)t->n_rows * taps, 0, beyond * taps * sizeof *t->index);
     const int64_t tokens = t->n_rows / (c->merge * c->merge);
     if (c->window) { /* without windows no operation reads order and back */
