@@ -56,11 +56,11 @@ qv_capacity_of(const struct qv_config *c, const int64_t g[3])
 }
 
 void
-qv_capacity_count(struct qv_capacity *all, const struct qv_capacity *one)
+qv_capacity_count(struct qv_capacity *all, int64_t n, const struct qv_capacity *one)
 {
-    all->patches += one->patches;
-    all->segments += one->segments;
-    all->windows += one->windows;
+    all->patches += n * one->patches;
+    all->segments += n * one->segments;
+    all->windows += n * one->windows;
 }
 
 /* Windows at a frame's edges are smaller: 20x38 patches have 15 windows of 8x8, and 10x10 patches

@@ -52,8 +52,8 @@ int64_t qv_capacity_fits(const struct qv_capacity *chunk, const struct qv_capaci
 /* Returns the capacity that an item of this grid needs. */
 struct qv_capacity qv_capacity_of(const struct qv_config *c, const int64_t grid_thw[3]);
 
-/* Adds `one` to `all`. */
-void qv_capacity_count(struct qv_capacity *all, const struct qv_capacity *one);
+/* Adds n times `one` to `all`; n may be negative. */
+void qv_capacity_count(struct qv_capacity *all, int64_t n, const struct qv_capacity *one);
 
 /* Returns the smallest bucket that holds `rows` patches. Each bucket is at most an eighth larger
  * than the previous one; from half of the device's pack on, at most a thirty-second. */

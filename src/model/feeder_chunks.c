@@ -43,9 +43,7 @@ gather(const qv_feeder *f, int device, const struct qv_feeder_pack *pack, struct
         if (!first)
             offer->oldest = p->number;
         first = first ? first : fed;
-        offer->all.patches += pairs * fed->pair.patches;
-        offer->all.segments += pairs * fed->pair.segments;
-        offer->all.windows += pairs * fed->pair.windows;
+        qv_capacity_count(&offer->all, pairs, &fed->pair);
         offer->runs[offer->n++] = (struct qv_pack_run){ fed->pair, pairs };
     }
 }
@@ -98,15 +96,15 @@ take(const qv_feeder *f, int device, struct qv_feeder_pack *pack, const struct o
 
 /* Returns what the chunk's pairs need. segment_rows is their size if all have the same, else 0. */
 static qv_capacity
-size_of(const qv_feeder *f, const struct qv_filled *chunk)
+size_of(const struct qv_filled *chunk)
 {
     qv_capacity used = { 0 };
     for (size_t i = 0; i < chunk->shown.n; i++) {
-        const qv_capacity size =
-            qv_capacity_of(&f->devices[0].model->config, chunk->pieces[i].item.grid_thw);
-        qv_capacity_count(&used, &size);
+        const qv_feeder_piece *piece = &chunk->pieces[i];
+        const qv_capacity *pair = &((const struct qv_fed *)piece->feed)->pair;
+        qv_capacity_count(&used, piece->item.grid_thw[0], pair);
         used.segment_rows =
-            i == 0 || used.segment_rows == size.segment_rows ? size.segment_rows : 0;
+            i == 0 || used.segment_rows == pair->segment_rows ? pair->segment_rows : 0;
     }
     return used;
 }
@@ -117,7 +115,7 @@ size_of(const qv_feeder *f, const struct qv_filled *chunk)
 static void
 set_capacity(const qv_feeder *f, struct qv_feeder_device *d, struct qv_filled *chunk)
 {
-    qv_capacity used = size_of(f, chunk);
+    qv_capacity used = size_of(chunk);
     if (f->is_call)
         used.segment_rows = 0;
     d->repeats = qv_capacity_equal(&used, &d->last) ? d->repeats + 1 : 0;
@@ -137,10 +135,8 @@ lower_room(const qv_feeder *f, struct qv_feeder_pack *pack)
     const qv_model *model = f->devices[0].model;
     qv_capacity all = { 0 };
     const struct qv_waiting *p = pack->waiting;
-    for (; p && all.patches <= pack->capacity.patches; p = p->next) {
-        const qv_capacity size = qv_capacity_of(&model->config, p->piece.item.grid_thw);
-        qv_capacity_count(&all, &size);
-    }
+    for (; p && all.patches <= pack->capacity.patches; p = p->next)
+        qv_capacity_count(&all, p->piece.item.grid_thw[0], &p->fed->pair);
     pack->room = qv_capacity_for_fill(&model->ctx->caps, &model->config, &model->bits,
                                       &pack->capacity, &all);
 }

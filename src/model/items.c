@@ -103,7 +103,7 @@ qv_items_check(const qv_model *model, qv_input input, const qv_capacity *capacit
                            "%lld",
                            i, (long long)(g[1] * g[2]), (long long)capacity->segment_rows);
         const struct qv_capacity size = qv_capacity_of(&model->config, g);
-        qv_capacity_count(&all, &size);
+        qv_capacity_count(&all, 1, &size);
         if (all.segments > capacity->segments)
             return too_much(i, g, all.segments, "segments", capacity->segments, err);
         if (all.windows > capacity->windows)

@@ -15,9 +15,7 @@ qv_pack_choose(const qv_capacity *chunk, const struct qv_pack_run *waiting, size
         const struct qv_pack_run *run = &waiting[best];
         const int64_t fit = qv_capacity_fits(&left, &run->pair);
         taken[best] = fit < run->pairs ? fit : run->pairs;
-        left.patches -= taken[best] * run->pair.patches;
-        left.segments -= taken[best] * run->pair.segments;
-        left.windows -= taken[best] * run->pair.windows;
+        qv_capacity_count(&left, -taken[best], &run->pair);
         best = n;
         for (size_t i = 0; i < n; i++)
             if (!taken[i] && qv_capacity_fits(&left, &waiting[i].pair) &&

@@ -98,7 +98,7 @@ add_chunk(struct tower_bench *t, const qv_feeder_chunk *packed, qv_capacity *mos
     for (size_t i = 0; i < packed->n; i++) {
         items[i] = packed->pieces[i].item;
         const qv_capacity size = qv_capacity_of(&t->model->config, items[i].grid_thw);
-        qv_capacity_count(&used, &size);
+        qv_capacity_count(&used, 1, &size);
     }
     most->patches = used.patches > most->patches ? used.patches : most->patches;
     most->segments = used.segments > most->segments ? used.segments : most->segments;
