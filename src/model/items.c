@@ -12,7 +12,7 @@
 int64_t
 qv_item_frames(const struct qv_config *c, const qv_item *item)
 {
-    return item->n_frames ? item->n_frames : item->is_image ? 1 : item->grid_thw[0] * c->temporal;
+    return item->n_frames ? item->n_frames : qv_item_pair_frames(c, item);
 }
 
 int64_t
@@ -55,8 +55,8 @@ qv_item_check_shape(const qv_model *model, qv_input input, const qv_item *item, 
                    ? qv_fail(err, QV_EINVAL, "%s: n_frames is %lld; it must be 0 for rows", name,
                              (long long)item->n_frames)
                    : QV_OK;
-    int64_t frames = qv_item_frames(c, item), most = item->is_image ? 1 : g[0] * c->temporal;
-    int64_t least = item->is_image ? 1 : (g[0] - 1) * c->temporal + 1;
+    const int64_t frames = qv_item_frames(c, item), most = qv_item_pair_frames(c, item);
+    const int64_t least = item->is_image ? 1 : most - c->temporal + 1;
     if (frames < least || frames > most)
         return qv_fail(err, QV_EINVAL, "%s: n_frames is %lld; %lld frame pairs%s need %lld", name,
                        (long long)frames, (long long)g[0], item->is_image ? " of an image" : "",
