@@ -174,29 +174,22 @@ choose(qv_feeder *f, int device, struct qv_filled *chunk, bool waits)
 
 /* ---- plans ----------------------------------------------------------------------------------- */
 
-static qv_plan_options
-options_of(const qv_feeder *f, const struct qv_filled *chunk)
-{
-    qv_plan_options options = f->plan;
-    options.capacity = chunk->capacity;
-    options.input = chunk->input;
-    return options;
-}
-
 static bool
-is_plan_of(const qv_plan *plan, const qv_plan_options *options)
+is_plan_of(const qv_plan *plan, const struct qv_filled *chunk)
 {
-    return qv_capacity_equal(&plan->options.capacity, &options->capacity) &&
-           plan->options.input == options->input;
+    return qv_capacity_equal(&plan->options.capacity, &chunk->capacity) &&
+           plan->options.input == chunk->input;
 }
 
 /* Uses the plan of a chunk in progress if it fits, otherwise one from the model. */
 static qv_status
 take_plan(const qv_feeder *f, struct qv_feeder_device *d, struct qv_filled *chunk, qv_error *err)
 {
-    const qv_plan_options options = options_of(f, chunk);
+    qv_plan_options options = f->plan;
+    options.capacity = chunk->capacity;
+    options.input = chunk->input;
     for (int64_t i = d->n_pulled; i < d->n_pushed && !chunk->plan; i++)
-        if (is_plan_of(d->chunks[i % QV_MOST_CHUNKS].plan, &options))
+        if (is_plan_of(d->chunks[i % QV_MOST_CHUNKS].plan, chunk))
             chunk->plan = d->chunks[i % QV_MOST_CHUNKS].plan;
     return chunk->plan ? QV_OK : qv_plan_create(d->model, &options, &chunk->plan, err);
 }
@@ -270,10 +263,9 @@ qv_feeder_ready(qv_feeder *f, int device, double now_s, bool more, double *wait_
     if (!d->is_chosen)
         return NULL;
     d->until_s = INFINITY;
-    const qv_plan_options options = options_of(f, chunk);
     /* a call has only one plan at a time, so that the memory of plans does not add up */
     const bool other = f->is_call && d->n_pulled < d->n_pushed &&
-                       !is_plan_of(d->chunks[d->n_pulled % QV_MOST_CHUNKS].plan, &options);
+                       !is_plan_of(d->chunks[d->n_pulled % QV_MOST_CHUNKS].plan, chunk);
     return other ? NULL : &chunk->shown;
 }
 
