@@ -9,27 +9,11 @@
 #include "clones.h"
 #include "cpu.h"
 
-static inline float
-bits_float(uint32_t u)
-{
-    float f;
-    memcpy(&f, &u, 4);
-    return f;
-}
-
-static inline uint32_t
-float_bits(float f)
-{
-    uint32_t u;
-    memcpy(&u, &f, 4);
-    return u;
-}
-
 /* Rounds to nearest even without a branch. The select, which keeps NaN, becomes a blend. */
 static inline qv_bf16
 round_bf16(float f)
 {
-    uint32_t u = float_bits(f);
+    uint32_t u = qv_float_bits(f);
     uint32_t rounded = u + 0x7fff + ((u >> 16) & 1);
     return (qv_bf16)((f != f ? u | 0x400000 : rounded) >> 16);
 }
@@ -54,7 +38,7 @@ exp_below_88(float x)
     p = p * r + 0.5f;
     p = p * r + 1.0f;
     p = p * r + 1.0f;
-    return p * bits_float((float_bits(shifted) + 127) << 23);
+    return p * qv_bits_float((qv_float_bits(shifted) + 127) << 23);
 }
 
 QV_CLONES static void
@@ -62,7 +46,7 @@ load_bf16(float *dst, const qv_bf16 *src, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        dst[i] = bits_float((uint32_t)src[i] << 16);
+        dst[i] = qv_bits_float((uint32_t)src[i] << 16);
 }
 
 QV_CLONES static void
@@ -158,7 +142,7 @@ exp_any(float x)
     p = p * r + 2.40226507e-1f;
     p = p * r + 6.93147181e-1f;
     p = p * r + 1.0f;
-    p *= bits_float((float_bits(shifted) + 127) << 23);
+    p *= qv_bits_float((qv_float_bits(shifted) + 127) << 23);
     p = x < -87.0f ? 0.0f : p;
     return x > 88.0f ? 0x1p127f : p;
 }
@@ -191,7 +175,7 @@ exps_bf16(const float *x, qv_bf16 *y, int64_t n, int64_t padded, float scale, fl
         for (int64_t i = 0; i < count; i++) {
             qv_bf16 r = round_bf16(e[i]);
             y[first + i] = r;
-            sum += bits_float((uint32_t)r << 16);
+            sum += qv_bits_float((uint32_t)r << 16);
         }
     }
     memset(y + n, 0, (size_t)(padded - n) * sizeof *y);

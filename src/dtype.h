@@ -33,20 +33,31 @@ qv_dtype_bytes(int64_t dtype)
 }
 
 static inline float
-qv_bf16_to_f32(qv_bf16 h)
+qv_bits_float(uint32_t u)
 {
-    uint32_t u = (uint32_t)h << 16;
     float f;
     memcpy(&f, &u, 4);
     return f;
 }
 
-static inline qv_bf16
-qv_f32_to_bf16(float f)
+static inline uint32_t
+qv_float_bits(float f)
 {
     uint32_t u;
     memcpy(&u, &f, 4);
-    uint32_t rounded = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
+    return u;
+}
+
+static inline float
+qv_bf16_to_f32(qv_bf16 h)
+{
+    return qv_bits_float((uint32_t)h << 16);
+}
+
+static inline qv_bf16
+qv_f32_to_bf16(float f)
+{
+    const uint32_t u = qv_float_bits(f), rounded = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
     return (qv_bf16)((u & 0x7fffffff) > 0x7f800000 ? (u >> 16) | 0x40 : rounded);
 }
 
@@ -58,34 +69,24 @@ qv_f16_to_f32(uint16_t h)
     const uint32_t magnitude = (uint32_t)(h & 0x7fff) << 13, exponent = magnitude & 0x0f800000;
     const uint32_t is_normal = 0u - (exponent != 0), is_beyond = 0u - (exponent == 0x0f800000);
     const float small = (float)(int32_t)(h & 0x3ff) * 0x1p-24f; /* subnormal: exact in f32 */
-    uint32_t u, rebias = (uint32_t)112 << 23;
-    memcpy(&u, &small, 4);
-    u = (u & ~is_normal) | ((magnitude + rebias + (rebias & is_beyond)) & is_normal);
+    const uint32_t rebias = (uint32_t)112 << 23;
+    uint32_t u = (qv_float_bits(small) & ~is_normal) |
+                 ((magnitude + rebias + (rebias & is_beyond)) & is_normal);
     u |= (uint32_t)(h & 0x8000) << 16;
-    float f;
-    memcpy(&f, &u, 4);
-    return f;
+    return qv_bits_float(u);
 }
 
 static inline uint16_t
 qv_f32_to_f16(float f)
 {
-    uint32_t u, sign, magnitude;
-    memcpy(&u, &f, 4);
-    sign = u >> 16 & 0x8000;
-    magnitude = u & 0x7fffffff;
+    const uint32_t u = qv_float_bits(f), sign = u >> 16 & 0x8000, magnitude = u & 0x7fffffff;
     if (magnitude > 0x7f800000)
         return (uint16_t)(sign | 0x7e00);
     if (magnitude >= 0x477ff000) /* 65520 and more round to infinity */
         return (uint16_t)(sign | 0x7c00);
-    if (magnitude < 0x38800000) { /* below 2^-14 values are multiples of 2^-24, and adding 1/2
-                                   * rounds to a multiple */
-        float small;
-        memcpy(&small, &magnitude, 4);
-        small += 0.5f;
-        memcpy(&magnitude, &small, 4);
-        return (uint16_t)(sign | (magnitude - 0x3f000000));
-    }
+    if (magnitude < 0x38800000) /* below 2^-14 values are multiples of 2^-24, and adding 1/2 rounds
+                                 * to a multiple */
+        return (uint16_t)(sign | (qv_float_bits(qv_bits_float(magnitude) + 0.5f) - 0x3f000000));
     /* the subtraction multiplies by 2^-112 */
     uint32_t rounded = magnitude + 0xfff + (magnitude >> 13 & 1) - 0x38000000;
     return (uint16_t)(sign | rounded >> 13);
@@ -113,14 +114,10 @@ static inline float
 qv_round_to_odd(double v)
 {
     float f = (float)v;
-    uint32_t u;
-    memcpy(&u, &f, 4);
+    const uint32_t u = qv_float_bits(f);
     if ((double)f != v && v == v && (u & 0x7fffffff) < 0x7f800000) {
         double mag = v < 0 ? -v : v, fmag = f < 0 ? -(double)f : (double)f;
-        if (fmag > mag)
-            u -= 1;
-        u |= 1;
-        memcpy(&f, &u, 4);
+        return qv_bits_float((fmag > mag ? u - 1 : u) | 1);
     }
     return f;
 }
