@@ -8,13 +8,17 @@
 
 /* The caps of the backends, and of others that might exist. */
 static const struct qv_caps devices[] = {
-    { .chunk_rows = 64, .bucket_rows = 4, .least_rows = 4 },
-    { .chunk_rows = 640, .bucket_rows = 16, .least_rows = 16 },
-    { .chunk_rows = 2048, .bucket_rows = 32, .least_rows = 32 },
-    { .chunk_rows = 6144, .bucket_rows = 128, .least_rows = 512 },
+    { .chunk_rows = 64, .pack_rows = 64, .bucket_rows = 4, .least_rows = 4 },
+    { .chunk_rows = 640, .pack_rows = 640, .bucket_rows = 16, .least_rows = 16 },
+    { .chunk_rows = 2048, .pack_rows = 2048, .bucket_rows = 32, .least_rows = 32 },
+    { .chunk_rows = 6144, .pack_rows = 6144, .bucket_rows = 128, .least_rows = 512 },
     { .chunk_rows = 6144, .pack_rows = 12288, .bucket_rows = 128, .least_rows = 512 },
-    { .chunk_rows = 24576, .bucket_rows = 128, .least_rows = 512 },
-    { .chunk_rows = 640, .bucket_rows = 16, .least_rows = 16, .free_segments = true },
+    { .chunk_rows = 24576, .pack_rows = 24576, .bucket_rows = 128, .least_rows = 512 },
+    { .chunk_rows = 640,
+      .pack_rows = 640,
+      .bucket_rows = 16,
+      .least_rows = 16,
+      .free_segments = true },
 };
 static const struct qv_config plain = { .patch = 16, .merge = 2 };
 enum { N_DEVICES = sizeof devices / sizeof *devices };
@@ -39,7 +43,7 @@ TEST(buckets_are_a_ladder)
         for (int m = 0; m < 3; m++) {
             const struct qv_caps *caps = &devices[d];
             int64_t area = merges[m] * merges[m], before = 0, n = 0;
-            int64_t own = caps->pack_rows ? caps->pack_rows : caps->chunk_rows;
+            int64_t own = caps->pack_rows;
             int64_t step = (caps->bucket_rows + area - 1) / area * area;
             for (int64_t rows = 1; rows <= 70000; rows++) {
                 int64_t bucket = qv_capacity_bucket(caps, merges[m], rows);
@@ -63,7 +67,7 @@ TEST(packs_have_room_for_usual_segments)
     for (int d = 0; d < N_DEVICES; d++) {
         const struct qv_caps *caps = &devices[d];
         struct qv_capacity own = qv_capacity_pack(caps, &plain, 0);
-        const int64_t wanted = caps->pack_rows ? caps->pack_rows : caps->chunk_rows;
+        const int64_t wanted = caps->pack_rows;
         assert_true(own.patches >= wanted && own.patches * 8 <= wanted * 9);
         assert_int_equal(own.segment_rows, 0);
         for (int64_t rows = 1; rows < 40000; rows += 37) {
@@ -107,6 +111,7 @@ TEST(an_item_alone_has_its_own_bucket)
 TEST(capacities_that_agree_are_known)
 {
     struct qv_caps caps = { .chunk_rows = 6144,
+                            .pack_rows = 6144,
                             .bucket_rows = 128,
                             .least_rows = 512,
                             .same_f32 = { .gemm_rows = QV_NOT_SEEN },

@@ -62,7 +62,7 @@ struct qv_caps {
     qv_dtype dtype;   /* the meaning of QV_DTYPE_AUTO */
     char dtype_reason[128];
     int64_t chunk_rows;  /* rows at which GEMMs become efficient; chunks aim at it */
-    int64_t pack_rows;   /* the same for a chunk that packs several items; 0: chunk_rows */
+    int64_t pack_rows;   /* the same for packs of several items; a backend's 0: chunk_rows */
     int64_t bucket_rows; /* capacities are multiples of this many rows */
     int64_t least_rows;  /* no capacity has fewer rows */
     bool free_segments;  /* a capacity with more segments and windows costs no time */

@@ -105,6 +105,8 @@ qv_context_open(const qv_context_options *options, qv_context **out, qv_error *e
     qv_locked_pages_open(&ctx->locked_pages);
     ctx->backend = ctx->dev->backend; /* differs from *b if that loaded a library */
     ctx->backend->caps(ctx->dev, &ctx->caps);
+    if (!ctx->caps.pack_rows)
+        ctx->caps.pack_rows = ctx->caps.chunk_rows;
     ctx->threads = ctx->caps.threads > 1 ? 1 : o->threads > 0 ? o->threads : qv_usable_cores();
     ctx->device = index;
     ctx->in_order = o->stream != NULL;

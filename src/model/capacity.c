@@ -3,13 +3,6 @@
 
 #include "numbers.h"
 
-/* Returns the rows of a chunk that pairs are packed into, if no number was requested. */
-static int64_t
-own_rows(const struct qv_caps *caps)
-{
-    return caps->pack_rows ? caps->pack_rows : caps->chunk_rows;
-}
-
 int64_t
 qv_capacity_bucket(const struct qv_caps *caps, int64_t merge, int64_t rows)
 {
@@ -20,7 +13,7 @@ qv_capacity_bucket(const struct qv_caps *caps, int64_t merge, int64_t rows)
         while (steps[i] * (i ? 2 * QV_LARGE_STEPS : 2 * QV_SMALL_STEPS) <= rows)
             steps[i] *= 2;
     const int64_t small = qv_round_up(rows, steps[0]);
-    return 2 * small > own_rows(caps) ? qv_round_up(rows, steps[1]) : small;
+    return 2 * small > caps->pack_rows ? qv_round_up(rows, steps[1]) : small;
 }
 
 bool
@@ -75,7 +68,7 @@ usual_windows(const struct qv_config *c, int64_t rows)
 struct qv_capacity
 qv_capacity_pack(const struct qv_caps *caps, const struct qv_config *c, int64_t rows)
 {
-    rows = qv_capacity_bucket(caps, c->merge, rows ? rows : own_rows(caps));
+    rows = qv_capacity_bucket(caps, c->merge, rows ? rows : caps->pack_rows);
     const int64_t segments = qv_at_least(rows / QV_USUAL_SEGMENT_ROWS, QV_LEAST_SEGMENTS);
     const int64_t windows = usual_windows(c, rows);
     const int64_t most = caps->free_segments ? rows / (c->merge * c->merge) : 0;
