@@ -47,7 +47,8 @@ struct qv_device_cuda {
     cudaMemPool_t frames_pool;
     struct qv_copier *copier; /* copies the caller's memory from and to the blocks */
     cudaEvent_t marks[QV_MARKS], uploaded;
-    int last_mark;       /* the one with no work after it yet */
+    int last_mark;                          /* the one with no work after it yet */
+    const struct qv_recording *last_replay; /* the same of recordings; it may be freed */
     bool uploads;        /* there was an upload since the last run; the next run must wait */
     cublasLtHandle_t lt; /* lt and cudnn are NULL until a kernel that needs them is prepared */
     cudnnHandle_t cudnn;
@@ -212,6 +213,7 @@ qv_status qv_run_cuda(struct qv_device *dev, const struct qv_call *calls, size_t
 qv_status qv_record_cuda(struct qv_device *dev, const struct qv_call *calls, size_t n,
                          struct qv_recording **out, qv_error *err);
 qv_status qv_replay_cuda(struct qv_device *dev, struct qv_recording *recording, qv_error *err);
+qv_status qv_wait_side_cuda(struct qv_device *dev, struct qv_recording *recording, qv_error *err);
 void qv_forget_cuda(struct qv_device *dev, struct qv_recording *recording);
 qv_status qv_mark_cuda(struct qv_device *dev, int mark, qv_error *err);
 qv_status qv_wait_cuda(struct qv_device *dev, int mark, qv_error *err);

@@ -461,6 +461,9 @@ describe_cuda(const struct qv_kernel *kernel, char *text, size_t size)
     X(replay, qv_replay_cuda,                                                                      \
       (struct qv_device * device, struct qv_recording * recording, qv_error * err),                \
       (device, recording, err))                                                                    \
+    X(wait_side, qv_wait_side_cuda,                                                                \
+      (struct qv_device * device, struct qv_recording * recording, qv_error * err),                \
+      (device, recording, err))                                                                    \
     X(mark, qv_mark_cuda, (struct qv_device * device, int mark, qv_error *err),                    \
       (device, mark, err))                                                                         \
     X(wait, qv_wait_cuda, (struct qv_device * device, int mark, qv_error *err),                    \

@@ -2,6 +2,8 @@
 /* Runs lists of calls in order, or records them as a graph, and sets marks in the work. */
 #include "cuda.h"
 
+#include <stdlib.h>
+
 #include "clock.h"
 
 /* Makes work enqueued on `after` from now on wait for the work on `before`. */
@@ -25,9 +27,17 @@ run_call(struct qv_device_cuda *dev, const struct qv_call *call, qv_error *err)
     return call->kernel->verbs->run(dev, call->kernel, p, address_cuda(call->scratch), err);
 }
 
+/* An instantiated graph, and an event that it records when its calls on the side stream are
+ * complete. */
+struct qv_recording {
+    cudaGraphExec_t exec;
+    cudaEvent_t side_done;
+};
+
 /* Captures the list, with a branch of the graph for calls on the side stream. */
 static qv_status
-branch_list(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, qv_error *err)
+branch_list(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n,
+            cudaEvent_t side_done, qv_error *err)
 {
     qv_status status = QV_OK;
     bool forked = false;
@@ -45,6 +55,11 @@ branch_list(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, q
         if (!status)
             status = run_call(dev, &calls[i], err);
     }
+    if (forked && !status)
+        status =
+            qv_check_cuda(dev,
+                          cudaEventRecordWithFlags(side_done, dev->side, cudaEventRecordExternal),
+                          "cudaEventRecord", err);
     if (forked && !status)
         status = order(dev, dev->side, dev->join, dev->recorder, err);
     return status;
@@ -76,8 +91,8 @@ enum { MOST_CAPTURES = 8 };
  * allow it. *broken: another thread of the process waited for the whole device, which ends every
  * capture. */
 static qv_status
-capture(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, cudaGraph_t *graph,
-        bool *broken, qv_error *err)
+capture(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, cudaEvent_t side_done,
+        cudaGraph_t *graph, bool *broken, qv_error *err)
 {
     cudaStream_t work = dev->stream;
     *broken = false;
@@ -86,7 +101,7 @@ capture(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, cudaG
                       "cudaStreamBeginCapture", err);
     if (status)
         return status;
-    status = branch_list(dev, calls, n, err);
+    status = branch_list(dev, calls, n, side_done, err);
     dev->stream = work;
     cudaError_t e = cudaStreamEndCapture(dev->recorder, graph); /* also needed after a failure */
     *broken = e == cudaErrorStreamCaptureInvalidated;
@@ -99,38 +114,47 @@ capture(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, cudaG
 }
 
 void
-qv_forget_cuda(struct qv_device *device, struct qv_recording *recording)
+qv_forget_cuda(struct qv_device *device, struct qv_recording *r)
 {
-    qv_note_free_cuda(device_cuda(device), cudaGraphExecDestroy((cudaGraphExec_t)recording),
-                      "cudaGraphExecDestroy");
+    struct qv_device_cuda *dev = device_cuda(device);
+    if (r->exec)
+        qv_note_free_cuda(dev, cudaGraphExecDestroy(r->exec), "cudaGraphExecDestroy");
+    if (r->side_done)
+        qv_note_free_cuda(dev, cudaEventDestroy(r->side_done), "cudaEventDestroy");
+    free(r);
 }
 
-/* A recording is an instantiated graph. */
 qv_status
 qv_record_cuda(struct qv_device *device, const struct qv_call *calls, size_t n,
                struct qv_recording **out, qv_error *err)
 {
     struct qv_device_cuda *dev = device_cuda(device);
+    struct qv_recording *r = calloc(1, sizeof *r);
     cudaGraph_t graph = NULL;
-    cudaGraphExec_t exec = NULL;
     bool broken = true;
-    qv_status status = QV_OK;
+    if (!r)
+        return qv_fail(err, QV_ENOMEM, "no memory for a recording");
+    qv_status status =
+        qv_check_cuda(dev,
+                      cudaEventCreateWithFlags(&r->side_done,
+                                               cudaEventBlockingSync | cudaEventDisableTiming),
+                      "cudaEventCreate", err);
     for (int attempt = 0; attempt < MOST_CAPTURES && !status && broken; attempt++) {
-        status = capture(dev, calls, n, &graph, &broken, err);
+        status = capture(dev, calls, n, r->side_done, &graph, &broken, err);
         if (broken && attempt + 1 < MOST_CAPTURES)
             status = qv_check_device_cuda(dev, err);
     }
     if (!status)
-        status =
-            qv_check_cuda(dev, cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate", err);
+        status = qv_check_cuda(dev, cudaGraphInstantiate(&r->exec, graph, 0),
+                               "cudaGraphInstantiate", err);
     if (graph)
         cudaGraphDestroy(graph);
     if (!status)
-        status = qv_check_cuda(dev, cudaGraphUpload(exec, dev->stream), "cudaGraphUpload", err);
+        status = qv_check_cuda(dev, cudaGraphUpload(r->exec, dev->stream), "cudaGraphUpload", err);
     if (!status)
-        *out = (struct qv_recording *)exec;
-    else if (exec)
-        cudaGraphExecDestroy(exec);
+        *out = r;
+    else
+        qv_forget_cuda(device, r);
     return status;
 }
 
@@ -139,8 +163,9 @@ qv_replay_cuda(struct qv_device *device, struct qv_recording *recording, qv_erro
 {
     struct qv_device_cuda *dev = device_cuda(device);
     qv_status status = wait_for_uploads(dev, err);
+    dev->last_replay = recording;
     if (!status)
-        status = qv_check_cuda(dev, cudaGraphLaunch((cudaGraphExec_t)recording, dev->stream),
+        status = qv_check_cuda(dev, cudaGraphLaunch(recording->exec, dev->stream),
                                "cudaGraphLaunch", err);
     return status;
 }
@@ -154,23 +179,36 @@ qv_mark_cuda(struct qv_device *device, int mark, qv_error *err)
                          err);
 }
 
-/* The thread sleeps until the mark is reached, and takes 0.1 ms to wake up. If no work follows the
- * mark, so that the device would be idle meanwhile, it polls first. */
+/* The thread sleeps until the event is reached, and takes 0.1 ms to wake up. If it is in the last
+ * work, so that the device would be idle meanwhile, the thread polls first. */
 #define MOST_SPIN_S 3e-3
+
+static qv_status
+wait_for(struct qv_device_cuda *dev, cudaEvent_t event, bool last, qv_error *err)
+{
+    const double until_s = last ? qv_seconds() + MOST_SPIN_S : 0;
+    cudaError_t e = cudaErrorNotReady;
+    while (e == cudaErrorNotReady && qv_seconds() < until_s)
+        e = cudaEventQuery(event);
+    if (e == cudaErrorNotReady) {
+        (void)cudaGetLastError(); /* cudaEventQuery's */
+        e = cudaEventSynchronize(event);
+    }
+    return qv_check_cuda(dev, e, "the work on the device", err);
+}
 
 qv_status
 qv_wait_cuda(struct qv_device *device, int mark, qv_error *err)
 {
     struct qv_device_cuda *dev = device_cuda(device);
-    const double until_s = mark == dev->last_mark ? qv_seconds() + MOST_SPIN_S : 0;
-    cudaError_t e = cudaErrorNotReady;
-    while (e == cudaErrorNotReady && qv_seconds() < until_s)
-        e = cudaEventQuery(dev->marks[mark]);
-    if (e == cudaErrorNotReady) {
-        (void)cudaGetLastError(); /* cudaEventQuery's */
-        e = cudaEventSynchronize(dev->marks[mark]);
-    }
-    return qv_check_cuda(dev, e, "the work on the device", err);
+    return wait_for(dev, dev->marks[mark], mark == dev->last_mark, err);
+}
+
+qv_status
+qv_wait_side_cuda(struct qv_device *device, struct qv_recording *recording, qv_error *err)
+{
+    struct qv_device_cuda *dev = device_cuda(device);
+    return wait_for(dev, recording->side_done, recording == dev->last_replay, err);
 }
 
 qv_status

@@ -316,6 +316,7 @@ every_verb(struct qv_device *dev)
     EXPECT(QV_OK, b->run(dev, &call, 1, &err));
     EXPECT(QV_OK, b->record(dev, &call, 1, &recording, &err));
     EXPECT(QV_OK, b->replay(dev, recording, &err));
+    EXPECT(QV_OK, b->wait_side(dev, recording, &err));
     EXPECT(QV_OK, b->mark(dev, QV_MARK_BEGIN, &err));
     EXPECT(QV_OK, b->wait(dev, QV_MARK_BEGIN, &err));
     EXPECT(QV_OK, b->elapsed(dev, QV_MARK_BEGIN, QV_MARK_END, &ms, &err));

@@ -116,8 +116,8 @@ struct qv_layout {
 
 /* One operation of a chunk's work, with its operands. scratch.memory may be NULL if the kernel
  * needs none. A call with `side` may run on a side stream, once all earlier calls are done. Only
- * three things wait for it: later side calls, a call with `waits`, and the end of the list. A
- * device may also run all calls in order. */
+ * three things wait for it: later side calls, a call with `waits`, and the end of the list (and
+ * wait_side). A device may also run all calls in order. */
 struct qv_call {
     struct qv_kernel *kernel;
     struct qv_buffer operands[QV_MAX_OPERANDS], scratch;
@@ -236,11 +236,14 @@ struct qv_backend {
     /* Enqueued work.
      * - record: combines the calls into one piece of work, which replay enqueues. Operands must not
      *   move. If NULL, the calls are run one by one.
+     * - wait_side: returns when the side calls of the last replay are complete; there must be some.
+     *   NULL if the device runs all calls in order.
      * - mark: sets a mark after all enqueued work. wait: returns when the mark is reached.
      * - elapsed: milliseconds between two marks that have both been waited for. */
     qv_status (*record)(struct qv_device *dev, const struct qv_call *calls, size_t n,
                         struct qv_recording **out, qv_error *err);
     qv_status (*replay)(struct qv_device *dev, struct qv_recording *recording, qv_error *err);
+    qv_status (*wait_side)(struct qv_device *dev, struct qv_recording *recording, qv_error *err);
     void (*forget)(struct qv_device *dev, struct qv_recording *recording);
     qv_status (*mark)(struct qv_device *dev, int mark, qv_error *err);
     qv_status (*wait)(struct qv_device *dev, int mark, qv_error *err);

@@ -222,7 +222,7 @@ struct output {
 
 enum { MOST_OUTPUTS = 2 + QV_MAX_DEEPSTACK };
 
-/* Lists the outputs of the plan's chunks. Returns how many there are. */
+/* Lists the outputs of the plan's chunks, DeepStack's first. Returns how many there are. */
 static int
 list_outputs(const struct qv_plan *plan, const qv_tokens *out, struct output list[MOST_OUTPUTS])
 {
@@ -230,9 +230,9 @@ list_outputs(const struct qv_plan *plan, const qv_tokens *out, struct output lis
     const size_t element = qv_dtype_bytes(plan->shape.output);
     const size_t row = (size_t)c->out_hidden * element;
     int n = 0;
-    list[n++] = (struct output){ SLOT_TOKENS, out->tokens, row };
     for (int i = 0; i < c->n_deepstack; i++)
         list[n++] = (struct output){ SLOT_TOKENS + 1 + i, out->deepstack[i], row };
+    list[n++] = (struct output){ SLOT_TOKENS, out->tokens, row };
     if (plan->shape.hidden)
         list[n++] = (struct output){ SLOT_HIDDEN, out->hidden,
                                      (size_t)(c->merge * c->merge * c->hidden) * element };
@@ -242,11 +242,9 @@ list_outputs(const struct qv_plan *plan, const qv_tokens *out, struct output lis
 /* Returns whether every wanted output is in the device's memory, and work is enqueued on the
  * caller's stream. */
 static bool
-stays_on_device(const struct qv_plan *plan, const qv_tokens *out, int64_t tokens)
+stays_on_device(const struct qv_plan *plan, const struct output *list, int n, int64_t tokens)
 {
     qv_context *ctx = plan->model->ctx;
-    struct output list[MOST_OUTPUTS];
-    const int n = list_outputs(plan, out, list);
     bool all = ctx->in_order;
     for (int i = 0; i < n && all; i++) {
         struct qv_memory there;
@@ -258,19 +256,17 @@ stays_on_device(const struct qv_plan *plan, const qv_tokens *out, int64_t tokens
     return all;
 }
 
-/* Downloads the wanted outputs: of all tokens, or, if first_rows says where each item's tokens
- * begin, of one run of tokens per item. */
+/* Downloads those of the listed outputs that are wanted: of all tokens, or, if first_rows says where
+ * each item's tokens begin, of one run of tokens per item. */
 static qv_status
 download(struct qv_plan *plan, const struct qv_pending *chunk, const int64_t *first_rows,
-         const qv_tokens *out, qv_error *err)
+         const struct output *list, int n_outputs, qv_error *err)
 {
     enum { AT_ONCE = 8 }; /* runs */
     const int64_t area = plan->model->config.merge * plan->model->config.merge;
     const int64_t *rows = plan->item_rows + (size_t)chunk->chunk * (size_t)plan->capacity.segments;
     qv_context *ctx = plan->model->ctx;
-    struct output list[MOST_OUTPUTS];
     struct qv_download parts[AT_ONCE * MOST_OUTPUTS];
-    const int n_outputs = list_outputs(plan, out, list);
     const size_t runs = first_rows ? chunk->n_items : 1;
     qv_status status = QV_OK;
     int64_t first = 0; /* token of the chunk */
@@ -294,20 +290,42 @@ download(struct qv_plan *plan, const struct qv_pending *chunk, const int64_t *fi
     return status;
 }
 
+/* Downloads DeepStack's outputs while the chunk is still running, if they were computed on a side
+ * stream. Returns how many of the listed outputs that are. */
+static int
+download_early(struct qv_plan *plan, const struct qv_pending *chunk, const int64_t *first_rows,
+               const struct output *list, qv_status *status, qv_error *err)
+{
+    qv_context *ctx = plan->model->ctx;
+    struct qv_recording *recording = plan->recordings[chunk->chunk];
+    const int n = plan->shape.side && recording ? (int)plan->model->config.n_deepstack : 0;
+    if (n)
+        *status = ctx->backend->wait_side(ctx->dev, recording, err);
+    if (n && !*status)
+        *status = download(plan, chunk, first_rows, list, n, err);
+    return n;
+}
+
 qv_status
 qv_plan_pull_items(qv_plan *plan, const qv_tokens *out, const int64_t *first_rows, qv_error *err)
 {
     qv_context *ctx = plan->model->ctx;
     const int64_t area = plan->model->config.merge * plan->model->config.merge;
     const struct qv_pending oldest = plan->pending[0];
+    struct output list[MOST_OUTPUTS];
+    const int n = list_outputs(plan, out, list);
+    int early = 0;
     qv_status status = QV_OK;
     if (out->hidden && !plan->shape.hidden)
         return qv_fail(err, QV_EINVAL,
                        "out->hidden is set, but the plan was created without options.hidden");
-    if (!stays_on_device(plan, out, first_rows ? 1 : oldest.rows / area))
-        status = ctx->backend->wait(ctx->dev, QV_MARK_CHUNK + oldest.chunk, err);
+    if (!stays_on_device(plan, list, n, first_rows ? 1 : oldest.rows / area)) {
+        early = download_early(plan, &oldest, first_rows, list, &status, err);
+        if (!status)
+            status = ctx->backend->wait(ctx->dev, QV_MARK_CHUNK + oldest.chunk, err);
+    }
     if (!status)
-        status = download(plan, &oldest, first_rows, out, err);
+        status = download(plan, &oldest, first_rows, list + early, n - early, err);
     if (status)
         return status;
     plan->program.arena->busy[oldest.chunk] = false;
