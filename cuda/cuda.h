@@ -47,8 +47,7 @@ struct qv_device_cuda {
     cudaMemPool_t frames_pool;
     struct qv_copier *copier; /* copies the caller's memory from and to the blocks */
     cudaEvent_t marks[QV_MARKS], uploaded;
-    int last_mark;                          /* the one with no work after it yet */
-    const struct qv_recording *last_replay; /* the same of recordings; it may be freed */
+    int last_mark;       /* the one with no work after it yet */
     bool uploads;        /* there was an upload since the last run; the next run must wait */
     cublasLtHandle_t lt; /* lt and cudnn are NULL until a kernel that needs them is prepared */
     cudnnHandle_t cudnn;

@@ -163,11 +163,18 @@ qv_replay_cuda(struct qv_device *device, struct qv_recording *recording, qv_erro
 {
     struct qv_device_cuda *dev = device_cuda(device);
     qv_status status = wait_for_uploads(dev, err);
-    dev->last_replay = recording;
     if (!status)
         status = qv_check_cuda(dev, cudaGraphLaunch(recording->exec, dev->stream),
                                "cudaGraphLaunch", err);
     return status;
+}
+
+/* The device is busy with the rest of the list meanwhile, so the thread sleeps. */
+qv_status
+qv_wait_side_cuda(struct qv_device *device, struct qv_recording *recording, qv_error *err)
+{
+    return qv_check_cuda(device_cuda(device), cudaEventSynchronize(recording->side_done),
+                         "the work on the device", err);
 }
 
 qv_status
@@ -179,36 +186,23 @@ qv_mark_cuda(struct qv_device *device, int mark, qv_error *err)
                          err);
 }
 
-/* The thread sleeps until the event is reached, and takes 0.1 ms to wake up. If it is in the last
- * work, so that the device would be idle meanwhile, the thread polls first. */
+/* The thread sleeps until the mark is reached, and takes 0.1 ms to wake up. If no work follows the
+ * mark, so that the device would be idle meanwhile, it polls first. */
 #define MOST_SPIN_S 3e-3
-
-static qv_status
-wait_for(struct qv_device_cuda *dev, cudaEvent_t event, bool last, qv_error *err)
-{
-    const double until_s = last ? qv_seconds() + MOST_SPIN_S : 0;
-    cudaError_t e = cudaErrorNotReady;
-    while (e == cudaErrorNotReady && qv_seconds() < until_s)
-        e = cudaEventQuery(event);
-    if (e == cudaErrorNotReady) {
-        (void)cudaGetLastError(); /* cudaEventQuery's */
-        e = cudaEventSynchronize(event);
-    }
-    return qv_check_cuda(dev, e, "the work on the device", err);
-}
 
 qv_status
 qv_wait_cuda(struct qv_device *device, int mark, qv_error *err)
 {
     struct qv_device_cuda *dev = device_cuda(device);
-    return wait_for(dev, dev->marks[mark], mark == dev->last_mark, err);
-}
-
-qv_status
-qv_wait_side_cuda(struct qv_device *device, struct qv_recording *recording, qv_error *err)
-{
-    struct qv_device_cuda *dev = device_cuda(device);
-    return wait_for(dev, recording->side_done, recording == dev->last_replay, err);
+    const double until_s = mark == dev->last_mark ? qv_seconds() + MOST_SPIN_S : 0;
+    cudaError_t e = cudaErrorNotReady;
+    while (e == cudaErrorNotReady && qv_seconds() < until_s)
+        e = cudaEventQuery(dev->marks[mark]);
+    if (e == cudaErrorNotReady) {
+        (void)cudaGetLastError(); /* cudaEventQuery's */
+        e = cudaEventSynchronize(dev->marks[mark]);
+    }
+    return qv_check_cuda(dev, e, "the work on the device", err);
 }
 
 qv_status
