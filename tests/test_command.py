@@ -66,8 +66,8 @@ def test_completion():
 
 
 def test_usage():
-    each(2, ("encode --help=threads", "unknown --help=threads"),
-         ("synth --help=device", "unknown --help=device"),
+    each(2, ("encode --help=threads", "unknown help topic threads; the topics are clips, device"),
+         ("synth --help=device", "unknown help topic device; this subcommand has none"),
          ("decode", "unknown subcommand decode"),
          ("enocde", "unknown subcommand enocde; did you mean encode?"),
          ("cache stat", "unknown subcommand stat; did you mean status?"),

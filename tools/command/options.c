@@ -216,6 +216,18 @@ find_page(const struct tool *tool, const char *name)
     return NULL;
 }
 
+/* Lists the names of a subcommand's pages, for an error. */
+static const char *
+list_pages(const struct tool *tool, char text[TOOL_USAGE_BYTES])
+{
+    int n = 0;
+    for (const struct page *p = pages + 1; p < pages + N_PAGES; p++)
+        if (p->groups & tool->groups)
+            n += snprintf(text + n, TOOL_USAGE_BYTES - (size_t)n, "%s%s",
+                          n ? ", " : "the topics are ", p->name);
+    return n ? text : "this subcommand has none";
+}
+
 /* Returns the subcommand's option whose name is the first `length` bytes; NULL: unknown. */
 static const struct option *
 find_option(const struct tool *tool, const char *name, size_t length)
@@ -610,7 +622,8 @@ tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *
         else if (find_page(tool, *help))
             return TOOL_DONE;
         else {
-            code = WRONG(&l, "unknown --help=%s", *help);
+            char topics[TOOL_USAGE_BYTES];
+            code = WRONG(&l, "unknown help topic %s; %s", *help, list_pages(tool, topics));
             *help = NULL;
         }
     }
