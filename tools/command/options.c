@@ -398,12 +398,19 @@ parse_weights(const char *text, struct tool_weights *out)
     return false;
 }
 
-static const char *
-parse_clip_option(const struct option *o, const char *text, qv_clip_options *out)
+static const struct qvm_option *
+find_clip_option(const struct option *o)
 {
     const struct qvm_option *p = qvm_options;
     while (strcmp(p->flag, o->name) != 0)
         p++;
+    return p;
+}
+
+static const char *
+parse_clip_option(const struct option *o, const char *text, qv_clip_options *out)
+{
+    const struct qvm_option *p = find_clip_option(o);
     qv_value v = { .type = QV_VALUE_TEXT, .text = text };
     if (p->kind == QVM_A_FLAG)
         v = (qv_value){ .type = QV_VALUE_FLAG, .integer = true };
@@ -486,6 +493,70 @@ tool_named_files(const struct tool_options *given, enum tool_file kind,
     return n;
 }
 
+/* ---- errors ---------------------------------------------------------------------------------- */
+
+/* Whether errors show the option instead of its field: --num-frames for num_frames. */
+static bool shows[N_OPTIONS];
+
+/* A field that lists also have may come from the list, and keeps its name unless the option was
+ * given too. A name of one word may be plain English, and counts only if the option was given. */
+static void
+choose_shown(const struct tool *tool, const bool given[N_OPTIONS], bool has_list)
+{
+    for (EACH_OPTION(o)) {
+        const bool in_lists = has_list && o->kind == CLIP && find_clip_option(o)->row;
+        shows[o - options] = !strncmp(o->name, "--", 2) && o->group & tool->groups &&
+                             (given[o - options] || (strchr(o->name + 2, '-') && !in_lists));
+    }
+}
+
+/* Returns the option whose field the text begins with. */
+static const struct option *
+find_field(const char *text)
+{
+    for (EACH_OPTION(o)) {
+        if (!shows[o - options])
+            continue;
+        const char *name = o->name + 2, *after = text;
+        const bool is_word = !strchr(name, '-');
+        for (; *name && *after == (*name == '-' ? '_' : *name); name++)
+            after++;
+        const bool ends = !*name && strchr(" ,;:[)", *after);
+        const bool has_value = !strncmp(after, " is ", 4) || !strncmp(after, " (", 2) ||
+                               (*after == ' ' && strchr("-0123456789", after[1]));
+        if (ends && (has_value || !is_word))
+            return o;
+    }
+    return NULL;
+}
+
+void
+tool_name_options(const char *text, char to[TOOL_WORDS])
+{
+    size_t n = 0;
+    for (const char *from = text; *from && n + 1 < TOOL_WORDS;) {
+        const bool begins = from == text || from[-1] == ' ' || from[-1] == '(';
+        const struct option *o = begins ? find_field(from) : NULL;
+        if (o) {
+            snprintf(to + n, TOOL_WORDS - n, "%s", o->name);
+            n += strlen(to + n);
+            from += strlen(o->name) - 2;
+        } else
+            to[n++] = *from++;
+    }
+    to[n] = 0;
+}
+
+int
+tool_fail(qv_status status, const qv_error *err)
+{
+    char text[TOOL_WORDS];
+    tool_name_options(err->text, text);
+    /* after a file's name, a field is the file's */
+    tool_complain("%s", strstr(err->text, ": ") ? err->text : text);
+    return tool_exit_code(status);
+}
+
 /* ---- the command line ------------------------------------------------------------------------ */
 
 struct line {
@@ -521,7 +592,7 @@ take_value(struct line *l, const struct option *o, const char *text)
     qv_error err;
     if (ending && !must && tool_check_ending(text, ending, &err))
         return WRONG(l, "%s %s", o->name, err.text);
-    return must ? WRONG(l, "%s is \"%s\"; must be %s", o->name, text, must) : TOOL_DONE;
+    return must ? WRONG(l, "%s is \"%s\"; it must be %s", o->name, text, must) : TOOL_DONE;
 }
 
 /* Stores the next required argument, or else one of the optional ones. */
@@ -555,7 +626,7 @@ take_option(struct line *l, const char *text)
     if (o->kind == OLD)
         return WRONG(l, "%s is now %s", o->name, o->value);
     if (equals && !o->value && o->kind != JSON)
-        return WRONG(l, "%s is \"%s\"; must be given without a value", o->name, equals + 1);
+        return WRONG(l, "%s is \"%s\"; it must be given without a value", o->name, equals + 1);
     if (!equals && o->value && ++l->i == l->argc)
         return WRONG(l, "%s needs a value: %s", o->name, o->value);
     return take_value(l, o, equals ? equals + 1 : o->value ? l->argv[l->i] : "");
@@ -627,5 +698,6 @@ tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *
             *help = NULL;
         }
     }
+    choose_shown(tool, l.given, out->list);
     return code ? code : check_given(&l);
 }
