@@ -95,7 +95,8 @@ check_bounds(const char *path, const qv_clip_options *o, qv_error *err)
         const double v = qvm_option_real(p, o);
         if (v >= 0 && v <= p->most && isfinite(v))
             continue;
-        return qv_fail(err, QV_EINVAL, "%s: %s is %.15g; must be %s", path, p->name, v, range(p));
+        return qv_fail(err, QV_EINVAL, "%s: %s is %.15g; it must be %s", path, p->name, v,
+                       range(p));
     }
     return QV_OK;
 }

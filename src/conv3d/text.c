@@ -160,7 +160,7 @@ parse_field(qv_conv3d_desc *d, char *word, unsigned *seen, qv_error *err)
             text = *text == ',' ? text + 1 : NULL;
     }
     if (!text || *text)
-        return qv_fail(err, QV_EINVAL, "conv3d: %s=%s is not %s", word, equals + 1,
+        return qv_fail(err, QV_EINVAL, "conv3d: %s is \"%s\"; it must be %s", word, equals + 1,
                        f->kind == NAME   ? "a known name"
                        : f->kind == FLAG ? "0 or 1"
                        : f->count == 3   ? "three numbers separated by commas"

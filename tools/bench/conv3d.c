@@ -371,7 +371,7 @@ bench_patch_embed(struct bench *b, qv_error *err)
     qv_status status = bench_open_model(b, &model, &info, err);
     const int64_t area = status ? 1 : info.merge_size * info.merge_size;
     if (!status && most % area)
-        status = qv_fail(err, QV_EINVAL, "--rows is %lld; must be a multiple of %lld",
+        status = qv_fail(err, QV_EINVAL, "--rows is %lld; it must be a multiple of %lld",
                          (long long)most, (long long)area);
     if (!status)
         status = bench_begin(b, info.dtype, err);
