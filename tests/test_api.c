@@ -489,10 +489,10 @@ TEST(wrong_items_are_refused_with_words)
         { "multiples of 2", .grid_thw = { 1, INT64_MIN, 2 } },
         { "up to 8192", .grid_thw = { 1, 1 << 20, 2 }, .input = QV_INPUT_PATCHES },
         { "h * w at most 4194304", .grid_thw = { 1, 4096, 1026 } },
-        { "n_frames is 3; 1 frame pairs need 2", .grid_thw = { 1, 4, 2 }, .n_frames = 3 },
-        { "n_frames is 4; 3 frame pairs need 6", .grid_thw = { 3, 2, 2 }, .n_frames = 4 },
+        { "n_frames is 3; it must be from 1 to 2 for 1", .grid_thw = { 1, 4, 2 }, .n_frames = 3 },
+        { "n_frames is 4; it must be from 5 to 6 for 3", .grid_thw = { 3, 2, 2 }, .n_frames = 4 },
         { "n_frames is -1", .grid_thw = { 1, 2, 2 }, .n_frames = -1 },
-        { "of an image need 1", .grid_thw = { 1, 2, 2 }, .n_frames = 2, .is_image = true },
+        { "it must be 1 for an image", .grid_thw = { 1, 2, 2 }, .n_frames = 2, .is_image = true },
         { "n_frames is 2; it must be 0 for rows", .grid_thw = { 1, 2, 2 }, .n_frames = 2,
           .input = QV_INPUT_PATCHES },
         { "item 1 (grid_thw 1,4,16) brings the chunk to 68 patches; this plan's",
@@ -519,7 +519,7 @@ TEST(wrong_items_are_refused_with_words)
             if ((int)c->input == input)
                 expect_error(QV_EINVAL, c->words, qv_plan_push(plan, two, 2, ERR));
         }
-        expect_error(QV_EINVAL, "n is 0; there must be at least one item",
+        expect_error(QV_EINVAL, "n is 0; it must be at least 1",
                      qv_plan_push(plan, &(qv_item){ .data = data }, 0, ERR));
         expect_error(QV_ESTATE, "nothing to pull", qv_plan_pull(plan, &out, ERR));
     }
@@ -540,7 +540,7 @@ TEST(wrong_items_are_refused_with_words)
     const qv_item fine = { .data = frames, .grid_thw = { 2, 2, 2 } };
     const qv_item two[] = { fine, { .data = frames, .grid_thw = { 1, 2, 1 } } };
     expect_error(QV_EINVAL, "item 1", qv_encode(t.model, QV_INPUT_FRAMES, two, 2, NULL, &out, ERR));
-    expect_error(QV_EINVAL, "capacity is 0 rows, 2 are needed",
+    expect_error(QV_EINVAL, "out->capacity is 0 tokens; it must be at least 2",
                  qv_encode(t.model, QV_INPUT_FRAMES, &fine, 1, NULL, &out, ERR));
     expect_error(QV_EINVAL, "n_items",
                  qv_encode(t.model, QV_INPUT_FRAMES, &fine, 0, NULL, &out, ERR));
@@ -608,7 +608,7 @@ TEST(items_beyond_counting_are_refused)
     qv_tokens out = { .tokens = &err, .capacity = 0 };
     for (int i = 0; i < ITEMS; i++)
         items[i] = (qv_item){ .data = &err, .grid_thw = { 1 << 20, 2048, 2048 } };
-    expect_error(QV_EINVAL, "capacity is 0 rows, 70368744177664 are needed",
+    expect_error(QV_EINVAL, "out->capacity is 0 tokens; it must be at least 70368744177664",
                  qv_encode(t.model, QV_INPUT_FRAMES, items, ITEMS, NULL, &out, ERR));
 }
 
