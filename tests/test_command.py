@@ -843,6 +843,9 @@ def test_bad_input():
     run(f"{ENCODE} grey.ppm text.mp4 -o many", "1 of 2 clips failed", code=1)
     run(f"{ENCODE} grey.ppm -o g.safetensors --max-pixels 20000", "grey.ppm", "--max-pixels (20000) is less than --min-pixels (65536) "
         "for images; lower --min-pixels or raise --max-pixels", code=2)
+    write("bad/config.json", read(f"{MODEL}/config.json").decode())
+    write("bad/preprocessor_config.json", '{"image_mean":[1,2]}')
+    run("encode grey.ppm --model bad -o g.safetensors", "bad/preprocessor_config.json: image_mean is [1,2]; it must be", code=3)
     write("rows.txt", {"path": "grey.ppm", "max_pixels": 20000})  # a field of the list keeps its name
     run(f"{ENCODE} --list rows.txt -o rows", "grey.ppm: max_pixels (20000) is less than --min-pixels (65536)", code=1)
     # options that do not suit one clip cost only that clip (here an image may be smaller than a clip)

@@ -43,8 +43,8 @@ enum kind {
 static const char *const wanted[] = {
     [COUNT] = "an integer of at least 1",
     [NUMBER] = "an integer of at least 0",
-    [PAIR] = "two integers, A,B",
-    [TRIPLE] = "three integers, T,H,W",
+    [PAIR] = "two integers of at least 1: A,B",
+    [TRIPLE] = "three integers of at least 1: T,H,W",
     [REAL] = "a number above 0",
     [REALS] = "three numbers, R,G,B",
     [DTYPE] = "f32, bf16 or auto",
@@ -510,21 +510,27 @@ choose_shown(const struct tool *tool, const bool given[N_OPTIONS], bool has_list
     }
 }
 
-/* Returns the option whose field the text begins with. */
+/* Returns the option whose field begins at `at` in the text. A name of one word must have a value:
+ * "fps is 9" at the beginning, "fps (9)" or, for clips, "fps 9". */
 static const struct option *
-find_field(const char *text)
+find_field(const char *text, const char *at)
 {
+    const size_t n = (size_t)(at - text);
+    const bool begins = !n || (n > 1 && !strncmp(at - 2, ": ", 2));
+    const bool is_of_file = n > 6 && !strncmp(at - 7, ".json: ", 7);
+    if (is_of_file || (n && !strchr(" (", at[-1])))
+        return NULL;
     for (EACH_OPTION(o)) {
         if (!shows[o - options])
             continue;
-        const char *name = o->name + 2, *after = text;
+        const char *name = o->name + 2, *after = at;
         const bool is_word = !strchr(name, '-');
         for (; *name && *after == (*name == '-' ? '_' : *name); name++)
             after++;
-        const bool ends = !*name && strchr(" ,;:[)", *after);
-        const bool has_value = !strncmp(after, " is ", 4) || !strncmp(after, " (", 2) ||
-                               (*after == ' ' && strchr("-0123456789", after[1]));
-        if (ends && (has_value || !is_word))
+        const char *value = after + strspn(after, " (");
+        const bool has_value = (begins && !strncmp(after, " is ", 4)) ||
+                               (value > after + (o->kind != CLIP) && strchr("-0123456789", *value));
+        if (!*name && strchr(" ,;:[)", *after) && (has_value || !is_word))
             return o;
     }
     return NULL;
@@ -535,8 +541,7 @@ tool_name_options(const char *text, char to[TOOL_WORDS])
 {
     size_t n = 0;
     for (const char *from = text; *from && n + 1 < TOOL_WORDS;) {
-        const bool begins = from == text || from[-1] == ' ' || from[-1] == '(';
-        const struct option *o = begins ? find_field(from) : NULL;
+        const struct option *o = find_field(text, from);
         if (o) {
             snprintf(to + n, TOOL_WORDS - n, "%s", o->name);
             n += strlen(to + n);
@@ -552,8 +557,7 @@ tool_fail(qv_status status, const qv_error *err)
 {
     char text[TOOL_WORDS];
     tool_name_options(err->text, text);
-    /* after a file's name, a field is the file's */
-    tool_complain("%s", strstr(err->text, ": ") ? err->text : text);
+    tool_complain("%s", text);
     return tool_exit_code(status);
 }
 
@@ -628,7 +632,7 @@ take_option(struct line *l, const char *text)
     if (equals && !o->value && o->kind != JSON)
         return WRONG(l, "%s is \"%s\"; it must be given without a value", o->name, equals + 1);
     if (!equals && o->value && ++l->i == l->argc)
-        return WRONG(l, "%s needs a value: %s", o->name, o->value);
+        return WRONG(l, "%s needs a value: %s %s", o->name, o->name, o->value);
     return take_value(l, o, equals ? equals + 1 : o->value ? l->argv[l->i] : "");
 }
 

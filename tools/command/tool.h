@@ -202,7 +202,8 @@ void tool_say(const char *format, ...) TOOL_PRINTS(1);
 /* Prints the line "qwenvit: text" on stderr, with the same replacements. */
 void tool_complain(const char *format, ...) TOOL_PRINTS(1);
 enum { TOOL_WORDS = sizeof(((qv_error *)NULL)->text) };
-/* Copies an error, with the fields of options replaced by the options of this command line. */
+/* Copies an error, with the fields of options replaced by the options of this command line. After
+ * the name of a JSON file, a field is the file's, and stays. */
 void tool_name_options(const char *text, char to[TOOL_WORDS]);
 /* tool_fail prints the error and returns the status's exit code. */
 int tool_fail(qv_status status, const qv_error *err);
