@@ -279,7 +279,7 @@ finish(qv_job *job)
     while (job->items) {
         struct qv_job_item *item = job->items;
         qv_job_unlink_item(job, item);
-        pthread_mutex_unlock(&job->lock); /* the sink may take it to read the progress */
+        pthread_mutex_unlock(&job->lock); /* the sink may lock it to read the progress */
         qv_job_cancel_item(job, item);
         pthread_mutex_lock(&job->lock);
         qv_job_free_item(job, item);
