@@ -177,10 +177,11 @@ take_seconds(Frames &frames, const std::vector<double> &seconds, double fps,
              (long long)frames.n_frames);
     for (size_t i = 0; i < seconds.size(); i++)
         if (!std::isfinite(seconds[i]) || (i && seconds[i] < seconds[i - 1]))
-            fail(QV_EINVAL, "timestamps: %g at index %zu; it must be seconds that never decrease",
+            fail(QV_EINVAL, "timestamps: %g at index %zu; they must be seconds that never decrease",
                  seconds[i], i);
     if (!(fps >= 0 && fps <= 1e6))
-        fail(QV_EINVAL, "frames: fps is %g; it must be frames per second, greater than 0", fps);
+        fail(QV_EINVAL,
+             "frames: fps is %g; it must be a number of frames per second, greater than 0", fps);
     frames.timestamps = seconds;
     frames.sampled_fps = fps;
     const double span = seconds.empty() ? 0 : seconds.back() - seconds.front();

@@ -253,7 +253,7 @@ def test_frames_have_seconds_if_somebody_says_them(model, frames):
         ({"timestamps": [0, 1]}, "timestamps: 2 values for 4 frames"),
         ({"timestamps": [0, 1, 2, float("nan")]}, "must be finite numbers"),
         ({"timestamps": "0123"}, "must be finite numbers"),
-        ({"timestamps": [0, 2, 1, 3]}, "timestamps: 1 at index 2; it must be seconds that never decrease"),
+        ({"timestamps": [0, 2, 1, 3]}, "timestamps: 1 at index 2; they must be seconds that never decrease"),
         ({"timestamps": [0, 1, 2, 3], "fps": 1}, "cannot be used together"),
         ({"fps": -1}, "fps is -1"),
         ({"fps": float("nan")}, "fps is nan"),
