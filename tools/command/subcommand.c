@@ -26,7 +26,7 @@ print_usage(const struct tool_program *p, FILE *to)
         to,
         "\n%s SUBCOMMAND --help lists its options.\n"
         "exit codes: 0 done; 1 a check or part of the work failed; 2 wrong usage; 3 bad input;\n"
-        "4 device or environment\n",
+        "4 the device or the environment failed\n",
         p->name);
 }
 
