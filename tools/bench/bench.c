@@ -192,8 +192,8 @@ tell_duration(const struct bench *b, double seconds)
         tool_say("bench %s: the next part takes about %s", b->name, duration(seconds, text));
 }
 
-/* Runs each work once. If --budget is spent after seconds of this, the remaining works are left
- * out. */
+/* Runs each work once. The remaining works are left out once this has taken LONG_S and --budget is
+ * spent. */
 static qv_status
 run_once(const struct bench *b, const struct bench_run *runs, struct samples *samples,
          int64_t repeats, int n, qv_error *err)
