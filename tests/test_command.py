@@ -76,7 +76,7 @@ def test_usage():
          ("encode grey.ppm --fps 0", '--fps is "0"; it must be a number above 0 and at most 1000000'),
          ("encode grey.ppm --model m -o no --fps 1e9",
           "encode: --fps is 1000000000; it must be a number above 0 and at most 1000000"),
-         ("info grey.ppm --start 1", "grey.ppm: --start 1: an image has no duration"),
+         ("info grey.ppm --start 1", "grey.ppm: start 1: an image has no duration"),
          (f"{ENCODE} -o no", "no clip given"),
          ("encode grey.ppm", "--model DIR is required"),
          ("encode grey.ppm --model", "needs a value"),
@@ -84,7 +84,7 @@ def test_usage():
          (f"info {MODEL} --dtype f64", "must be f32"),
          (f"{ENCODE} grey.ppm other.ppm -o many --fps 1 --num-frames 4", "encode: --fps (1) and --num-frames (4) cannot be used together"),
          ("info motion.mp4 --like qwen", "must be transformers or qwen-vl-utils"),
-         ("info motion.mp4 --start 1.61 --end 1.63", "--start 1.61, --end 1.63: no frame lies in this stretch"),
+         ("info motion.mp4 --start 1.61 --end 1.63", "start 1.61, end 1.63: no frame lies in this stretch"),
          ("info motion.mp4 --start -1", '--start is "-1"'),
          ("info motion.mp4 --end nan", '--end is "nan"'),
          (f"{ENCODE} motion.mp4 -o many --start 2 --end 1", "--end (1) must be greater than --start (2)"),
@@ -803,7 +803,7 @@ def test_a_tower_in_a_gguf_file():
          ("encode grey.ppm --model text.gguf -o g.safetensors", "text.gguf: is not a GGUF file"))
     os.remove("mmproj/mmproj-F16.gguf")
     each(2, ("info mmproj --image-mean 1,2", '--image-mean is "1,2"; it must be three numbers'),
-         ("info mmproj --image-std 1,1,0", "--image-std[2] is 0; it must be a number from"))
+         ("info mmproj --image-std 1,1,0", "image_std[2] is 0; it must be a number from"))
 
 
 def test_the_decoder_may_lie_elsewhere():
@@ -824,6 +824,8 @@ def test_bad_input():
     """It fails with exit code 3 and an error that names the file, and leaves nothing behind."""
     write("text.mp4", "not a clip")
     write("empty.mp4")
+    os.mkfifo("pipe.mp4")
+    run("info pipe.mp4", "pipe.mp4: not a regular file", code=3)  # it does not wait for a writer
     os.mkdir("bad")
     shutil.copy(f"{MODEL}/config.json", "bad")
     for data, text in ((b"version https://git-lfs.github.com/spec/v1\n", "Git-LFS pointer"),
@@ -841,20 +843,20 @@ def test_bad_input():
          (f"{ENCODE} grey.ppm -o no/such/folder/g.safetensors", "no/such/folder"),
          (f"{ENCODE} grey.ppm -o g.safetensors --drawing no/such/folder/p.png", "no/such/folder"))
     run(f"{ENCODE} grey.ppm text.mp4 -o many", "1 of 2 clips failed", code=1)
-    run(f"{ENCODE} grey.ppm -o g.safetensors --max-pixels 20000", "grey.ppm", "--max-pixels (20000) is less than --min-pixels (65536) "
-        "for images; lower --min-pixels or raise --max-pixels", code=2)
+    run(f"{ENCODE} grey.ppm -o g.safetensors --max-pixels 20000", "grey.ppm", "max_pixels (20000) is less than min_pixels (65536) "
+        "for images; lower min_pixels or raise max_pixels", code=2)
     write("bad/config.json", read(f"{MODEL}/config.json").decode())
     write("bad/preprocessor_config.json", '{"image_mean":[1,2]}')
     run("encode grey.ppm --model bad -o g.safetensors", "bad/preprocessor_config.json: image_mean is [1,2]; it must be", code=3)
     write("rows.txt", {"path": "grey.ppm", "max_pixels": 20000})  # a field of the list keeps its name
-    run(f"{ENCODE} --list rows.txt -o rows", "grey.ppm: max_pixels (20000) is less than --min-pixels (65536)", code=1)
+    run(f"{ENCODE} --list rows.txt -o rows", "grey.ppm: max_pixels (20000) is less than min_pixels (65536)", code=1)
     # options that do not suit one clip cost only that clip (here an image may be smaller than a clip)
     shutil.copytree(MODEL, "capped")
     os.chmod("capped/preprocessor_config.json", 0o600)
     write("capped/preprocessor_config.json",
           read(f"{MODEL}/preprocessor_config.json").decode().replace("16777216", "70000"))
     capped = "--model capped --min-pixels 80000 --num-frames 4"
-    run(f"encode grey.ppm {capped} -o capped.out/", "--min-pixels", code=2)
+    run(f"encode grey.ppm {capped} -o capped.out/", "min_pixels", code=2)
     run(f"encode grey.ppm motion.mp4 {capped} -o capped.out/", "1 of 2 clips failed", code=1)
     assert os.listdir("capped.out") == ["motion.mp4.safetensors"]
     assert not os.path.exists("g.safetensors")

@@ -51,9 +51,7 @@ is_same_but_for_numbers(const char *a, const char *b, char *common)
 void
 tool_reasons_add(struct tool_reasons *r, const char *name, const char *words)
 {
-    char common[sizeof r->at->text], shown[TOOL_WORDS];
-    tool_name_options(words, shown);
-    words = shown;
+    char common[sizeof r->at->text];
     const char *own = behind(name, words), *colon = own ? NULL : strstr(words, ": ");
     const char *reason = own ? own : colon ? colon + 2 : words; /* the text may name another file */
     words = own ? own : words;

@@ -132,6 +132,13 @@ tool_exit_code(qv_status status)
     return TOOL_DEVICE;
 }
 
+int
+tool_fail(qv_status status, const qv_error *err)
+{
+    tool_complain("%s", err->text);
+    return tool_exit_code(status);
+}
+
 bool
 tool_is_folder(const char *path)
 {

@@ -399,19 +399,12 @@ parse_weights(const char *text, struct tool_weights *out)
     return false;
 }
 
-static const struct qvm_option *
-find_clip_option(const struct option *o)
+static const char *
+parse_clip_option(const struct option *o, const char *text, qv_clip_options *out)
 {
     const struct qvm_option *p = qvm_options;
     while (strcmp(p->flag, o->name) != 0)
         p++;
-    return p;
-}
-
-static const char *
-parse_clip_option(const struct option *o, const char *text, qv_clip_options *out)
-{
-    const struct qvm_option *p = find_clip_option(o);
     qv_value v = { .type = QV_VALUE_TEXT, .text = text };
     if (p->kind == QVM_A_FLAG)
         v = (qv_value){ .type = QV_VALUE_FLAG, .integer = true };
@@ -492,74 +485,6 @@ tool_named_files(const struct tool_options *given, enum tool_file kind,
             names[n++] = name;
     }
     return n;
-}
-
-/* ---- errors ---------------------------------------------------------------------------------- */
-
-/* Whether errors show the option instead of its field: --num-frames for num_frames. */
-static bool shows[N_OPTIONS];
-
-/* A field that lists also have may come from the list, and keeps its name unless the option was
- * given too. A name of one word may be plain English, and counts only if the option was given. */
-static void
-choose_shown(const struct tool *tool, const bool given[N_OPTIONS], bool has_list)
-{
-    for (EACH_OPTION(o)) {
-        const bool in_lists = has_list && o->kind == CLIP && find_clip_option(o)->row;
-        shows[o - options] = !strncmp(o->name, "--", 2) && o->group & tool->groups &&
-                             (given[o - options] || (strchr(o->name + 2, '-') && !in_lists));
-    }
-}
-
-/* Returns the option whose field begins at `at` in the text. A name of one word must have a value:
- * "fps is 9" at the beginning, "fps (9)" or, for clips, "fps 9". */
-static const struct option *
-find_field(const char *text, const char *at)
-{
-    const size_t n = (size_t)(at - text);
-    const bool begins = !n || (n > 1 && !strncmp(at - 2, ": ", 2));
-    const bool is_of_file = n > 6 && !strncmp(at - 7, ".json: ", 7);
-    if (is_of_file || (n && !strchr(" (", at[-1])))
-        return NULL;
-    for (EACH_OPTION(o)) {
-        if (!shows[o - options])
-            continue;
-        const char *name = o->name + 2, *after = at;
-        const bool is_word = !strchr(name, '-');
-        for (; *name && *after == (*name == '-' ? '_' : *name); name++)
-            after++;
-        const char *value = after + strspn(after, " (");
-        const bool has_value = (begins && !strncmp(after, " is ", 4)) ||
-                               (value > after + (o->kind != CLIP) && strchr("-0123456789", *value));
-        if (!*name && strchr(" ,;:[)", *after) && (has_value || !is_word))
-            return o;
-    }
-    return NULL;
-}
-
-void
-tool_name_options(const char *text, char to[TOOL_WORDS])
-{
-    size_t n = 0;
-    for (const char *from = text; *from && n + 1 < TOOL_WORDS;) {
-        const struct option *o = find_field(text, from);
-        if (o) {
-            snprintf(to + n, TOOL_WORDS - n, "%s", o->name);
-            n += strlen(to + n);
-            from += strlen(o->name) - 2;
-        } else
-            to[n++] = *from++;
-    }
-    to[n] = 0;
-}
-
-int
-tool_fail(qv_status status, const qv_error *err)
-{
-    char text[TOOL_WORDS];
-    tool_name_options(err->text, text);
-    tool_complain("%s", text);
-    return tool_exit_code(status);
 }
 
 /* ---- the command line ------------------------------------------------------------------------ */
@@ -703,6 +628,5 @@ tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *
             *help = NULL;
         }
     }
-    choose_shown(tool, l.given, out->list);
     return code ? code : check_given(&l);
 }

@@ -91,12 +91,9 @@ start_decoder(const struct tool *tool, struct tool_options *o, qv_error *err)
     for (size_t i = 0; i < o->n_arguments; i++)
         clips = clips || !info || !tool_is_folder(o->arguments[i]);
     o->clip.threads = o->clip.threads < 1 << 10 ? o->clip.threads : 1 << 10;
-    qv_error fields;
-    qv_status status = qvm_check_options(tool->name, &o->clip, &fields);
-    if (status) {
-        tool_name_options(fields.text, err->text);
+    qv_status status = qvm_check_options(tool->name, true, &o->clip, err);
+    if (status)
         return status;
-    }
     o->clip.gpu = (int)(o->devices[0] < 1 << 10 ? o->devices[0] : 1 << 10);
     status = clips ? qv_decoder_start(program, &o->clip.decoder, err) : QV_OK;
     if (status && (program || !info))

@@ -201,10 +201,6 @@ void tool_print(const char *format, ...) TOOL_PRINTS(1);
 void tool_say(const char *format, ...) TOOL_PRINTS(1);
 /* Prints the line "qwenvit: text" on stderr, with the same replacements. */
 void tool_complain(const char *format, ...) TOOL_PRINTS(1);
-enum { TOOL_WORDS = sizeof(((qv_error *)NULL)->text) };
-/* Copies an error, with the fields of options replaced by the options of this command line. After
- * the name of a JSON file, a field is the file's, and stays. */
-void tool_name_options(const char *text, char to[TOOL_WORDS]);
 /* tool_fail prints the error and returns the status's exit code. */
 int tool_fail(qv_status status, const qv_error *err);
 int tool_exit_code(qv_status status);
@@ -260,6 +256,7 @@ void tool_job_progress_begin(struct tool_job_progress *p, int64_t total,
 void tool_job_progress_show(struct tool_job_progress *p, struct qv_job *job);
 
 /* failures.c: errors of clips, grouped by reason. Zeros mean no errors; the caller locks. */
+enum { TOOL_WORDS = sizeof(((qv_error *)NULL)->text) };
 struct tool_reason {
     int64_t n;                                /* clips */
     char name[TOOL_WORDS];                    /* the alphabetically first clip */
