@@ -24,8 +24,9 @@
 
 /* ---- starting -------------------------------------------------------------------------------- */
 
-/* What is written to a terminal may control it, so the program gets no terminal, except for
- * sanitizers' reports. Nor does it inherit descriptors that were not marked close-on-exec. */
+/* Text written to a terminal may control it, so the program's output goes to /dev/null; only
+ * sanitizers keep stderr. Where posix_spawn can close descriptors, the program inherits no others,
+ * even if they were not marked close-on-exec. */
 static int
 set_descriptors(posix_spawn_file_actions_t *actions, int socket)
 {
@@ -89,7 +90,7 @@ open_handle(pid_t pid)
 #ifdef SYS_pidfd_open
     const int fd = (int)syscall(SYS_pidfd_open, pid, 0);
     siginfo_t info;
-    if (fd >= 0 && is_child(pid) && /* so the number did not belong to another process yet */
+    if (fd >= 0 && is_child(pid) && /* so no other process had the number yet */
         !waitid(HANDLE, (id_t)fd, &info, WEXITED | WNOHANG | WNOWAIT))
         return fd;
     if (fd >= 0)
@@ -109,7 +110,7 @@ qvm_child_start(const char *path, char *const *argv, char *const *environment, q
     if (!qvm_stream(&here, &there))
         return errno;
     const int code = spawn(path, argv, environment, there, &pid);
-    close(there); /* or this side would not see that the process has ended */
+    close(there); /* otherwise `here` would stay open after the process has ended */
     if (code)
         close(here);
     else

@@ -114,9 +114,11 @@ qvm_choose(const struct qvm_task *t, qv_outcome *o, int64_t **indices, qv_error 
             err, QV_EINVAL,
             "qwen-vl-utils prepares clips and images for Qwen's models, not for this one");
     if (p->patch_size < 1 || p->merge_size < 1 || p->temporal_patch_size < 1)
-        return qv_fail(err, QV_EINVAL,
-                       "patch %d, temporal patch %d, merge %d; each must be at least 1",
-                       p->patch_size, p->temporal_patch_size, p->merge_size);
+        return qv_fail(
+            err, QV_EINVAL,
+            "patch_size is %d, temporal_patch_size %d and merge_size %d; each must be at "
+            "least 1",
+            p->patch_size, p->temporal_patch_size, p->merge_size);
     o->like = t->asked.like;
     qv_status status = choose_frames(rules, p, t, o, indices, err);
     return status ? status : choose_size(rules, p, t, o, err);

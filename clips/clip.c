@@ -104,8 +104,9 @@ open_file(qv_clip *clip, qv_error *err)
         return qv_fail(err, QV_EFORMAT, "the file is empty; a clip or an image is expected");
     if (o->offset >= info.st_size || o->length > info.st_size - o->offset)
         return qv_fail(err, QV_EFORMAT,
-                       "length %lld at offset %lld is outside the file of %lld bytes",
-                       (long long)o->length, (long long)o->offset, (long long)info.st_size);
+                       "offset is %lld and length %lld (0: to the end), but the file has only %lld "
+                       "bytes",
+                       (long long)o->offset, (long long)o->length, (long long)info.st_size);
     clip->outcome.file_bytes = info.st_size;
     clip->outcome.file_mtime_ns = mtime_ns(&info);
     clip->file = (qvm_identity){ .device = (uint64_t)info.st_dev,

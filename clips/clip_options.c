@@ -89,34 +89,36 @@ qvm_check_row(const qv_clip_options *own, qv_error *err)
 }
 
 static qv_status
-check_bounds(const char *path, const qv_clip_options *o, qv_error *err)
+check_bounds(const char *path, bool flags, const qv_clip_options *o, qv_error *err)
 {
     QVM_EACH_OPTION (p) {
         const double v = qvm_option_real(p, o);
         if (v >= 0 && v <= p->most && isfinite(v))
             continue;
-        return qv_fail(err, QV_EINVAL, "%s: %s is %.15g; must be %s", path, p->name, v, range(p));
+        return qv_fail(err, QV_EINVAL, "%s: %s is %.15g; it must be %s", path,
+                       flags ? p->flag : p->name, v, range(p));
     }
     return QV_OK;
 }
 
 qv_status
-qvm_check_options(const char *path, const qv_clip_options *o, qv_error *err)
+qvm_check_options(const char *path, bool flags, const qv_clip_options *o, qv_error *err)
 {
-    const qv_status status = check_bounds(path, o, err);
+    const qv_status status = check_bounds(path, flags, o, err);
     if (status)
         return status;
     if (o->fps != 0.0 && o->num_frames != 0)
-        return qv_fail(err, QV_EINVAL, "%s: fps (%g) and num_frames (%lld) cannot be used together",
-                       path, o->fps, (long long)o->num_frames);
+        return qv_fail(err, QV_EINVAL, "%s: %s (%g) and %s (%lld) cannot be used together", path,
+                       flags ? "--fps" : "fps", o->fps, flags ? "--num-frames" : "num_frames",
+                       (long long)o->num_frames);
     QVM_EACH_OPTION (p)
         if (p->scopes & QVM_UTILS && qvm_option_real(p, o) != 0 && o->like != QV_LIKE_QWEN_VL_UTILS)
             return qv_fail(err, QV_EINVAL, "%s: %s is only for the rules of qwen-vl-utils", path,
-                           p->name);
+                           flags ? p->flag : p->name);
     if (o->like == QV_LIKE_QWEN_VL_UTILS && o->cap_pixels)
         return qv_fail(err, QV_EINVAL,
-                       "%s: cap_pixels is only for transformers' rules; qwen-vl-utils always caps",
-                       path);
+                       "%s: %s is only for transformers' rules; qwen-vl-utils always caps", path,
+                       flags ? "--cap-pixels" : "cap_pixels");
     if (o->bytes && (o->offset || o->length))
         return qv_fail(
             err, QV_EINVAL,
@@ -126,7 +128,7 @@ qvm_check_options(const char *path, const qv_clip_options *o, qv_error *err)
         return qv_fail(err, QV_EINVAL, "%s: n_bytes is %zu, but bytes is %s", path, o->n_bytes,
                        o->bytes ? "not NULL" : "NULL");
     if (o->end_s > 0.0 && o->end_s <= o->start_s)
-        return qv_fail(err, QV_EINVAL, "%s: end (%.15g) must be greater than start (%.15g)", path,
-                       o->end_s, o->start_s);
+        return qv_fail(err, QV_EINVAL, "%s: %s (%.15g) must be greater than %s (%.15g)", path,
+                       flags ? "--end" : "end", o->end_s, flags ? "--start" : "start", o->start_s);
     return QV_OK;
 }

@@ -9,8 +9,9 @@ enum {
     QVM_MOST_RETIRED = 8,
     /* how many clips one process serves, so that damage done by one of them does not last */
     QVM_GPU_CLIPS = 512,
-    /* At most one process per QVM_GPU_DOUBT clips may come into doubt, or three at once, before the
-     * GPU is no longer used: otherwise clips could cause endless restarts. */
+    /* A process is in doubt after qvm_gpu_doubt. The GPU is no longer used if this happens to more
+     * than three processes at once, or to more than one per QVM_GPU_DOUBT clips in the long run:
+     * otherwise clips could cause endless restarts. */
     QVM_GPU_DOUBT = 64,
     QVM_MOST_DOUBTS = 3 * QVM_GPU_DOUBT
 };

@@ -120,6 +120,7 @@ qvm_options_merge(const qv_clip_options *own, const qv_clip_options *all)
 const char *qvm_option_take(const struct qvm_option *p, qv_clip_options *o, const qv_value *value,
                             bool strict);
 /* The first checks that a row's stretch does not end before it starts. The second checks the bounds
- * of options and their combinations, and may also return QV_EUNSUPPORTED (clip_options.c). */
+ * of options and their combinations, and may also return QV_EUNSUPPORTED; with `flags` its errors
+ * show options as on the command line, --num-frames (clip_options.c). */
 qv_status qvm_check_row(const qv_clip_options *own, qv_error *err);
-qv_status qvm_check_options(const char *path, const qv_clip_options *o, qv_error *err);
+qv_status qvm_check_options(const char *path, bool flags, const qv_clip_options *o, qv_error *err);

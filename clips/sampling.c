@@ -46,30 +46,31 @@ check_resize(int64_t num_frames, int64_t height, int64_t width, const qv_preproc
              qv_error *err)
 {
     if (height < 1 || width < 1 || height > QVM_MAX_SAMPLED || width > QVM_MAX_SAMPLED)
-        return qv_fail(err, QV_EINVAL, "size %lldx%lld; each side must be from 1 to %d",
+        return qv_fail(err, QV_EINVAL, "the size is %lldx%lld; each side must be from 1 to %d",
                        (long long)width, (long long)height, QVM_MAX_SAMPLED);
     if (num_frames < 0 || num_frames > QVM_MAX_SAMPLED)
-        return qv_fail(err, QV_EINVAL, "%lld frames; the number must be from 0 (an image) to %d",
+        return qv_fail(err, QV_EINVAL, "num_frames is %lld; it must be from 0 (an image) to %d",
                        (long long)num_frames, QVM_MAX_SAMPLED);
     if (p->patch_size < 1 || p->merge_size < 1 || p->temporal_patch_size < 1 ||
         p->patch_size > 4096 || p->merge_size > 64 || p->temporal_patch_size > 64)
-        return qv_fail(err, QV_EINVAL,
-                       "patch %d, temporal patch %d, merge %d; each must be at least 1, and they "
-                       "must be at most 4096, 64 and 64",
-                       p->patch_size, p->temporal_patch_size, p->merge_size);
+        return qv_fail(
+            err, QV_EINVAL,
+            "patch_size is %d, temporal_patch_size %d and merge_size %d; each must be at "
+            "least 1, and at most 4096, 64 and 64",
+            p->patch_size, p->temporal_patch_size, p->merge_size);
     if (p->processor != QV_PROCESSOR_QWEN3_VL && p->processor != QV_PROCESSOR_QWEN2_VL &&
         p->processor != QV_PROCESSOR_GLM4V)
         return qv_fail(err, QV_EINVAL, "smart_resize: processor is %d, not a qv_processor",
                        (int)p->processor);
     if (p->min_pixels < 1 || p->max_pixels < 1 || p->max_pixels > QVM_MAX_ASKED)
         return qv_fail(err, QV_EINVAL,
-                       "min_pixels %lld, max_pixels %lld; each must be from 1 to %lld",
+                       "min_pixels is %lld and max_pixels %lld; each must be from 1 to %lld",
                        (long long)p->min_pixels, (long long)p->max_pixels,
                        (long long)QVM_MAX_ASKED);
     if (p->max_pixels < p->min_pixels)
         return qv_fail(err, QV_EINVAL,
-                       "max_pixels (%lld) is less than min_pixels (%lld) for %s: lower min_pixels "
-                       "too (--min-pixels)",
+                       "max_pixels (%lld) is less than min_pixels (%lld) for %s; lower min_pixels "
+                       "or raise max_pixels",
                        (long long)p->max_pixels, (long long)p->min_pixels,
                        num_frames ? "clips" : "images");
     return QV_OK;
@@ -223,7 +224,7 @@ count_qwen2(const qv_outcome *o, const qv_preprocess *p, const struct qvm_task *
                    ? QV_OK
                    : qv_fail(err, QV_EINVAL,
                              "num_frames is %lld, rounded to %lld because this model needs frame "
-                             "pairs; must be from %lld to %lld (the clip has %lld frames)",
+                             "pairs; it must be from %lld to %lld (the clip has %lld frames)",
                              (long long)t->num_frames, (long long)*n, (long long)pair,
                              (long long)whole, (long long)total);
     }
@@ -315,10 +316,10 @@ count_glm4v(const qv_outcome *o, const qv_preprocess *p, const struct qvm_task *
                    { "cap_pixels", t->cap_pixels } };
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (others[i].value)
-            return qv_fail(err, QV_EINVAL,
-                           "%s is %lld, but this model's processor has no such option; it has fps, "
-                           "min_pixels and max_pixels",
-                           others[i].name, (long long)others[i].value);
+            return qv_fail(
+                err, QV_EINVAL,
+                "%s is %lld, but this model's processor has no such option; leave it out",
+                others[i].name, (long long)others[i].value);
     if (p->fps > MOST_GLM_FPS)
         return qv_fail(err, QV_EINVAL, "fps is %g; this model's processor allows at most %g",
                        p->fps, MOST_GLM_FPS);

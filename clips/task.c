@@ -37,7 +37,7 @@ qvm_task_make(const char *path, const qv_preprocess *image, const qv_preprocess 
 {
     static const qv_clip_options defaults;
     const qv_clip_options *o = options ? options : &defaults;
-    const qv_status status = qvm_check_options(path, o, err);
+    const qv_status status = qvm_check_options(path, false, o, err);
     if (status)
         return status;
     *out = (struct qvm_task){ .path = path,

@@ -179,9 +179,10 @@ prepare_attention(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *s
     int64_t stride = qv_row_stride(op->k_stride, op->heads * op->head_dim);
     int64_t group = a->gemms[0][0].k.group; /* values per word, which are transposed together */
     if (group > 1 && stride % group)
-        return qv_fail(err, QV_EUNSUPPORTED,
-                       "attention: k_stride=%lld must be even: keys are laid out in pairs",
-                       (long long)op->k_stride);
+        return qv_fail(
+            err, QV_EUNSUPPORTED,
+            "attention: k_stride is %lld; it must be even, because keys are laid out in pairs",
+            (long long)op->k_stride);
     lay_out(kernel);
     *scratch_bytes = a->thread_bytes * (size_t)a->threads;
     return QV_OK;

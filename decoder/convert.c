@@ -100,7 +100,7 @@ drop_context(qvm_converter *c)
     av_frame_free(&c->rgb);
 }
 
-/* Clips are converted with swscale's default flags, as by torchcodec and plain ffmpeg. With the
+/* Clips are converted with swscale's default flags, as torchcodec and plain ffmpeg do. With the
  * accurate flags, pixels differ by up to 183 levels. */
 static struct SwsContext *
 new_context(const qvm_converter *c, const AVFrame *frame)

@@ -26,9 +26,9 @@ typedef struct qvm_packet {
     bool parameters; /* H.264, HEVC: the packet has parameter sets */
     bool may_hide;   /* a picture that `shown` counts may stay hidden */
     bool changes;    /* the container changes the format from this packet on */
-    bool palette;    /* the container gives the palette of this packet and the following ones */
+    bool palette;    /* the container has a palette for this packet and the following ones */
     /* a hash of headers that hold for later packets too (for Motion JPEG the order of its segments,
-     * and which tables they bring); 0: none */
+     * and which tables they contain); 0: none */
     uint64_t headers;
 } qvm_packet;
 

@@ -395,7 +395,8 @@ take_scaled(const qvm_gpu_decoder *d, int32_t slot, const uint8_t *from, AVFrame
 bool
 qvm_gpu_decoder_scaled(const qvm_gpu_decoder *d, const AVFrame *frame, int32_t *slot)
 {
-    const bool is = d && d->scaled.width && frame->format == AV_PIX_FMT_RGB24; /* no decoder's */
+    const bool is =
+        d && d->scaled.width && frame->format == AV_PIX_FMT_RGB24; /* no decoder makes RGB24 */
     *slot = is && d->is_direct ? frame->quality : -1;
     return is;
 }

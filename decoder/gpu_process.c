@@ -271,9 +271,9 @@ watch(pid_t process, pid_t caller, const sigset_t *waited)
     }
 }
 
-/* A GPU process may be stuck in its driver, or taken over, so the kernel must end it with its
- * parent (qvm_end_with), more precisely with the thread that made it. Because callers' threads come
- * and go, this single-threaded process stands in between. */
+/* A GPU process may be stuck in its driver or taken over, so the kernel must end it together with
+ * its parent (qvm_end_with). To the kernel the parent is the thread that called fork(), and the
+ * caller's threads come and go. So this single-threaded process is the parent. */
 int
 qvm_gpu_process_run(int socket, const char *number)
 {

@@ -82,8 +82,8 @@ surface_bytes(const struct qvm_nvshape *s)
     return qvm_nvdecoder_bytes(s) * s->surfaces + 2 * rgb_bytes(s); /* a scaler has two */
 }
 
-/* Allocates memory in locked pages. cuMemAllocHost would map it as shared memory, which no limit
- * counts, so the lock refuses that for pictures above 2 MiB. */
+/* Allocates memory in locked pages. cuMemAllocHost would map it as shared memory, which no memory
+ * limit counts. The sandbox therefore refuses such a mapping for pictures above 2 MiB. */
 static bool
 lock_pages(const qvm_nvdec *g, size_t bytes, void **out)
 {
@@ -113,7 +113,7 @@ free_parts(const qvm_nvdec *g, struct qvm_nvdecoder *d)
     *d = (struct qvm_nvdecoder){ .handle = NULL };
 }
 
-/* Makes a decoder for streams of this shape. Returns false if the driver makes none. */
+/* Makes a decoder for streams of this shape. Returns false if the driver cannot make one. */
 static bool
 make_decoder(qvm_nvdec *g, const struct qvm_nvshape *s, struct qvm_nvdecoder *d)
 {

@@ -111,13 +111,14 @@ fail_av(const qvm_source *source, int code, const char *what, qv_error *err)
     if (code == AVERROR(ENOMEM))
         return qv_fail(err, QV_ENOMEM, "no memory while %s", what);
     av_strerror(code, text, sizeof text);
-    return qv_fail(err, QV_EFORMAT, "%s failed: %s", what, text);
+    return qv_fail(err, QV_EFORMAT, "%s failed: %s%s", what, text,
+                   code == AVERROR_INVALIDDATA ? " (incomplete file?)" : "");
 }
 
 /* ---- demuxer --------------------------------------------------------------------------------- */
 
-/* Lets FFmpeg guess the format. It gets no file name, because it would guess from the name: only
- * the content decides. *found is NULL if it cannot tell. */
+/* Lets FFmpeg guess the format from the content. It is not passed the file's name, which would
+ * influence the guess. *found is NULL if no format matches. */
 static qv_status
 probe(qvm_source *source, const AVInputFormat **found, int *score, qv_error *err)
 {
@@ -129,8 +130,8 @@ probe(qvm_source *source, const AVInputFormat **found, int *score, qv_error *err
     return QV_OK;
 }
 
-/* Returns whether the file has a frame of raw DV: 80-byte blocks: first a header, then two of
- * subcode and three auxiliary. FFmpeg accepts headers alone. */
+/* Returns whether the file has a frame of raw DV, which consists of 80-byte blocks: a header, two
+ * blocks of subcode and three auxiliary ones. FFmpeg would accept a header alone. */
 static bool
 has_dv_frame(const qvm_source *source)
 {

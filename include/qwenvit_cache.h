@@ -14,10 +14,10 @@
  * The conventions of qwenvit.h apply; the empty values are 0, false, NULL, zeros and
  * QV_CACHE_MISSING.
  *
- * If a key has several records, the record that was sealed last counts (on a tie, the one in the
- * part whose name sorts last); the others are superseded. But if that record is a failure, and the
- * last successful record has the same source (path, stretch, options, file size and file time), the
- * successful record counts instead.
+ * A key may have several records. The one that was sealed last counts; on a tie, it is the one in
+ * the part whose name sorts last. There is one exception: if that record is a failure, and the last
+ * successful record has the same source (path, stretch, options, file size and file time), the
+ * successful record counts. All other records of the key are superseded.
  *
  * Threads. Several threads may use an open cache at once.
  */
@@ -45,36 +45,38 @@ typedef struct qv_cache_layout {
 
 typedef struct qv_cache_info {
     qv_cache_layout layout;
-    int64_t n_ok, n_failed;     /* keys */
-    int64_t n_parts, n_damaged; /* parts; unusable parts among them */
-    int64_t n_superseded;       /* records that do not count, because another record of the same key
-                                 * does */
-    uint64_t part_bytes;        /* size of all parts that can be used */
-    uint64_t damaged_bytes;     /* size of the parts that cannot be used */
-    uint64_t bytes;             /* size of the tensors of keys that are ok */
-    uint64_t superseded_bytes;  /* size of the tensors of records that do not count */
-    int64_t sealed;             /* time of the part that was sealed last, in nanoseconds since
-                                 * 1970 */
-    size_t index_bytes;         /* memory of the index: about 150 bytes per key, and the keys */
-    const char *made_by;        /* all of qwenvit-cache.json */
+    int64_t n_ok, n_failed; /* keys with tokens, and keys of failed clips */
+    int64_t n_parts;        /* all parts */
+    int64_t n_damaged;      /* the parts that cannot be used */
+    int64_t n_superseded;   /* records that do not count, because another record of the key does */
+    uint64_t part_bytes;    /* size of all parts that can be used */
+    uint64_t damaged_bytes; /* size of the parts that cannot be used */
+    uint64_t bytes;         /* size of the tensors of keys that are ok */
+    uint64_t superseded_bytes; /* size of the tensors of superseded records */
+    int64_t sealed;            /* when the last part was sealed, in nanoseconds since 1970 */
+    size_t index_bytes;        /* memory of the index: about 150 bytes per key, and the keys */
+    const char *made_by;       /* the text of qwenvit-cache.json */
 } qv_cache_info;
 
 /* Returns whether a folder contains a qwenvit-cache.json, and so is a cache or claims to be one. */
 QV_API bool qv_cache_exists(const char *dir);
-/* Opens a cache, and reads and checks the indexes of all its parts; tensors and records are checked
+/*
+ * Opens a cache, and reads and checks the indexes of all its parts. Tensors and records are checked
  * only by qv_cache_verify (docs/cache.md). If a part is damaged or not a regular file, its keys are
- * missing, and qv_cache_damage reports it. Needs memory for the index (qv_cache_info.index_bytes)
- * and, during the call, for the largest part's index (at most 32 MiB). Returns QV_EIO, QV_EFORMAT
- * (not a cache, or a different version), QV_ENOMEM, or QV_EBACKEND (the file system or its server
- * is gone). */
+ * missing, and qv_cache_damage returns the reason.
+ *
+ * The call needs memory for the index (qv_cache_info.index_bytes) and, until it returns, for the
+ * largest part's index (at most 32 MiB). Returns QV_EIO; QV_EFORMAT if the folder is not a cache or
+ * has a different version; QV_ENOMEM; or QV_EBACKEND if the file system or its server is gone.
+ */
 QV_API qv_status qv_cache_open(const char *dir, qv_cache **out, qv_error *err);
 QV_API void qv_cache_close(qv_cache **cache);
 QV_API void qv_cache_get_info(const qv_cache *cache, qv_cache_info *out);
-/* Returns why damaged part i of n_damaged is unusable, in a text that names its file, or NULL if i
- * is out of range. *superseded is set to whether nothing is lost with the part: its index can be
- * read, and each of its keys has a record in another part that takes precedence or has the same
- * source. qv_cache_prune removes such a part. `superseded` may be NULL; otherwise the call reads
- * the part's index. */
+/* Returns why damaged part i of n_damaged cannot be used, in a text that names its file; NULL if i
+ * is out of range. *superseded becomes true if nothing is lost with the part, so that
+ * qv_cache_prune removes it: its index can be read, and each of its keys has a record in another
+ * part that takes precedence or has the same source. `superseded` may be NULL; then the part's
+ * index is not read. */
 QV_API const char *qv_cache_damage(const qv_cache *cache, int64_t i, bool *superseded);
 
 /* ---- finding keys, and their tensors --------------------------------------------------------- */
@@ -97,11 +99,11 @@ typedef struct qv_cache_item {
     uint64_t xxh3;           /* checksum, as docs/cache.md defines it */
     double sampled_fps;      /* of a clip; 0 for an image, or if the record does not have it */
     int is_image;            /* 1: an image; 0: a clip; -1: the clip failed */
-    /* offsets in the part's file, in bytes: of the tokens; the step from the tokens to the first
-     * DeepStack output, and from each output to the next; of grid_thw, which is followed by the
-     * timestamps */
+    /* Where the tensors lie in the part's file, in bytes: the offset of the tokens; the step from
+     * the tokens to the first DeepStack output, and from each output to the next; and the offset of
+     * grid_thw, which the timestamps follow. */
     uint64_t tokens_at, deepstack_step, grid_at;
-    /* the tensors in memory, from qv_cache_hold to qv_cache_release; otherwise NULL */
+    /* The tensors in memory, from qv_cache_hold to qv_cache_release; otherwise NULL. */
     const void *tokens;                      /* [rows, width] */
     const void *deepstack[QV_MAX_DEEPSTACK]; /* [rows, width] */
     const int64_t *grid_thw;                 /* [3] */
@@ -109,30 +111,36 @@ typedef struct qv_cache_item {
     uint64_t held_in;                        /* for the library only */
 } qv_cache_item;
 
-/* Finds the item of a key as caches spell it, without mapping a part; out->key is NULL if there is
- * no such key. Fails only for NULL arguments. */
+/* Finds the item of a key as caches spell it, without mapping a part. If there is no such key, the
+ * call succeeds and out->key is NULL. */
 QV_API qv_status qv_cache_find(const qv_cache *cache, const char *key, qv_cache_item *out,
                                qv_error *err);
-/* Gets item i of n_ok + n_failed, in part order, without mapping a part. QV_EINVAL if it does not
- * exist. */
+/* Gets item i of n_ok + n_failed, in the order of parts, without mapping a part. Returns QV_EINVAL
+ * if there is no item i. */
 QV_API qv_status qv_cache_at(const qv_cache *cache, int64_t i, qv_cache_item *out, qv_error *err);
-/* Maps an item's part, if it is not mapped yet, and sets the item's tensors: nothing is copied, and
- * no file stays open. The tensors are valid until qv_cache_release, which must be called once for
- * each hold, or until the cache is closed. A part without holds stays mapped until room is needed;
- * then the part that was released first is unmapped first. If the part is gone because the cache
- * was pruned, the indexes are read again, and the item gets the same tensors from their new place
- * (its part and offsets keep their values). A failed item has no tensors to map. Returns QV_EIO if
- * the part cannot be mapped, has been replaced by another file, or is gone and its key was removed
- * or computed again; QV_ENOMEM if 32,768 parts are held, or the process has no room for more.
- * Truncating a held part kills the process (SIGBUS). */
+/*
+ * Maps an item's part, if it is not mapped yet, and sets the item's tensors. Nothing is copied, and
+ * no file stays open. The tensors are valid until qv_cache_release, which must be called once per
+ * hold, or until the cache is closed. A failed item has no tensors to map.
+ *
+ * A part that is no longer held stays mapped until room is needed. The part that was released first
+ * is then unmapped first.
+ *
+ * If the part is gone because the cache was pruned, the indexes are read again, and the item gets
+ * the same tensors from their new place. Its `part` and its offsets do not change.
+ *
+ * Returns QV_EIO if the part cannot be mapped, has been replaced by another file, or is gone and
+ * its key was removed or computed again. Returns QV_ENOMEM if 32,768 parts are held, or the process
+ * has no room for more. Truncating a held part kills the process (SIGBUS).
+ */
 QV_API qv_status qv_cache_hold(const qv_cache *cache, qv_cache_item *item, qv_error *err);
 /* Ends a hold, and sets the item's tensors to NULL. An item that is not held is not changed. */
 QV_API void qv_cache_release(const qv_cache *cache, qv_cache_item *item);
 /* Sets *out to item i's record, a JSON object, which the caller must free(). */
 QV_API qv_status qv_cache_record(const qv_cache *cache, int64_t i, char **out, qv_error *err);
 /* Reads item i's tensors and verifies their checksum. Also checks the header and the records of its
- * part (docs/cache.md), once per run of consecutive keys from the same part. Returns QV_EFORMAT on
- * any mismatch. */
+ * part (docs/cache.md); for consecutive items of one part it does this once. Returns QV_EFORMAT if
+ * anything differs. */
 QV_API qv_status qv_cache_verify(const qv_cache *cache, int64_t i, qv_error *err);
 
 /* ---- comparing with the sources -------------------------------------------------------------- */
@@ -142,8 +150,8 @@ typedef struct qv_cache_source {
     const char *path;      /* as in the list; any bytes */
     double start_s, end_s; /* a stretch of the clip, to the nanosecond; 0: its beginning or end */
     int64_t bytes;         /* size of the file */
-    int64_t mtime_ns;      /* time of the file's last change, since 1970 */
-    const char *options;   /* text of this clip's own options, or NULL */
+    int64_t mtime_ns;      /* time of the file's last change, in nanoseconds since 1970 */
+    const char *options;   /* text of this clip's own options, as in records; NULL: none */
 } qv_cache_source;
 
 typedef enum qv_cache_state {
@@ -151,8 +159,7 @@ typedef enum qv_cache_state {
     QV_CACHE_DONE,
     QV_CACHE_FAILED,
     QV_CACHE_CHANGED,     /* tokens exist, for a different path, stretch, size, time or options */
-    QV_CACHE_SOURCE_GONE, /* tokens exist, and the source has no size and no time: its file is
-                           * gone */
+    QV_CACHE_SOURCE_GONE, /* tokens exist, but the source's size and time are 0: its file is gone */
     QV_CACHE_STATE_MAX = 0x7fff
 } qv_cache_state;
 /* Which facts about a source are not compared. Stretch and options always are. */
@@ -172,22 +179,23 @@ QV_API qv_cache_state qv_cache_compare(const qv_cache *cache, const char *key,
 /* ---- pruning --------------------------------------------------------------------------------- */
 
 typedef struct qv_cache_prune_options {
-    /* remove superseded records and broken parts. Parts with a different version or layout, and
-     * parts that cannot be read now, are kept */
+    /* Removes superseded records and broken parts. Parts with a different version or layout are
+     * kept, and so are parts that cannot be read now. */
     bool superseded;
-    /* [n_keep] keys as caches spell them: all other keys are removed; NULL: keep all */
+    /* [n_keep] keys as caches spell them. All other keys are removed. NULL: keeps all. */
     const char *const *keep;
     size_t n_keep;
     const char *const *drop; /* [n_drop] keys to remove, with all their records; NULL: none */
     size_t n_drop;
-    bool dry_run; /* change nothing and take no lock; the counts are what would have been done */
-    bool no_lock; /* for a file system without locks: the caller guarantees that nobody else adds to
-                   * this cache or prunes it */
-    /* Called with a message for each part that should have been changed but could not be. NULL: no
-     * calls. */
+    bool dry_run; /* changes nothing and takes no lock; the counts are what would have been done */
+    /* For a file system without locks: the caller guarantees that nobody else adds to this cache or
+     * prunes it. */
+    bool no_lock;
+    /* Called with a message for each part that should have been changed but could not be. NULL: not
+     * called. */
     void (*told)(void *user, const char *words);
-    /* Called before each part and each of its keys: false ends the call, leaving no part half done.
-     * NULL: the call is never ended. */
+    /* Called before each part and each of its keys. If it returns false, the call ends, and leaves
+     * no part half done. NULL: not called. */
     bool (*go_on)(void *user, int64_t parts_done, int64_t n_parts);
     void *user; /* passed to both functions */
 } qv_cache_prune_options;
@@ -201,20 +209,26 @@ typedef struct qv_cache_pruned {
     int64_t broken;    /* broken parts that were removed */
     int64_t left;      /* parts that should have been changed or read, and could not be */
     int64_t freed;     /* bytes of files that were freed */
-    uint64_t beside;   /* peak size on disk of new parts while the old parts still existed */
+    uint64_t beside;   /* the most bytes of new parts on disk while their old parts still existed */
     bool stopped;      /* go_on ended the call */
 } qv_cache_pruned;
 
-/* Removes records from a cache, part by part: a part's remaining records are copied unchanged, with
+/*
+ * Removes records from a cache, part by part. A part's remaining records are copied unchanged, with
  * the part's sealing time, to a new part, which is synced and named before the old one is removed.
  * A part that would be empty is removed. So nothing is lost if the process ends at any moment or
- * the disk is full, and running it again continues. Readers that have the cache open keep what is
- * mapped, and find the rest in its new place. Nobody else may write to the cache meanwhile. *out is
- * always filled in. Returns QV_ESTATE while a writer is open or another process prunes the cache;
- * QV_EUNSUPPORTED if the file system has no locks (but not with no_lock or dry_run); QV_EINVAL for
- * NULL, for invalid options, and if keep is set but empty; the errors of qv_cache_open; QV_EIO if
- * the folder cannot be changed or is full, or if keys must be removed while a part cannot be read
- * but is not broken: an older record of a key in it might count again. */
+ * the disk is full, and running it again continues.
+ *
+ * Readers that have the cache open keep what is mapped, and find the rest in its new place. Nobody
+ * else may write to the cache meanwhile. *out is always filled in.
+ *
+ * Returns QV_ESTATE while a writer is open or another process prunes the cache; QV_EUNSUPPORTED if
+ * the file system has no locks (but not with no_lock or dry_run); QV_EINVAL for NULL, for invalid
+ * options, and if `keep` is set but empty; and the errors of qv_cache_open. Returns QV_EIO if the
+ * folder cannot be changed or is full. It also returns QV_EIO if keys must be removed while a part
+ * cannot be read but is not broken, because an older record of a key in that part might count
+ * again.
+ */
 QV_API qv_status qv_cache_prune(const char *dir, const qv_cache_prune_options *options,
                                 qv_cache_pruned *out, qv_error *err);
 

@@ -41,14 +41,15 @@ typedef enum qv_lowering {
 } qv_lowering;
 QV_API const char *qv_lowering_name(qv_lowering lowering); /* "by depth"; never NULL */
 
-/* The layout of the input x in memory. PATCH_ROWS and FRAMES_U8 need kernel = stride, no
- * padding. */
+/* The layout of the input x in memory. PATCH_ROWS and FRAMES_U8 need a kernel that equals its
+ * stride, and no padding. */
 typedef enum qv_conv3d_layout {
     QV_LAYOUT_CHANNELS_FIRST, /* x[n, c, d, h, w] */
     QV_LAYOUT_CHANNELS_LAST,  /* x[n, d, h, w, c] */
     QV_LAYOUT_PATCH_ROWS,     /* x[n*d'*h'*w', c*kd*kh*kw], each row (c, kd, kh, kw) */
-    QV_LAYOUT_FRAMES_U8,      /* bytes x[n, d, h, w, c], c <= 3, square patches; the rows of y are
-                                 in block order (n*d', h'/merge, w'/merge, merge, merge) */
+    /* Bytes x[n, d, h, w, c], with c at most 3 and square patches. The rows of y are in block
+     * order: (n*d', h'/merge, w'/merge, merge, merge). */
+    QV_LAYOUT_FRAMES_U8,
     QV_LAYOUT_COUNT
 } qv_conv3d_layout;
 
@@ -72,47 +73,53 @@ typedef enum qv_act {
 /*
  * y[n, d', h', w', o] = act(alpha * sum over c, kd, kh, kw of x[..] weight[o, c, kd, kh, kw]
  *                           + bias[o]) + residual[row % residual_rows, o]
- * with d' = (d + pad_front + pad_back - dilation * (kernel - 1) - 1) / stride + 1; h' and w'
+ * where d' = (d + pad_front + pad_back - dilation * (kernel - 1) - 1) / stride + 1, and h' and w'
  * likewise. Every [3] is depth (frames), height, width. The output is always channels-last: rows
  * [n*d'*h'*w', o].
  */
 typedef struct qv_conv3d_desc {
-    int64_t n, d, h, w, c, o; /* n volumes of d frames, h x w, c channels; o channels out; n 0: 1 */
+    /* n volumes (0: 1) of d frames of h x w with c channels; o output channels. */
+    int64_t n, d, h, w, c, o;
     int64_t kernel[3];
     int64_t stride[3], dilation[3]; /* 0: 1 */
     int64_t pad_front[3], pad_back[3];
-    int64_t groups;        /* 0 or 1: dense. The weight is [o, c/groups, kd, kh, kw] */
-    int64_t merge;         /* block order of y's rows for QV_LAYOUT_FRAMES_U8 (0: 1) */
-    int64_t residual_rows; /* 0: no residual; divides n*d'*h'*w' */
+    int64_t groups;        /* the weight is [o, c/groups, kd, kh, kw]; 0: 1 */
+    int64_t merge;         /* block order of y's rows for QV_LAYOUT_FRAMES_U8; 0: 1 */
+    int64_t residual_rows; /* must divide n*d'*h'*w'; 0: no residual */
     double alpha;          /* 0: 1 */
-    double pixel_scale[3], pixel_shift[3]; /* QV_LAYOUT_FRAMES_U8: x = byte * scale + shift;
-                                              a scale of 0: 1 */
+    double pixel_scale[3]; /* QV_LAYOUT_FRAMES_U8: x = byte * scale + shift; 0: 1 */
+    double pixel_shift[3];
     qv_conv3d_layout layout;
     qv_causal causal;
     qv_act act;
-    qv_dtype dtype; /* QV_F32 or QV_BF16: dtype of x (unless bytes), weight, residual and y; sums
-                     * are f32. QV_DTYPE_AUTO: the device's */
+    /* The dtype of x (unless bytes), weight, residual and y: QV_F32 or QV_BF16. QV_DTYPE_AUTO: the
+     * device's. Sums are f32. */
+    qv_dtype dtype;
     bool bias;
-    bool frames_equal; /* the caller guarantees that the kernel[0] frames under a kernel are the
-                        * same image */
+    /* The caller guarantees that the kernel[0] frames under a kernel are the same image. */
+    bool frames_equal;
 } qv_conv3d_desc;
 
+/* The arrays are copied. */
 typedef struct qv_conv3d_weights {
-    const void *weight; /* [o, c/groups, kd, kh, kw], or [o, kd, kh, kw, c/groups] with
-                         * channels_last; NULL: the object reports ways and costs but cannot run */
-    qv_dtype dtype;     /* dtype of weight: QV_F32 (QV_DTYPE_AUTO), QV_F16 or QV_BF16 */
+    /* [o, c/groups, kd, kh, kw], or [o, kd, kh, kw, c/groups] with channels_last. NULL: the object
+     * reports ways and costs, but cannot run. */
+    const void *weight;
+    qv_dtype dtype; /* of `weight`: QV_F32 (QV_DTYPE_AUTO), QV_F16 or QV_BF16 */
     bool channels_last;
     const float *bias;    /* [o]; rounded to the description's dtype, like the weight */
     const void *residual; /* [residual_rows, o] in the description's dtype */
-} qv_conv3d_weights;      /* all of these are copied */
+} qv_conv3d_weights;
 
 typedef struct qv_conv3d_options {
-    /* a lowering's name such as "by depth" (QV_EINVAL if it is not legal); NULL: the best one */
+    /* A lowering's name such as "by depth"; QV_EINVAL if it is not legal. NULL: the best one. */
     const char *lowering;
-    int64_t chunk; /* output frames computed at a time; 0: all d'. A smaller chunk needs less
-                    * memory. All chunks have the same shape, so y has the same bits for any d */
-    bool stream;   /* calls are consecutive pieces of one depth axis: a call keeps its last frames
-                    * for the next call. causal must not be NONE */
+    /* Output frames computed at a time; 0: all d'. A smaller chunk needs less memory. All chunks
+     * have the same shape, so y has the same bits for any d. */
+    int64_t chunk;
+    /* Calls are consecutive pieces of one depth axis: a call keeps its last frames for the next
+     * call. `causal` must not be NONE. */
+    bool stream;
 } qv_conv3d_options;
 
 typedef struct qv_conv3d_info {
@@ -129,17 +136,17 @@ typedef struct qv_conv3d_info {
 /*
  * Chooses the lowering, packs the weights and prepares the kernels, so that running allocates
  * nothing. The lowering is options->lowering or, if that is NULL, follows from the device's
- * thresholds. Returns QV_EINVAL, naming field and value, for an invalid description; QV_EINVAL,
- * with the reason, for a forced lowering that is not legal; QV_ENOMEM.
+ * thresholds. `options` may be NULL. Returns QV_EINVAL, with field and value, for an invalid
+ * description; QV_EINVAL, with the reason, for a requested lowering that is not legal; QV_ENOMEM.
  */
 QV_API qv_status qv_conv3d_create(qv_context *ctx, const qv_conv3d_desc *desc,
                                   const qv_conv3d_weights *weights,
                                   const qv_conv3d_options *options, qv_conv3d **out, qv_error *err);
 /*
- * Computes y[n, d', h', w', o] (y_bytes) from x (x_bytes, in the description's layout). They must
- * not overlap, and may be in host or device memory; device memory is used in place if nothing is
- * padded or split. In a stream each call continues the previous one: d frames in, d / stride[0]
- * out. A failed call does not advance the stream.
+ * Computes y[n, d', h', w', o] (y_bytes) from x (x_bytes, in the description's layout). The two
+ * must not overlap. Each may be in host or device memory; device memory is used in place if nothing
+ * is padded or split. In a stream each call continues the previous one: d frames go in, and d /
+ * stride[0] come out. A failed call does not advance the stream.
  */
 QV_API qv_status qv_conv3d_run(qv_conv3d *conv, const void *x, void *y, qv_error *err);
 /* Makes the next call start a new stream. */

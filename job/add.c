@@ -18,7 +18,7 @@ check_source(const qv_job_source *s, qv_error *err)
     const char *name = s->key ? s->key : s->path;
     if (s->status)
         return qv_ends_all(s->status)
-                   ? qv_fail(err, QV_EINVAL, "%s: status is %s; must be a failure of one source",
+                   ? qv_fail(err, QV_EINVAL, "%s: status is %s; it must be a failure of one source",
                              name, qv_status_name(s->status))
                    : QV_OK;
     if (s->kind == QV_SOURCE_PATH && !s->path)
@@ -26,10 +26,10 @@ check_source(const qv_job_source *s, qv_error *err)
     if (s->kind == QV_SOURCE_BYTES && !s->bytes)
         return qv_fail(err, QV_EINVAL, "%s: bytes is NULL", name);
     if (s->kind == QV_SOURCE_BYTES && (!s->n_bytes || s->n_bytes > MOST_BYTES))
-        return qv_fail(err, QV_EINVAL, "%s: n_bytes is %zu; must be from 1 to %lld", name,
+        return qv_fail(err, QV_EINVAL, "%s: n_bytes is %zu; it must be from 1 to %lld", name,
                        s->n_bytes, (long long)MOST_BYTES);
     if (!(s->sampled_fps >= 0 && s->sampled_fps <= DBL_MAX))
-        return qv_fail(err, QV_EINVAL, "%s: sampled_fps is %g; must be 0 or more", name,
+        return qv_fail(err, QV_EINVAL, "%s: sampled_fps is %g; it must be 0 or more", name,
                        s->sampled_fps);
     return (unsigned)s->kind < QV_JOB_KINDS
                ? QV_OK

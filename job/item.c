@@ -60,7 +60,7 @@ qv_job_fail_item(qv_job *job, struct qv_job_item *item, qv_status status, const 
     item->status = status;
     item->error = *err;
     drop(job, item);
-    qv_job_wake(job, QV_JOB_READERS); /* its reader need not go on */
+    qv_job_wake(job, QV_JOB_READERS); /* its reader can stop */
 }
 
 /* ---- items ----------------------------------------------------------------------------------- */
@@ -135,7 +135,7 @@ qv_job_tell_failure(qv_job *job, struct qv_job_item *item)
 void
 qv_job_lose_item(qv_job *job, struct qv_job_item *item, qv_status status, const qv_error *err)
 {
-    item->holders++; /* its waiting pairs may be its only holders */
+    item->holders++; /* the waiting pairs may hold it alone, and are removed */
     qv_job_fail_item(job, item, status, err);
     if (item->state == QV_JOB_WAITING) {
         qv_job_take_up(job, item);

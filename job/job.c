@@ -27,11 +27,10 @@ check_options(const qv_job_options *o, qv_error *err)
                     { "ahead", o->ahead, INT64_MAX / 2 } };
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (numbers[i].value < 0 || numbers[i].value > numbers[i].most)
-            return qv_fail(err, QV_EINVAL, "job options: %s is %lld; must be from 0 to %lld",
-                           numbers[i].name, (long long)numbers[i].value,
-                           (long long)numbers[i].most);
+            return qv_fail(err, QV_EINVAL, "%s is %lld; it must be from 0 to %lld", numbers[i].name,
+                           (long long)numbers[i].value, (long long)numbers[i].most);
     if (o->output != QV_DTYPE_AUTO && o->output != QV_F32 && o->output != QV_BF16)
-        return qv_fail(err, QV_EINVAL, "job options: output is %s; must be f32 or bf16",
+        return qv_fail(err, QV_EINVAL, "output is %s; it must be f32 or bf16",
                        qv_dtype_name(o->output));
     return QV_OK;
 }
@@ -87,7 +86,7 @@ static qv_status
 check_models(qv_job *job, qv_model *const *models, size_t n, qv_error *err)
 {
     if (!n || n > MOST_MODELS)
-        return qv_fail(err, QV_EINVAL, "open job: n_models is %zu; must be from 1 to %d", n,
+        return qv_fail(err, QV_EINVAL, "open job: n_models is %zu; it must be from 1 to %d", n,
                        MOST_MODELS);
     if (!models[0])
         return qv_fail(err, QV_EINVAL, "open job: models[0] is NULL");
@@ -280,7 +279,7 @@ finish(qv_job *job)
     while (job->items) {
         struct qv_job_item *item = job->items;
         qv_job_unlink_item(job, item);
-        pthread_mutex_unlock(&job->lock); /* the sink may take it to read the progress */
+        pthread_mutex_unlock(&job->lock); /* the sink may lock it to read the progress */
         qv_job_cancel_item(job, item);
         pthread_mutex_lock(&job->lock);
         qv_job_free_item(job, item);

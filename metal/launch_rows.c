@@ -19,7 +19,7 @@ qv_check_counts_metal(const char *op, const struct count_metal *counts, size_t n
 {
     for (size_t i = 0; i < n; i++)
         if (counts[i].value > INT32_MAX)
-            return qv_fail(err, QV_EUNSUPPORTED, "%s: %s=%lld; Metal's kernels support up to %d",
+            return qv_fail(err, QV_EUNSUPPORTED, "%s: %s is %lld; it must be at most %d on Metal",
                            op, counts[i].field, (long long)counts[i].value, INT32_MAX);
     return QV_OK;
 }

@@ -447,7 +447,8 @@ TEST(wrong_calls_are_refused_with_words)
         { { .capacity.patches = INT64_MAX }, "patches is 9223372036854775807" },
         { { .capacity.segments = -3 }, "segments is -3" },
         { { .capacity.segments = INT64_MAX }, "segments is 9223372036854775807" },
-        { { .capacity.segment_rows = 6 }, "segment_rows is 6; must be 0 (any) or a multiple of 4" },
+        { { .capacity.segment_rows = 6 },
+          "segment_rows is 6; it must be 0 (any) or a multiple of 4" },
         { { .capacity.segment_rows = -4 }, "segment_rows is -4" },
         { { .capacity.segment_rows = (int64_t)1 << 62 }, "segment_rows is 4611686018427387904" },
         { { .capacity.windows = -2 }, "windows is -2" },
@@ -459,7 +460,7 @@ TEST(wrong_calls_are_refused_with_words)
     EACH (c, plans)
         expect_error(QV_EINVAL, c->words, qv_plan_create(t.model, &c->options, &plan, ERR));
     struct tiny glm = tiny_open_family(QV_GOLDEN "/glm4v", "ref", QV_F32, 1);
-    expect_error(QV_EUNSUPPORTED, "hidden: not supported for glm4v",
+    expect_error(QV_EUNSUPPORTED, "hidden states are not available for glm4v",
                  qv_plan_create(glm.model, &(qv_plan_options){ .hidden = true }, &plan, ERR));
     assert_null(plan);
 }
@@ -489,10 +490,10 @@ TEST(wrong_items_are_refused_with_words)
         { "multiples of 2", .grid_thw = { 1, INT64_MIN, 2 } },
         { "up to 8192", .grid_thw = { 1, 1 << 20, 2 }, .input = QV_INPUT_PATCHES },
         { "h * w at most 4194304", .grid_thw = { 1, 4096, 1026 } },
-        { "n_frames is 3; 1 frame pairs need 2", .grid_thw = { 1, 4, 2 }, .n_frames = 3 },
-        { "n_frames is 4; 3 frame pairs need 6", .grid_thw = { 3, 2, 2 }, .n_frames = 4 },
+        { "n_frames is 3; it must be from 1 to 2 for 1", .grid_thw = { 1, 4, 2 }, .n_frames = 3 },
+        { "n_frames is 4; it must be from 5 to 6 for 3", .grid_thw = { 3, 2, 2 }, .n_frames = 4 },
         { "n_frames is -1", .grid_thw = { 1, 2, 2 }, .n_frames = -1 },
-        { "of an image need 1", .grid_thw = { 1, 2, 2 }, .n_frames = 2, .is_image = true },
+        { "it must be 1 for an image", .grid_thw = { 1, 2, 2 }, .n_frames = 2, .is_image = true },
         { "n_frames is 2; it must be 0 for rows", .grid_thw = { 1, 2, 2 }, .n_frames = 2,
           .input = QV_INPUT_PATCHES },
         { "item 1 (grid_thw 1,4,16) brings the chunk to 68 patches; this plan's",
@@ -519,7 +520,7 @@ TEST(wrong_items_are_refused_with_words)
             if ((int)c->input == input)
                 expect_error(QV_EINVAL, c->words, qv_plan_push(plan, two, 2, ERR));
         }
-        expect_error(QV_EINVAL, "n is 0; there must be at least one item",
+        expect_error(QV_EINVAL, "n is 0; it must be at least 1",
                      qv_plan_push(plan, &(qv_item){ .data = data }, 0, ERR));
         expect_error(QV_ESTATE, "nothing to pull", qv_plan_pull(plan, &out, ERR));
     }
@@ -540,7 +541,7 @@ TEST(wrong_items_are_refused_with_words)
     const qv_item fine = { .data = frames, .grid_thw = { 2, 2, 2 } };
     const qv_item two[] = { fine, { .data = frames, .grid_thw = { 1, 2, 1 } } };
     expect_error(QV_EINVAL, "item 1", qv_encode(t.model, QV_INPUT_FRAMES, two, 2, NULL, &out, ERR));
-    expect_error(QV_EINVAL, "capacity is 0 rows, 2 are needed",
+    expect_error(QV_EINVAL, "out->capacity is 0 tokens; it must be at least 2",
                  qv_encode(t.model, QV_INPUT_FRAMES, &fine, 1, NULL, &out, ERR));
     expect_error(QV_EINVAL, "n_items",
                  qv_encode(t.model, QV_INPUT_FRAMES, &fine, 0, NULL, &out, ERR));
@@ -608,7 +609,7 @@ TEST(items_beyond_counting_are_refused)
     qv_tokens out = { .tokens = &err, .capacity = 0 };
     for (int i = 0; i < ITEMS; i++)
         items[i] = (qv_item){ .data = &err, .grid_thw = { 1 << 20, 2048, 2048 } };
-    expect_error(QV_EINVAL, "capacity is 0 rows, 70368744177664 are needed",
+    expect_error(QV_EINVAL, "out->capacity is 0 tokens; it must be at least 70368744177664",
                  qv_encode(t.model, QV_INPUT_FRAMES, items, ITEMS, NULL, &out, ERR));
 }
 

@@ -124,7 +124,7 @@ def test_usage():
          *((line, "--model DIR is required") for line in ("bench tower", "bench patch-embed", "profile")),
          (f"bench gemm --model {MODEL} --device 0,1", "this subcommand uses only one device"),
          (f"profile --model {MODEL} a.mp4 b.mp4", "accepts at most one clip"),
-         (f"bench patch-embed --model {MODEL} --rows 10", "--rows is 10; must be a multiple of 4"),
+         (f"bench patch-embed --model {MODEL} --rows 10", "--rows is 10; it must be a multiple of 4"),
          ("bench gemm --weights q5", "must be bf16, q4g64 or q8g64"),
          (f"bench gemm --shape 40,65 --weights q4g64 --dtype f32 {QUICK}", "not a multiple of the group size 64"),
          ("bench conv3d --lowering sideways", 'unknown --lowering "sideways"'))

@@ -166,7 +166,7 @@ def test_while_a_run_has_it():
     ("cache status c --dry-run", "unknown option --dry-run"),
     ("cache status c --no-lock", "unknown option --no-lock"),
     (f"{FILL} --list list.txt -o c --rate 3", "--rate requires --dry-run"),
-    (f"{FILL} --list list.txt -o c --same time", '--same is "time"; must be size'),
+    (f"{FILL} --list list.txt -o c --same time", '--same is "time"; it must be size'),
     ("cache delete c", "KEY... is required"),
 ))
 def test_usage(line, text):

@@ -66,32 +66,32 @@ def test_completion():
 
 
 def test_usage():
-    each(2, ("encode --help=threads", "unknown --help=threads"),
-         ("synth --help=device", "unknown --help=device"),
+    each(2, ("encode --help=threads", "unknown help topic threads; the topics are clips, device"),
+         ("synth --help=device", "unknown help topic device; this subcommand has none"),
          ("decode", "unknown subcommand decode"),
          ("enocde", "unknown subcommand enocde; did you mean encode?"),
          ("cache stat", "unknown subcommand stat; did you mean status?"),
          ("encode --modle x grey.ppm", "unknown option --modle; did you mean --model?"),
          ("encode --modell x grey.ppm", "unknown option --modell"),
-         ("encode grey.ppm --fps 0", '--fps is "0"; must be a number above 0 and at most 1000000'),
+         ("encode grey.ppm --fps 0", '--fps is "0"; it must be a number above 0 and at most 1000000'),
          ("encode grey.ppm --model m -o no --fps 1e9",
-          "fps is 1000000000; must be a number above 0 and at most 1000000"),
+          "encode: --fps is 1000000000; it must be a number above 0 and at most 1000000"),
          ("info grey.ppm --start 1", "grey.ppm: start 1: an image has no duration"),
          (f"{ENCODE} -o no", "no clip given"),
          ("encode grey.ppm", "--model DIR is required"),
          ("encode grey.ppm --model", "needs a value"),
          ("encode grey.ppm --num-frames 0", '--num-frames is "0"'),
          (f"info {MODEL} --dtype f64", "must be f32"),
-         (f"{ENCODE} grey.ppm other.ppm -o many --fps 1 --num-frames 4", "cannot be used together"),
+         (f"{ENCODE} grey.ppm other.ppm -o many --fps 1 --num-frames 4", "encode: --fps (1) and --num-frames (4) cannot be used together"),
          ("info motion.mp4 --like qwen", "must be transformers or qwen-vl-utils"),
          ("info motion.mp4 --start 1.61 --end 1.63", "start 1.61, end 1.63: no frame lies in this stretch"),
          ("info motion.mp4 --start -1", '--start is "-1"'),
          ("info motion.mp4 --end nan", '--end is "nan"'),
-         (f"{ENCODE} motion.mp4 -o many --start 2 --end 1", "end (1) must be greater than start (2)"),
+         (f"{ENCODE} motion.mp4 -o many --start 2 --end 1", "--end (1) must be greater than --start (2)"),
          (f"{ENCODE} --list cuts.txt -o listed --end 1", "whose lines have their own"),
          (f"{ENCODE} --list list.txt grey.ppm -o listed", "give clips or --list, not both"),
          (f"info {MODEL} --device 0,1", "this subcommand uses only one device"),
-         (f"info {MODEL} --backend cpu --device cuda:1", '--device is "cuda:1"; must be an index'),
+         (f"info {MODEL} --backend cpu --device cuda:1", '--device is "cuda:1"; it must be an index'),
          (f"{ENCODE} grey.ppm -o many --device x", '--device is "x"'),
          (f"info {MODEL} --backend ref --naive gemm", "no naive kernels"),
          (f"info {MODEL} --backend ref:x", '"ref:x"'),
@@ -509,9 +509,9 @@ def test_like():
     assert made("like.safetensors")["like"] == "qwen-vl-utils"
     assert made("like.safetensors")["second_per_grid_ts"] == 1.0
     assert made("long_16.safetensors")["like"] == "transformers"
-    each(2, (f"{ENCODE} motion.mp4 -o no.safetensors {like} --cap-pixels", "cap_pixels is only for transformers"),
+    each(2, (f"{ENCODE} motion.mp4 -o no.safetensors {like} --cap-pixels", "--cap-pixels is only for transformers"),
          (f"{ENCODE} motion.mp4 -o no.safetensors --total-pixels 9",
-          "total_pixels is only for the rules of qwen-vl-utils"),
+          "--total-pixels is only for the rules of qwen-vl-utils"),
          (f"info motion.mp4 {like} --num-frames 102", "sample 102 frames; it can sample 2 to 100"),
          (f"info motion.mp4 {like} --max-pixels 5", "at most 5 pixels are allowed, but"))
     assert not os.path.exists("no.safetensors")
@@ -589,7 +589,7 @@ def test_clips_inside_a_file():
         tokens = [read_file(f"shards/{name}.safetensors")[1] for name in (inside, alone)]
         assert tokens[0] == tokens[1], inside
     write("shard.txt", {"path": "shard.tar", "offset": at, "bytes": at + size + 1})
-    run(f"{ENCODE} --list shard.txt -o shards", f"outside the file of {2 * at + size}", code=1)
+    run(f"{ENCODE} --list shard.txt -o shards", f"but the file has only {2 * at + size} bytes", code=1)
 
 
 def member(name, data=b"x" * 700, at=(), form=tarfile.GNU_FORMAT, unit=0, **fields):
@@ -802,8 +802,8 @@ def test_a_tower_in_a_gguf_file():
          ("info cut.gguf", "cut.gguf: the number of tensors is 24, but only"),
          ("encode grey.ppm --model text.gguf -o g.safetensors", "text.gguf: is not a GGUF file"))
     os.remove("mmproj/mmproj-F16.gguf")
-    each(2, ("info mmproj --image-mean 1,2", '--image-mean is "1,2"; must be three numbers'),
-         ("info mmproj --image-std 1,1,0", "image_std[2] is 0; must be a number from"))
+    each(2, ("info mmproj --image-mean 1,2", '--image-mean is "1,2"; it must be three numbers'),
+         ("info mmproj --image-std 1,1,0", "image_std[2] is 0; it must be a number from"))
 
 
 def test_the_decoder_may_lie_elsewhere():
@@ -824,6 +824,8 @@ def test_bad_input():
     """It fails with exit code 3 and an error that names the file, and leaves nothing behind."""
     write("text.mp4", "not a clip")
     write("empty.mp4")
+    os.mkfifo("pipe.mp4")
+    run("info pipe.mp4", "pipe.mp4: not a regular file", code=3)  # it does not wait for a writer
     os.mkdir("bad")
     shutil.copy(f"{MODEL}/config.json", "bad")
     for data, text in ((b"version https://git-lfs.github.com/spec/v1\n", "Git-LFS pointer"),
@@ -842,7 +844,12 @@ def test_bad_input():
          (f"{ENCODE} grey.ppm -o g.safetensors --drawing no/such/folder/p.png", "no/such/folder"))
     run(f"{ENCODE} grey.ppm text.mp4 -o many", "1 of 2 clips failed", code=1)
     run(f"{ENCODE} grey.ppm -o g.safetensors --max-pixels 20000", "grey.ppm", "max_pixels (20000) is less than min_pixels (65536) "
-        "for images: lower min_pixels too (--min-pixels)", code=2)
+        "for images; lower min_pixels or raise max_pixels", code=2)
+    write("bad/config.json", read(f"{MODEL}/config.json").decode())
+    write("bad/preprocessor_config.json", '{"image_mean":[1,2]}')
+    run("encode grey.ppm --model bad -o g.safetensors", "bad/preprocessor_config.json: image_mean is [1,2]; it must be", code=3)
+    write("rows.txt", {"path": "grey.ppm", "max_pixels": 20000})  # a field of the list keeps its name
+    run(f"{ENCODE} --list rows.txt -o rows", "grey.ppm: max_pixels (20000) is less than min_pixels (65536)", code=1)
     # options that do not suit one clip cost only that clip (here an image may be smaller than a clip)
     shutil.copytree(MODEL, "capped")
     os.chmod("capped/preprocessor_config.json", 0o600)

@@ -242,7 +242,7 @@ TEST(bad_fields_are_refused)
         { VISION("\"deepstack_visual_indexes\":null"), "is null" },
         { VISION("\"depth\":24"), "deepstack_visual_indexes|default|24" },
         { "{\"model_type\":\"exaone4_5\",\"vision_config\":{\"num_key_value_heads\":6}}",
-          "num_heads is 16; must be a multiple of|num_key_value_heads (6)" },
+          "num_heads is 16; it must be a multiple of|num_key_value_heads (6)" },
         /* Activation and rotary embedding. */
         /* Windows. */
         { OF("qwen2_5_vl", "\"window_size\":100"),

@@ -272,9 +272,9 @@ TEST(sizes_are_checked)
         { AT(pad_front[0]), -1, "pad_front on axis depth is -1" },
         { AT(pad_back[2]), -1, "pad_back on axis width is -1" },
         { AT(groups), 0, "groups is 0" },
-        { AT(groups), 5, "groups 5 must divide c 96" },
+        { AT(groups), 5, "groups is 5; it must divide c (96)" },
         { AT(residual_rows), -1, "residual_rows is -1" },
-        { AT(residual_rows), 7 * 131040, "residual_rows 917280 does not divide 131040" },
+        { AT(residual_rows), 7 * 131040, "residual_rows is 917280; it must divide 131040" },
         { AT(n), INT64_MAX, "the size of the input exceeds 63 bits" },
         { AT(h), INT64_MAX, "height 9223372036854775807 with padding 1 and 1" },
         { AT(pad_back[1]), INT64_MAX, "with padding 1 and 9223372036854775807" },
@@ -312,7 +312,7 @@ TEST(choices_are_checked)
         { PATCH, BYTES, NULL },
         { PATCH, BYTES "stride=2,8,16",
           "layout frames_u8 needs whole patches: stride 8 differs from kernel 16" },
-        { PATCH, BYTES "merge=4", "merge 4 does not divide the grid 20x38" },
+        { PATCH, BYTES "merge=4", "merge is 4; it must divide the grid, 20x38" },
         { PATCH, BYTES "c=4", "at most 3 channels" },
         { PATCH, BYTES "kernel=2,16,8 stride=2,16,8", "square patches" },
     };
@@ -334,7 +334,7 @@ TEST(choices_are_checked)
     d[6].pixel_scale[1] = 0;
     d[7].pixel_shift[2] = INFINITY;
     static const char *const words[] = { "layout is 4",    "causal is 4294967295", "act is 5",
-                                         "alpha is",       "alpha is 0",           "merge 0",
+                                         "alpha is",       "alpha is 0",           "merge is 0",
                                          "pixel_scale[1]", "pixel_shift[2]" };
     for (size_t i = 0; i < LENGTH(d); i++)
         refused(&d[i], words[i]);
@@ -554,12 +554,12 @@ TEST(wrong_words_are_named)
         { "kernel=3,3", "three numbers" },
         { "kernel=3,3,3,3", "three numbers" },
         { "d=2 d=3", "d is given twice" },
-        { "d=two", "d=two is not a number" },
-        { "d=99999999999999999999", "not a number" },
-        { "act=relu", "act=relu is not a known name" },
-        { "bias=2", "bias=2 is not 0 or 1" },
-        { "alpha=nan", "alpha=nan is not a number" },
-        { "d=", "d= is not a number" },
+        { "d=two", "d is \"two\"; it must be a number" },
+        { "d=99999999999999999999", "must be a number" },
+        { "act=relu", "act is \"relu\"; it must be a known name" },
+        { "bias=2", "bias is \"2\"; it must be 0 or 1" },
+        { "alpha=nan", "alpha is \"nan\"; it must be a number" },
+        { "d=", "d is \"\"; it must be a number" },
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         qv_conv3d_desc d = { .n = 77 };

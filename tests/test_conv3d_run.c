@@ -186,7 +186,7 @@ TEST(streams_that_cannot_be_are_refused)
     refused(ctx, &d, &o, "pad_front on axis depth is 3");
     d = causal();
     d.stride[0] = 3;
-    refused(ctx, &d, &o, "d 4 must be a multiple of stride 3");
+    refused(ctx, &d, &o, "d is 4; in a stream it must be a multiple of the stride, 3");
     d = causal();
     d.d = d.stride[0] = (int64_t)1 << 50;
     d.h = d.w = 1;

@@ -355,12 +355,12 @@ TEST(words_say_what_is_wrong)
         const char *words;
         qv_like like;
     } cases[] = {
-        { clip, -1, 0, "start is -1; must be a number of at least 0", 0 },
-        { clip, NAN, 0, "nan; must be a number of at least 0", 0 },
-        { clip, INFINITY, 0, "start is inf; must be a number of at least 0", 0 },
-        { clip, 0, -0.5, "end is -0.5; must be a number above 0", 0 },
-        { clip, 0, NAN, "nan; must be a number above 0", 0 },
-        { clip, 0, INFINITY, "end is inf; must be a number above 0", 0 },
+        { clip, -1, 0, "start is -1; it must be a number of at least 0", 0 },
+        { clip, NAN, 0, "nan; it must be a number of at least 0", 0 },
+        { clip, INFINITY, 0, "start is inf; it must be a number of at least 0", 0 },
+        { clip, 0, -0.5, "end is -0.5; it must be a number above 0", 0 },
+        { clip, 0, NAN, "nan; it must be a number above 0", 0 },
+        { clip, 0, INFINITY, "end is inf; it must be a number above 0", 0 },
         { clip, 2, 2, "end (2) must be greater than start (2)", 0 },
         { clip, 2, 1, "end (1) must be greater than start (2)", 0 },
         { clip, 4, 0,

@@ -910,8 +910,8 @@ TEST(options_are_checked)
         { one, 1, { .memory = -5 }, "memory is -5" },
         { one, 1, { .ahead = -1 }, "ahead is -1" },
         { one, 1, { .output = QV_U8 }, "output is u8" },
-        { one, 1, { .chunk_rows = -1 }, "chunk_rows is -1; must be from 0 to" },
-        { one, 1, { .chunk_rows = INT32_MAX }, "patches is 2147483648; must be" },
+        { one, 1, { .chunk_rows = -1 }, "chunk_rows is -1; it must be from 0 to" },
+        { one, 1, { .chunk_rows = INT32_MAX }, "patches is 2147483648; it must be" },
     };
     EACH (c, wrong) {
         qv_job *job = NULL;

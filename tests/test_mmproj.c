@@ -291,7 +291,7 @@ TEST(wrong_means_are_told_and_can_be_overruled)
     assert_string_equal(info.warning, "");
     assert_true(info.image.std[0] == 0.5 && info.video.std[1] == 0.5);
     options.image_std = none;
-    expect_failure("std", QV_EINVAL, "image_std[1] is 0; must be a number from 1e-06",
+    expect_failure("std", QV_EINVAL, "image_std[1] is 0; it must be a number from 1e-06",
                    load(file, &options, &info, &err), &err);
     options = (qv_model_options){ .image_mean = (const double[]){ 0.25, 0.5, 0.5 } };
     assert_ok(load(golden("qwen3_vl"), &options, &info, ERR));

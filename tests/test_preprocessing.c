@@ -183,7 +183,8 @@ TEST(test_sampling_refuses)
           { .num_frames = 11 },
           768,
           2,
-          "num_frames is 11, rounded to 12 because this model needs frame pairs; must be from 2 to "
+          "num_frames is 11, rounded to 12 because this model needs frame pairs; it must be from 2 "
+          "to "
           "10" },
         { &qvm_qwen2_vl,
           { .fps = 0 },

@@ -7,7 +7,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 seconds=${1:-3600}
-case $seconds in '' | *[!0-9]*) echo "fuzz.sh: SECONDS is $seconds; must be an integer" >&2; exit 2 ;; esac
+case $seconds in '' | *[!0-9]*) echo "fuzz.sh: SECONDS is $seconds; it must be an integer" >&2; exit 2 ;; esac
 [ $# = 0 ] || shift
 names=${*:-$(ls tests/fuzz/corpus)}
 build=build/fuzz

@@ -111,4 +111,4 @@ def integers(x: Any, what: str) -> list[list[int]]:
             return rows
     except TypeError:
         pass
-    raise error("QV_EINVAL", f"{what}: must be rows of three integers, [items, 3]")
+    raise error("QV_EINVAL", f"{what} must be rows of three integers, [items, 3]")

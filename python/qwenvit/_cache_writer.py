@@ -99,7 +99,7 @@ class CacheWriter:
     def _take_row(self, row: Any, place: int) -> _core.CacheRow:
         row = {"path": row} if isinstance(row, (str, bytes, os.PathLike)) else row
         if not isinstance(row, dict):
-            raise error("QV_EINVAL", f"{_check.kind_of(row)}; must be a path or a dict with a path")
+            raise error("QV_EINVAL", f"{_check.kind_of(row)}; it must be a path or a dict with a path")
         row = {k: v for k, v in row.items() if v is not None}
         data = self._take_memory(row, place) if "path" not in row else None
         if data is None and "path" not in row:

@@ -36,7 +36,7 @@ def shown(value: object) -> str:
 
 
 def wrong(name: str, value: object, wanted: str) -> Error:
-    return error("QV_EINVAL", f"{name} is {shown(value)}; must be {wanted}")
+    return error("QV_EINVAL", f"{name} is {shown(value)}; it must be {wanted}")
 
 
 def whole(value: Any, name: str, least: int = 0, most: int = MOST) -> int:

@@ -108,12 +108,12 @@ class _Patch:
             if hasattr(p, "device_mesh") or hasattr(p.data, "device_mesh"):
                 raise error("QV_EUNSUPPORTED", f"{name} is sharded over devices")
             if dtype_name(p.dtype) not in ("f32", "bf16"):
-                raise error("QV_EUNSUPPORTED", f"{name} is {p.dtype}; must be float32 or bfloat16")
+                raise error("QV_EUNSUPPORTED", f"{name} is {p.dtype}; it must be float32 or bfloat16")
             seen.add((p.device, p.dtype))
         if len(seen) > 1:
             raise error("QV_EUNSUPPORTED", f"parameters differ in device or dtype: {seen}")
         if next(iter(seen))[0].type not in ("cpu", "cuda"):
-            raise error("QV_EUNSUPPORTED", f"the tower is on {next(iter(seen))[0]}; must be cpu or cuda")
+            raise error("QV_EUNSUPPORTED", f"the tower is on {next(iter(seen))[0]}; it must be cpu or cuda")
         for name, m in tower.named_modules():
             if hasattr(m, "_hf_hook"):
                 raise error("QV_EUNSUPPORTED", f"{name or 'the tower'} is offloaded (accelerate's hook)")

@@ -16,7 +16,7 @@ START, END = "<|vision_start|>", "<|vision_end|>"
 def family_of(result: Any, model_type: str | None = None) -> str:
     name = result.model_type if model_type is None else model_type
     if not isinstance(name, str) or name not in FAMILIES:
-        words = f"model_type is {_check.shown(name)}; must be one of {', '.join(FAMILIES)}"
+        words = f"model_type is {_check.shown(name)}; it must be one of {', '.join(FAMILIES)}"
         raise wrong(result, words, "QV_EUNSUPPORTED")
     return name
 

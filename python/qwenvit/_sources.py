@@ -83,7 +83,7 @@ def _sampled(said: Options) -> tuple[float, list[float]]:
         raise error("QV_EINVAL", "frames: frames_indices and total_num_frames need the clip's fps, and exclude timestamps")
     total = _check.whole(said.get("total_num_frames"), "total_num_frames", 1, 1 << 31)
     if not 0 <= min(places) <= max(places) < total:
-        raise error("QV_EINVAL", f"frames_indices range from {min(places):g} to {max(places):g}; must be less than total_num_frames, {total}")
+        raise error("QV_EINVAL", f"frames_indices range from {min(places):g} to {max(places):g}; they must be less than total_num_frames, {total}")
     return len(places) / total * fps, [place / fps for place in places]
 
 
@@ -202,7 +202,7 @@ def _array(frame: Any, name: str, options: Options, n: int) -> Any:
     if dtype != "uint8":
         convert = ".to(torch.uint8)" if is_torch(frame) else '.astype("uint8")'
         scaled = f". For values in [0, 1]: (frames * 255).round(){convert}" if "float" in dtype else ""
-        raise error("QV_EINVAL", f"{name}: dtype is {dtype}; must be uint8, from 0 to 255{scaled}")
+        raise error("QV_EINVAL", f"{name}: dtype is {dtype}; it must be uint8, from 0 to 255{scaled}")
     return frame
 
 
@@ -294,6 +294,6 @@ def describe(
         return _frames(models, source, kind == "image", own, common), False, {}, None
     raise error(
         "QV_EINVAL",
-        f"source {place} is {_check.kind_of(source)}; must be a path, bytes, an open file, frames (an array or "
+        f"source {place} is {_check.kind_of(source)}; it must be a path, bytes, an open file, frames (an array or "
         "a list of arrays) or a PIL image",
     )

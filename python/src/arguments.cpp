@@ -43,8 +43,9 @@ take_array(nb::handle object, const char *what)
 {
     nb::ndarray<nb::ro> seen;
     if (!nb::ndarray_check(object))
-        fail(QV_EINVAL, "%s is of type %s; must be an array with DLPack or a buffer (numpy, torch)",
-             what, nb::type_name(object.type()).c_str());
+        fail(QV_EINVAL,
+             "%s is of type %s; it must be an array with DLPack or a buffer (numpy, torch)", what,
+             nb::type_name(object.type()).c_str());
     /* read-only arrays are accepted too: nothing here writes to its input */
     if (!nb::try_cast(object, seen))
         fail(QV_EINVAL, "%s: cannot share this array (%s); does DLPack lack its dtype?", what,
@@ -124,7 +125,8 @@ take_clip_options(nb::dict options, qv_clip_options *o, std::string *path, std::
             fail(QV_EINVAL, "unknown %s %.80s", path ? "field" : "option",
                  path ? shown(field).c_str() : name.c_str());
         if (wanted)
-            fail(QV_EINVAL, "%s is %.80s; must be %s", name.c_str(), shown(value).c_str(), wanted);
+            fail(QV_EINVAL, "%s is %.80s; it must be %s", name.c_str(), shown(value).c_str(),
+                 wanted);
     }
 }
 

@@ -83,7 +83,8 @@ view_of(const Model &model, nb::handle object, const std::string &what)
     if (x.dtype() != nb::dtype<uint8_t>() || !x.size() || n < 2 || n > 4 ||
         (n > 2 && !behind && !before) || !lies_here)
         fail(QV_EINVAL,
-             "%s: must be bytes (uint8) [frames, height, width, 3], [frames, 3, height, width], or "
+             "%s: frames must be bytes (uint8) [frames, height, width, 3], [frames, 3, height, "
+             "width], or "
              "one such frame, with 3 channels, 4 (RGBA) or 1 (gray), in the memory of the host "
              "or of the model's NVIDIA GPU; the array is %s%s",
              what.c_str(), shape_text(x).c_str(),
@@ -176,10 +177,11 @@ take_seconds(Frames &frames, const std::vector<double> &seconds, double fps,
              (long long)frames.n_frames);
     for (size_t i = 0; i < seconds.size(); i++)
         if (!std::isfinite(seconds[i]) || (i && seconds[i] < seconds[i - 1]))
-            fail(QV_EINVAL, "timestamps: %g at index %zu; must be seconds that never decrease",
+            fail(QV_EINVAL, "timestamps: %g at index %zu; they must be seconds that never decrease",
                  seconds[i], i);
     if (!(fps >= 0 && fps <= 1e6))
-        fail(QV_EINVAL, "frames: fps is %g; must be frames per second, greater than 0", fps);
+        fail(QV_EINVAL,
+             "frames: fps is %g; it must be a number of frames per second, greater than 0", fps);
     frames.timestamps = seconds;
     frames.sampled_fps = fps;
     const double span = seconds.empty() ? 0 : seconds.back() - seconds.front();

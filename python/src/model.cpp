@@ -39,7 +39,7 @@ parse_dtype(const std::string &name, bool or_auto)
             return dtype;
     if (or_auto && name == qv_dtype_name(QV_DTYPE_AUTO))
         return QV_DTYPE_AUTO;
-    fail(QV_EINVAL, "dtype is \"%.40s\"; must be %s\"f32\" or \"bf16\"", name.c_str(),
+    fail(QV_EINVAL, "dtype is \"%.40s\"; it must be %s\"f32\" or \"bf16\"", name.c_str(),
          or_auto ? "\"auto\", " : "");
 }
 
@@ -197,7 +197,9 @@ input_of(const nb::ndarray<> &x, bool u16_is_bf16)
     if (x.dtype() == nb::dtype<float>())
         return QV_INPUT_PATCHES;
     if (x.dtype() != bf16 && !(u16_is_bf16 && x.dtype() == nb::dtype<uint16_t>()))
-        fail(QV_EINVAL, "pixel_values: dtype must be float32 or bfloat16, not code %d with %d bits",
+        fail(QV_EINVAL,
+             "pixel_values: its DLPack dtype is code %d with %d bits; it must be float32 or "
+             "bfloat16",
              (int)x.dtype().code, (int)x.dtype().bits);
     return QV_INPUT_PATCHES_BF16;
 }
@@ -210,7 +212,7 @@ items_of(const qv_model_info &m, const std::vector<int64_t> &grid_thw, qv_input 
     const size_t element = input == QV_INPUT_PATCHES_BF16 ? sizeof(uint16_t) : sizeof(float);
     int64_t at = 0;
     if (grid_thw.empty() || grid_thw.size() % 3)
-        fail(QV_EINVAL, "grid_thw: must be [items, 3], with at least one item");
+        fail(QV_EINVAL, "grid_thw must be [items, 3], with at least one item");
     for (size_t i = 0; i < grid_thw.size(); i += 3) {
         const int64_t *g = &grid_thw[i];
         int64_t patches = g[0], over = 0;
@@ -251,13 +253,13 @@ take_patches(const qv_model_info &m, const char *backend, nb::handle rows, bool 
     must_be_contiguous(x, "pixel_values");
     if (x.ndim() != 2 || (int64_t)x.shape(1) != m.row_dim)
         fail(QV_EINVAL,
-             "pixel_values: must be [patches, %lld] for this model; it has %zu axes, the last of "
+             "pixel_values must be [patches, %lld] for this model; it has %zu axes, the last of "
              "%zu",
              (long long)m.row_dim, x.ndim(), x.ndim() ? x.shape(x.ndim() - 1) : 0);
     const int where = x.device_type();
     if (where != nb::device::cpu::value && strcmp(backend, "cuda") != 0)
         fail(QV_EINVAL,
-             "pixel_values: must be in the host's memory, because this model computes on %s; it is "
+             "pixel_values must be in the host's memory, because this model computes on %s; it is "
              "in "
              "a device's",
              backend);

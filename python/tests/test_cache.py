@@ -243,13 +243,13 @@ def test_a_stream_gives_each_sample_once(folder, data_sets, monkeypatch, replica
 def test_data_sets_say_what_is_wrong(folder, data_sets):
     data = data_sets.CacheDataset(folder)
     stream, sampler = data_sets.CacheIterableDataset, data_sets.PartSampler
-    for call, words in [(lambda: data_sets.CacheDataset(folder, ["no"]), "'no'; must be in the cache"),
+    for call, words in [(lambda: data_sets.CacheDataset(folder, ["no"]), "'no'; it must be in the cache"),
                         (lambda: data_sets.CacheDataset(folder, "twice"), "must be a list"),
                         (lambda: data_sets.CacheDataset(3), "folder is 3"), (lambda: sampler([1]), "must be a CacheDataset"),
                         (lambda: stream(folder, rank=1), "passed together or not at all"), (lambda: sampler(data, num_replicas=2), "passed together or not at all"),
-                        (lambda: stream(folder, rank=2, num_replicas=2), "rank is 2; must be an integer from 0 to 1"),
+                        (lambda: stream(folder, rank=2, num_replicas=2), "rank is 2; it must be an integer from 0 to 1"),
                         (lambda: sampler(data, rank=-1, num_replicas=2), "rank is -1"),
-                        (lambda: sampler(data, rank="0", num_replicas=2), "rank is '0'; must be an integer"),
+                        (lambda: sampler(data, rank="0", num_replicas=2), "rank is '0'; it must be an integer"),
                         (lambda: sampler(data).set_epoch(None), "epoch is None"),
                         (lambda: stream(folder).set_epoch(1.5), "epoch is 1.5")]:
         refused(call, words, "QV_EINVAL")

@@ -141,8 +141,9 @@ def test_another_cache_is_refused_and_nothing_of_it_is_lost(model, golden, rows,
      ({"key": "a", "bytes": 7}, "path is missing"), ({"key": "a", "image": "a.png"}, "row 1: image is a path"),
      ({"key": "a", "frames": np.zeros((2, 8, 8), np.float32)}, "row 1: frames: .*uint8"),
      ({"key": "a", "frames": np.zeros((2, 8, 8, 3), np.uint8), "bytes": b"x"}, "row 1: .*one of"),
-     ({"path": "a", "fps": 10**5000}, "fps is an int; must be"),
-     ({"path": "\ud800"}, "path is .*; must be a"), ({"path": "a\0b"}, "NUL"), ({"path": "a", "key": "a\0b"}, "key is 'a.x00b'; must be"), ({"path": "a", "key": "__a"}, "__a"),
+     ({"path": "a", "fps": 10**5000}, "fps is an int; it must be"),
+     ({"path": "\ud800"}, "path is .*; it must be a"), ({"path": "a\0b"}, "NUL"), ({"path": "a", "key": "a\0b"}, "key is 'a.x00b'; it must be"),
+     ({"path": "a", "key": "__a"}, "__a"),
      ({"path": "a", "bytes": b"x"}, "bytes is b'x'"), ({"path": "a", "offset": 1 << 80}, "row 1: offset"),
      ({"path": "first"}, "key 'first' is already used by row 0")],
 )
@@ -154,10 +155,10 @@ def test_bad_rows_are_refused_before_any_work(model, tmp_path, row, words):
 
 def test_bad_options_and_calls(model, clip, tmp_path):
     for options, words in [({"tokens": "q4"}, "q4"), ({"fsp": 1}, "unknown option fsp"), ({"part_bytes": -1}, "-1"),
-                           ({"tokens": None}, "tokens is None; must be 'bf16' or"),
-                           ({"tokens": "f16"}, "tokens is 'f16'; must be 'bf16' or 'f32'"),
+                           ({"tokens": None}, "tokens is None; it must be 'bf16' or"),
+                           ({"tokens": "f16"}, "tokens is 'f16'; it must be 'bf16' or 'f32'"),
                            ({"deepstack": "no"}, "deepstack is 'no'"), ({"retry_failed": None}, "retry_failed is None"),
-                           ({"part_bytes": 1.5}, "part_bytes is 1.5; must be an integer"),
+                           ({"part_bytes": 1.5}, "part_bytes is 1.5; it must be an integer"),
                            ({"part_bytes": 1 << 70}, "part_bytes is 118"), ({"part_seconds": float("nan")}, "is nan"),
                            ({"part_seconds": "5"}, "part_seconds is '5'"), ({"decoders": True}, "decoders is True")]:
         refused(lambda: qwenvit.CacheWriter(model, tmp_path / "a", **options), words)
@@ -168,7 +169,7 @@ def test_bad_options_and_calls(model, clip, tmp_path):
     cache = qwenvit.CacheWriter(model, tmp_path / "b")
     for rows in ("a.mp4", None, 3, {"path": "a.mp4"}):
         refused(lambda: cache.add(rows), "must be a list")
-    refused(lambda: cache.add([clip], progress=True), "progress is True; must be a function")
+    refused(lambda: cache.add([clip], progress=True), "progress is True; it must be a function")
     cache.close()
     cache.close()
     refused(lambda: cache.add([clip]), "closed")

@@ -200,7 +200,7 @@ def test_keys_are_texts_and_none_is_lost(model, clip, frames, kind):
     failed = {r.key: r for r in results if isinstance(r, qwenvit.Error)}
     assert set(failed) == {str(i) for i in range(len(good), len(results))} and len(results) == len(good + bad)
     assert all(r.status == "QV_EINVAL" and "key" in str(r) for r in failed.values())
-    assert "source 6: key is 0; must be a non-empty string" in str(failed["6"])
+    assert "source 6: key is 0; it must be a non-empty string" in str(failed["6"])
     default = model.encode({kind: own, "key": None}).key
     assert default == (str(clip) if kind == "path" else "0")
 

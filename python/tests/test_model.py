@@ -62,7 +62,7 @@ def test_bf16_is_the_same_with_and_without_ml_dtypes(model, expected):
 def bad_calls(pixels, grid):
     read_only = np.lib.stride_tricks.as_strided(pixels, (4, pixels.shape[1]), (0, 4))
     return {
-        "float64": (pixels.astype(np.float64), grid, "dtype must be float32 or bfloat16"),
+        "float64": (pixels.astype(np.float64), grid, "it must be float32 or bfloat16"),
         "one axis": (pixels.ravel(), grid, r"must be \[patches, 1536\]"),
         "three axes": (pixels[None], grid, r"must be \[patches, 1536\]"),
         "too narrow": (np.ascontiguousarray(pixels[:, :-1]), grid, r"must be \[patches, 1536\]"),

@@ -74,7 +74,7 @@ def test_several_by_their_order_and_kind():
     [
         (clip(None), {}, "k: the clip has no timestamps.*timestamps="),
         (clip(None), {"timestamps": [0, 1]}, "timestamps cover 1 frame pairs, but grid_thw has 2"),
-        (clip(model_type="glm4v"), {}, "model_type is 'glm4v'; must be one of qwen2_vl"),
+        (clip(model_type="glm4v"), {}, "model_type is 'glm4v'; it must be one of qwen2_vl"),
         (clip(model_type=None), {}, "model_type is None"),
         (clip(n=7), {}, "grid_thw has 32 patches, which do not match 7 tokens"),
         (clip(n=16), {}, "do not match 16 tokens"),

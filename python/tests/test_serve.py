@@ -125,7 +125,7 @@ def test_items_of_a_request_fail_alone(served):
     answers = json.loads(body)["items"]
     assert status == 207 and [a["status"] for a in answers] == [200, 422, 422, 422, 422, 422]
     words = [a["error"]["message"] for a in answers[1:]]
-    for text, wanted in zip(words, ("not a clip or image", "fps is 'x'; must be a number", "must be a data: URL", "an item is 3",
+    for text, wanted in zip(words, ("not a clip or image", "fps is 'x'; it must be a number", "must be a data: URL", "an item is 3",
                                   "surrogates")):
         assert wanted in text
     assert all("name" not in a for a in answers[1:])
@@ -157,8 +157,8 @@ def test_frames_that_a_client_sampled(served, same):
     assert rows[0]["safetensors"] == row["safetensors"] != rows[1]["safetensors"]
     [stored] = items(served, {**listed, **places}, query="?store=1")[1]
     assert same(base64.b64decode(rows[1]["safetensors"]), frames, stored["name"], **places)
-    for r, words in zip(rows[2:], ("must be less than total_num_frames, 20", "frames 4 is '/etc/passwd'; must be a data", "frames 0 is a list",
-                                   "frames_indices is 'x'; must be a list of numbers", "is for frames only")):
+    for r, words in zip(rows[2:], ("must be less than total_num_frames, 20", "frames 4 is '/etc/passwd'; it must be a data", "frames 0 is a list",
+                                   "frames_indices is 'x'; it must be a list of numbers", "is for frames only")):
         assert words in r["error"]["message"], r
     status, rows = items(served, {"data": frames_url() + "," + base64.b64encode(image(9, 64, 96)).decode()},
                          {"data": frames_url() + "," + base64.b64encode(b"nonsense" * 50).decode()}, {"data": frames_url() + ",#"},
@@ -214,16 +214,16 @@ BAD = [  # body, query, headers, status, words
     (image(1)[:-100], "", {}, 422, ""),
     (image(1), "?fps=-1", {}, 422, "fps"),
     (image(1), "?fps=1e999", {}, 422, "fps"),
-    (image(1), "?max_pixels=-3", {}, 422, "max_pixels is -3; must be"),
+    (image(1), "?max_pixels=-3", {}, 422, "max_pixels is -3; it must be"),
     (image(1), "?max_pixels=1.5", {}, 422, "must be an integer"),
-    (image(1), "?like=someone", {}, 422, "like is 'someone'; must be"),
+    (image(1), "?like=someone", {}, 422, "like is 'someone'; it must be"),
     (image(1), "?first_frame=maybe", {}, 422, "must be true or false"),
     (image(1), "?path=/etc/passwd", {}, 422, "unknown option 'path'"),
     (image(1), "?threads=64", {}, 422, "unknown option 'threads'"),
     (image(1), "?store=2", {}, 422, "store is '2'"),
     (image(1), "?timeout=nan", {}, 422, "timeout is 'nan'"),
     (image(1), "?timeout=-1", {}, 422, "timeout is '-1'"),
-    (image(1), "?max_frames=769", {}, 422, "max_frames is 769; must be from 1 to 768"),
+    (image(1), "?max_frames=769", {}, 422, "max_frames is 769; it must be from 1 to 768"),
     (image(1), "", {"content_encoding": "gzip"}, 415, "Content-Encoding"),
     (image(1), "", {"content_type": "multipart/form-data; boundary=x"}, 415, "multipart"),
     (b"{", "", JSON, 400, "not JSON"),
@@ -246,7 +246,7 @@ ITEMS = [  # an item, words
     ({"data": 3}, "data is 3"),
     ({"data": "data:"}, "must be a data: URL"),
     ({"data": "data:image/png;base64,####"}, "not valid base64"),
-    ({"data": url(image(1)), "fps": True}, "fps is True; must be a number"),
+    ({"data": url(image(1)), "fps": True}, "fps is True; it must be a number"),
     ({"data": url(image(1)), "max_pixels": 10**400}, "max_pixels"),
     ({"data": url(image(1)), "decode": "gpu"}, "unknown option 'decode'"),
 ]
@@ -287,7 +287,7 @@ def test_each_limit(tight, clip):
     assert refused(bytes(20001)) == (413, "the body has 20001 bytes; at most 20000")
     assert refused(iter([bytes(9000)] * 3)) == (413, "the body has 27000 bytes; at most 20000")  # chunked
     assert refused(json.dumps({"items": [{}] * 3}), **JSON) == (413, "3 items; at most 2 per request")
-    assert refused(image(1), "?max_frames=21") == (422, "max_frames is 21; must be from 1 to 20 on this server")
+    assert refused(image(1), "?max_frames=21") == (422, "max_frames is 21; it must be from 1 to 20 on this server")
     assert refused(tiny_png(200, 200)) == (422, "its frames have 40000 pixels; at most 10000 are allowed")
     bmp = b"BM" + struct.pack("<IHHIIHHHH", 26 + 64 * 48, 0, 0, 26, 12, 32, 32, 1, 24) + bytes(64 * 48)  # OS/2's
     assert tight.ask(bmp)[0] == 200

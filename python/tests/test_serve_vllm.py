@@ -140,7 +140,7 @@ REFUSED = [  # parts, what else is in the body, status, words
     ([part(image(1), "a")], {"media_io_kwargs": {"video": {"fps": 1}}}, 400, "media_io_kwargs is not supported"),
     ([part(image(1), "a")], {"stream": True}, 400, "stream is not supported"),
     ([part(image(1), "a")], {"ec_transfer_params": {"consumer_zmq": "tcp://x"}}, 400, "ec_transfer_params is not supported"),
-    ([part(image(1), "../a")], {}, 400, "uuid is '../a'; must be a folder's name"),
+    ([part(image(1), "../a")], {}, 400, "uuid is '../a'; it must be a folder's name"),
     ([part(image(1), ".unfinished")], {}, 400, "must be a folder's name"),
     ([part(image(1), "a" * 201)], {}, 400, "must be a folder's name"),
     ([part(image(1), "a\0b")], {}, 400, "must be a folder's name"),
@@ -254,7 +254,7 @@ def test_a_server_of_another_tower_takes_over_no_file(golden, tmp_path, tmp_path
 
 
 @pytest.mark.parametrize("arguments, words", [
-    (["--no-shared-cache"], "cannot be used together"), (["--ec-seconds", "5"], "--ec-seconds is 5; must be at least --timeout, 60"),
+    (["--no-shared-cache"], "cannot be used together"), (["--ec-seconds", "5"], "--ec-seconds is 5; it must be at least --timeout, 60"),
 ])
 def test_options_that_do_not_go_together(golden, tmp_path, arguments, words):
     with pytest.raises(AssertionError, match=words):

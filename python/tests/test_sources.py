@@ -189,16 +189,16 @@ def test_the_first_frame_of_an_animation(model, tmp_path):
         assert not model.encode(data).is_image
         first = model.encode(data, first_frame=True)
         assert first.is_image and same(first, model.encode(image.open(io.BytesIO(data))))
-    refused(lambda: model.encode(data, first_frame=1), "first_frame is 1; must be true or false")
+    refused(lambda: model.encode(data, first_frame=1), "first_frame is 1; it must be true or false")
 
 
 @pytest.mark.parametrize(
     "frames, words",
     [
-        (np.zeros((2, 64, 64, 3), np.float32), r'float32; must be.*\(frames \* 255\).round\(\).astype\("uint8"\)'),
-        (np.zeros((2, 64, 64, 3), np.int16), "int16; must be uint8, from 0 to 255"),
+        (np.zeros((2, 64, 64, 3), np.float32), r'float32; it must be.*\(frames \* 255\).round\(\).astype\("uint8"\)'),
+        (np.zeros((2, 64, 64, 3), np.int16), "int16; it must be uint8, from 0 to 255"),
         ([np.zeros((64, 64, 3), np.uint8), np.zeros((64, 60, 3), np.uint8)], "frame 1 is 64 high and 60 wide"),
-        ([np.zeros((64, 64, 3), np.uint8), 3], "frame 1 is of type int; must be an array"),
+        ([np.zeros((64, 64, 3), np.uint8), 3], "frame 1 is of type int; it must be an array"),
         ([], "the list is empty"),
         (np.zeros((2, 64, 64, 5), np.uint8), r"the array is \[2, 64, 64, 5\]"),
         (3, "an? int"),
@@ -253,11 +253,11 @@ def test_frames_have_seconds_if_somebody_says_them(model, frames):
         ({"timestamps": [0, 1]}, "timestamps: 2 values for 4 frames"),
         ({"timestamps": [0, 1, 2, float("nan")]}, "must be finite numbers"),
         ({"timestamps": "0123"}, "must be finite numbers"),
-        ({"timestamps": [0, 2, 1, 3]}, "timestamps: 1 at index 2; must be seconds that never decrease"),
+        ({"timestamps": [0, 2, 1, 3]}, "timestamps: 1 at index 2; they must be seconds that never decrease"),
         ({"timestamps": [0, 1, 2, 3], "fps": 1}, "cannot be used together"),
         ({"fps": -1}, "fps is -1"),
         ({"fps": float("nan")}, "fps is nan"),
-        ({"fps": "2"}, "fps is '2'; must be a number above 0"),
+        ({"fps": "2"}, "fps is '2'; it must be a number above 0"),
     ],
 )
 def test_seconds_that_are_none(model, frames, options, words):
@@ -386,11 +386,11 @@ def test_what_a_name_means(device, place):
     [
         ("cpu", "cuda:1", "backend is 'cpu' and device 'cuda:1': give only one, or make them agree"),
         ("cuda", torchs("cpu"), "give only one, or make them agree"),
-        ("auto", "gpu", "device is 'gpu'; must be an index"),
+        ("auto", "gpu", "device is 'gpu'; it must be an index"),
         ("auto", "auto", "must be an index"),
         ("auto", "cuda:", "must be an index"),
         ("auto", torchs("xpu"), "must be an index"),
-        ("auto", -1, "device is -1; must be an integer from 0"),
+        ("auto", -1, "device is -1; it must be an integer from 0"),
         ("auto", 1.5, "device is 1.5"),
         ("auto", True, "device is True"),
         *((backend, device, "device 7: the cpu backend has device 0 only")

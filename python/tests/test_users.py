@@ -43,7 +43,7 @@ def test_errors_are_of_the_kind_that_python_has(model, tmp_path):
         assert isinstance(raised.value, qwenvit.Error) and raised.value.status == status
         again = pickle.loads(pickle.dumps(raised.value))
         assert type(again) is type(raised.value) and str(again) == str(raised.value) and again.status == status
-    refused(lambda: next(model.encode([1])), "source 0 is an int; must be", "QV_EINVAL")
+    refused(lambda: next(model.encode([1])), "source 0 is an int; it must be", "QV_EINVAL")
     memory = qwenvit._error.error("QV_ENOMEM", "none")
     assert isinstance(memory, MemoryError) and memory.status == "QV_ENOMEM"
     assert type(qwenvit._error.error("QV_EBACKEND", "x")) is qwenvit.Error

@@ -132,7 +132,7 @@ def test_frames_are_those_that_vllm_samples(loader, data, monkeypatch):
 
 
 def test_what_the_loader_refuses(loader, data, monkeypatch):
-    for given, words in ((b"nonsense" * 50, "not a clip or image"), (b"P6\n64 64\n255\n" + bytes(3 * 64 * 64), "this is an image; must be a clip"),
+    for given, words in ((b"nonsense" * 50, "not a clip or image"), (b"P6\n64 64\n255\n" + bytes(3 * 64 * 64), "this is an image; a clip is needed"),
                          (data[:1000], "the clip")):
         with pytest.raises(ValueError, match=words):
             loader.load(given)

@@ -254,7 +254,8 @@ check_sizes(const qv_conv3d_desc *d, qv_error *err)
                                fields[f].count > 1 ? qv_conv3d_axis_names[a] : "",
                                (long long)fields[f].values[a], (long long)fields[f].least);
     if (d->c % d->groups || d->o % d->groups)
-        return qv_fail(err, QV_EINVAL, "conv3d: groups %lld must divide c %lld and o %lld",
+        return qv_fail(err, QV_EINVAL,
+                       "conv3d: groups is %lld; it must divide c (%lld) and o (%lld)",
                        (long long)d->groups, (long long)d->c, (long long)d->o);
     return QV_OK;
 }
@@ -335,7 +336,7 @@ check_products(const qv_conv3d_desc *d, const int64_t out[3], qv_error *err)
     int64_t rows = d->n * out[0] * out[1] * out[2];
     if (d->residual_rows && rows % d->residual_rows)
         return qv_fail(err, QV_EINVAL,
-                       "conv3d: residual_rows %lld does not divide %lld output rows",
+                       "conv3d: residual_rows is %lld; it must divide %lld output rows",
                        (long long)d->residual_rows, (long long)rows);
     return QV_OK;
 }
@@ -360,13 +361,13 @@ check_patches(const qv_conv3d_desc *d, const int64_t out[3], qv_error *err)
                        " channels, not %lldx%lld of %lld",
                        (long long)d->kernel[1], (long long)d->kernel[2], (long long)d->c);
     if (d->merge < 1 || out[1] % d->merge || out[2] % d->merge)
-        return qv_fail(err, QV_EINVAL, "conv3d: merge %lld does not divide the grid %lldx%lld",
+        return qv_fail(err, QV_EINVAL, "conv3d: merge is %lld; it must divide the grid, %lldx%lld",
                        (long long)d->merge, (long long)out[1], (long long)out[2]);
     for (int i = 0; i < d->c; i++)
         if (!isfinite(d->pixel_scale[i]) || !isfinite(d->pixel_shift[i]) || d->pixel_scale[i] == 0)
             return qv_fail(err, QV_EINVAL,
-                           "conv3d: pixel_scale[%d] %g and pixel_shift[%d] %g must"
-                           " be finite and the scale not 0",
+                           "conv3d: pixel_scale[%d] is %g and pixel_shift[%d] is %g; both must "
+                           "be finite, and the scale must not be 0",
                            i, d->pixel_scale[i], i, d->pixel_shift[i]);
     return QV_OK;
 }

@@ -22,7 +22,8 @@ check_weights(const qv_conv3d_desc *d, const qv_conv3d_weights *w, qv_error *err
 {
     if (w->dtype != QV_DTYPE_AUTO && w->dtype != QV_F32 && w->dtype != QV_F16 &&
         w->dtype != QV_BF16)
-        return qv_fail(err, QV_EINVAL, "conv3d: the weight's dtype is %s; must be f32, f16 or bf16",
+        return qv_fail(err, QV_EINVAL,
+                       "conv3d: the weight's dtype is %s; it must be f32, f16 or bf16",
                        qv_dtype_name(w->dtype));
     if (w->weight && d->bias && !w->bias)
         return qv_fail(err, QV_EINVAL, "conv3d: bias is set, but weights.bias is NULL");
@@ -43,7 +44,7 @@ check_stream(const qv_conv3d_desc *d, qv_error *err)
         return qv_fail(err, QV_EINVAL, "conv3d: a stream needs causal padding, zeros or first");
     if (d->d % d->stride[0])
         return qv_fail(err, QV_EINVAL,
-                       "conv3d: a stream's d %lld must be a multiple of stride %lld",
+                       "conv3d: d is %lld; in a stream it must be a multiple of the stride, %lld",
                        (long long)d->d, (long long)d->stride[0]);
     if (pad < extent - d->stride[0] || pad >= extent)
         return qv_fail(err, QV_EINVAL,
@@ -264,7 +265,7 @@ make(struct qv_conv3d *conv, const qv_conv3d_weights *weights, const qv_conv3d_o
         return status;
     qv_conv3d_output(d, conv->out);
     if (o->chunk < 0 || o->chunk > MOST_CHUNK)
-        return qv_fail(err, QV_EINVAL, "conv3d: chunk is %lld; must be from 0 (all) to %d",
+        return qv_fail(err, QV_EINVAL, "conv3d: chunk is %lld; it must be from 0 (all) to %d",
                        (long long)o->chunk, MOST_CHUNK);
     conv->chunk = o->chunk && (o->chunk < conv->out[0] || o->stream) ? o->chunk : conv->out[0];
     describe_chunk(conv);

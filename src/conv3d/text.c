@@ -148,8 +148,14 @@ parse_field(qv_conv3d_desc *d, char *word, unsigned *seen, qv_error *err)
     const struct field *f = fields;
     while (f < fields + N_FIELDS && strcmp(f->name, word))
         f++;
-    if (f == fields + N_FIELDS)
-        return qv_fail(err, QV_EINVAL, "conv3d: unknown field \"%s\"", word);
+    if (f == fields + N_FIELDS) {
+        char known[256] = "";
+        for (f = fields; f < fields + N_FIELDS; f++)
+            snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s",
+                     f > fields ? ", " : "", f->name);
+        return qv_fail(err, QV_EINVAL, "conv3d: unknown field \"%s\"; the fields are %s", word,
+                       known);
+    }
     if (*seen >> (f - fields) & 1)
         return qv_fail(err, QV_EINVAL, "conv3d: %s is given twice", word);
     *seen |= 1u << (f - fields);
@@ -160,7 +166,7 @@ parse_field(qv_conv3d_desc *d, char *word, unsigned *seen, qv_error *err)
             text = *text == ',' ? text + 1 : NULL;
     }
     if (!text || *text)
-        return qv_fail(err, QV_EINVAL, "conv3d: %s=%s is not %s", word, equals + 1,
+        return qv_fail(err, QV_EINVAL, "conv3d: %s is \"%s\"; it must be %s", word, equals + 1,
                        f->kind == NAME   ? "a known name"
                        : f->kind == FLAG ? "0 or 1"
                        : f->count == 3   ? "three numbers separated by commas"

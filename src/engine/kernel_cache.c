@@ -7,7 +7,7 @@
 #include "context.h"
 #include "grow.h"
 
-/* The most entries kept that no plan holds; one shape of a tower needs about a dozen. */
+/* How many entries that no plan uses are kept at most. One shape of a tower needs about a dozen. */
 enum { MOST_IDLE = 512 };
 
 static void

@@ -337,16 +337,18 @@ check_field(const char *op, const struct qv_field *field, const void *at, qv_err
     case QV_FIELD_STRIDE: wrong = i >= 0 ? NULL : "it must not be negative"; break;
     case QV_FIELD_FLAG: wrong = i == 0 || i == 1 ? NULL : "it must be 0 or 1"; break;
     case QV_FIELD_ACT:
-        wrong = i >= 0 && i < QV_ACT_COUNT ? NULL : "it is not a known activation";
+        wrong = i >= 0 && i < QV_ACT_COUNT ? NULL : "it must be a known activation";
         break;
     case QV_FIELD_REAL: /* kernels hold it as a float */
         return fabs(d) <= FLT_MAX
                    ? QV_OK
-                   : qv_fail(err, QV_EINVAL, "%s: %s=%g is not a finite float", op, field->name, d);
+                   : qv_fail(err, QV_EINVAL, "%s: %s is %g; it must be a finite float", op,
+                             field->name, d);
     case QV_FIELD_DTYPE: break; /* check_view checks these */
     }
-    return wrong ? qv_fail(err, QV_EINVAL, "%s: %s=%lld; %s", op, field->name, (long long)i, wrong)
-                 : QV_OK;
+    return wrong
+               ? qv_fail(err, QV_EINVAL, "%s: %s is %lld; %s", op, field->name, (long long)i, wrong)
+               : QV_OK;
 }
 
 static qv_status
@@ -354,7 +356,7 @@ check_residual(const char *op, int64_t residual_rows, const char *field, int64_t
                qv_error *err)
 {
     if (residual_rows && rows % residual_rows)
-        return qv_fail(err, QV_EINVAL, "%s: residual_rows=%lld must divide %s%lld%s", op,
+        return qv_fail(err, QV_EINVAL, "%s: residual_rows is %lld; it must divide %s%lld%s", op,
                        (long long)residual_rows, field, (long long)rows, *field ? "" : " rows");
     return QV_OK;
 }
@@ -365,10 +367,10 @@ check_conv(const struct qv_op_conv *op, qv_error *err)
     int64_t out[3];
     qv_op_conv_output(op, out);
     if (op->c % op->groups || op->o % op->groups)
-        return qv_fail(err, QV_EINVAL, "conv: groups=%lld must divide c=%lld and o=%lld",
+        return qv_fail(err, QV_EINVAL, "conv: groups is %lld; it must divide c (%lld) and o (%lld)",
                        (long long)op->groups, (long long)op->c, (long long)op->o);
     if (op->x_depth < op->d)
-        return qv_fail(err, QV_EINVAL, "conv: x_depth=%lld; samples of d=%lld frames overlap",
+        return qv_fail(err, QV_EINVAL, "conv: x_depth is %lld; it must be at least d (%lld)",
                        (long long)op->x_depth, (long long)op->d);
     if (!out[0] || !out[1] || !out[2])
         return qv_fail(err, QV_EINVAL,
@@ -377,15 +379,15 @@ check_conv(const struct qv_op_conv *op, qv_error *err)
                        (long long)op->kd, (long long)op->kh, (long long)op->kw, (long long)op->d,
                        (long long)op->h, (long long)op->w);
     if (op->sums > 2)
-        return qv_fail(err, QV_EINVAL, "conv: sums=%lld; it must be 0, 1 or 2",
+        return qv_fail(err, QV_EINVAL, "conv: sums is %lld; it must be 0, 1 or 2",
                        (long long)op->sums);
     if (op->sums && (op->alpha != 1 || op->bias || op->act || op->residual_rows))
         return qv_fail(err, QV_EINVAL,
-                       "conv: sums=%lld; bare sums have no alpha, bias, act or residual",
+                       "conv: sums is %lld; it must be 0 with alpha, bias, act or a residual",
                        (long long)op->sums);
     if (op->sums && op->y_dtype != QV_F32)
-        return qv_fail(err, QV_EINVAL, "conv: sums=%lld y=%s; bare sums are f32",
-                       (long long)op->sums, qv_dtype_name((qv_dtype)op->y_dtype));
+        return qv_fail(err, QV_EINVAL, "conv: y is %s; it must be f32, because sums is %lld",
+                       qv_dtype_name((qv_dtype)op->y_dtype), (long long)op->sums);
     return check_residual("conv", op->residual_rows, "", qv_op_conv_epilogue(op).rows, err);
 }
 
@@ -394,15 +396,15 @@ static qv_status
 check_tables(const char *op, const char *field, int64_t n, qv_error *err)
 {
     return n <= INT32_MAX ? QV_OK
-                          : qv_fail(err, QV_EINVAL, "%s: %s=%lld; the tables hold int32", op, field,
-                                    (long long)n);
+                          : qv_fail(err, QV_EINVAL, "%s: %s is %lld; it must be at most %d", op,
+                                    field, (long long)n, INT32_MAX);
 }
 
 static qv_status
 check_patchify(const struct qv_op_patchify *op, qv_error *err)
 {
     if (op->channels > 3)
-        return qv_fail(err, QV_EINVAL, "patchify: channels=%lld; it must be at most 3",
+        return qv_fail(err, QV_EINVAL, "patchify: channels is %lld; it must be at most 3",
                        (long long)op->channels);
     qv_status status = check_tables("patchify", "rows", op->rows, err);
     if (!status)
@@ -416,14 +418,14 @@ check_attention(const struct qv_op_attention *op, qv_error *err)
     int64_t width = MUL(op->heads, op->head_dim), stride = qv_row_stride(op->q_stride, width);
     int64_t most = op->segment_rows ? op->segment_rows : op->rows;
     if (op->longest > most || (op->segment_rows && op->longest && op->longest != most))
-        return qv_fail(err, QV_EINVAL, "attention: longest=%lld; it must be 0 or %s%lld",
+        return qv_fail(err, QV_EINVAL, "attention: longest is %lld; it must be 0 or %s%lld",
                        (long long)op->longest, op->segment_rows ? "" : "up to ", (long long)most);
     if (op->segment_rows)
         return op->rows == MUL(op->segments, op->segment_rows)
                    ? QV_OK
                    : qv_fail(err, QV_EINVAL,
-                             "attention: rows=%lld; it must equal segments=%lld times "
-                             "segment_rows=%lld",
+                             "attention: rows is %lld; it must equal segments (%lld) times "
+                             "segment_rows (%lld)",
                              (long long)op->rows, (long long)op->segments,
                              (long long)op->segment_rows);
     if (qv_row_stride(op->k_stride, width) != stride ||
@@ -447,16 +449,16 @@ static qv_status
 check_gemm_few(const struct qv_op_gemm_few *op, qv_error *err)
 {
     if (op->m > QV_FEW_ROWS)
-        return qv_fail(err, QV_EINVAL, "gemm_few: m=%lld; it must be at most %d", (long long)op->m,
-                       QV_FEW_ROWS);
+        return qv_fail(err, QV_EINVAL, "gemm_few: m is %lld; it must be at most %d",
+                       (long long)op->m, QV_FEW_ROWS);
     if (op->w_bits != 4 && op->w_bits != 8)
-        return qv_fail(err, QV_EINVAL, "gemm_few: w_bits=%lld; it must be 4 or 8",
+        return qv_fail(err, QV_EINVAL, "gemm_few: w_bits is %lld; it must be 4 or 8",
                        (long long)op->w_bits);
     if (op->w_group != QV_FEW_GROUP)
-        return qv_fail(err, QV_EINVAL, "gemm_few: w_group=%lld; it must be %d",
+        return qv_fail(err, QV_EINVAL, "gemm_few: w_group is %lld; it must be %d",
                        (long long)op->w_group, QV_FEW_GROUP);
     if (op->k % QV_FEW_GROUP)
-        return qv_fail(err, QV_EINVAL, "gemm_few: k=%lld; it must be a multiple of %d",
+        return qv_fail(err, QV_EINVAL, "gemm_few: k is %lld; it must be a multiple of %d",
                        (long long)op->k, QV_FEW_GROUP);
     return check_residual("gemm_few", op->residual_rows, "m=", op->m, err);
 }
@@ -465,7 +467,7 @@ static qv_status
 check_norm(const struct qv_op_norm *op, qv_error *err)
 {
     if (op->eps < 0)
-        return qv_fail(err, QV_EINVAL, "norm: eps=%g; it must not be negative", op->eps);
+        return qv_fail(err, QV_EINVAL, "norm: eps is %g; it must not be negative", op->eps);
     return QV_OK;
 }
 
@@ -473,7 +475,7 @@ static qv_status
 check_rope(const struct qv_op_rope *op, qv_error *err)
 {
     if (op->head_dim % 4)
-        return qv_fail(err, QV_EINVAL, "rope: head_dim=%lld; it must be a multiple of 4",
+        return qv_fail(err, QV_EINVAL, "rope: head_dim is %lld; it must be a multiple of 4",
                        (long long)op->head_dim);
     return QV_OK;
 }
@@ -488,10 +490,10 @@ static qv_status
 check_interpolate(const struct qv_op_interpolate *op, qv_error *err)
 {
     if (op->table_rows > INT32_MAX)
-        return qv_fail(err, QV_EINVAL, "interpolate: table_rows=%lld; indices are int32",
-                       (long long)op->table_rows);
+        return qv_fail(err, QV_EINVAL, "interpolate: table_rows is %lld; it must be at most %d",
+                       (long long)op->table_rows, INT32_MAX);
     if (op->taps % 4)
-        return qv_fail(err, QV_EINVAL, "interpolate: taps=%lld; it must be a multiple of 4",
+        return qv_fail(err, QV_EINVAL, "interpolate: taps is %lld; it must be a multiple of 4",
                        (long long)op->taps);
     return QV_OK;
 }
@@ -540,11 +542,12 @@ check_view(const char *op, const struct qv_view *v, qv_error *err)
 {
     const bool f16 = v->groups.bits && v->dtype == QV_F16;
     if (v->own_dtype && !is_real(v->dtype) && !f16)
-        return qv_fail(err, QV_EINVAL, "%s: %s=%s; it must be f32%s or bf16", op, v->name,
+        return qv_fail(err, QV_EINVAL, "%s: %s is %s; it must be f32%s or bf16", op, v->name,
                        qv_dtype_name(v->dtype), v->groups.bits ? ", f16" : "");
     if (v->row_stride < v->cols)
-        return qv_fail(err, QV_EINVAL, "%s: %s_stride=%lld; it must be 0 or at least %lld columns",
-                       op, v->name, (long long)v->row_stride, (long long)v->cols);
+        return qv_fail(err, QV_EINVAL,
+                       "%s: %s_stride is %lld; it must be 0 or at least %lld columns", op, v->name,
+                       (long long)v->row_stride, (long long)v->cols);
     if (v->bytes >= PTRDIFF_MAX)
         return qv_fail(err, QV_EINVAL, "%s: operand %s is too large for an address", op, v->name);
     return QV_OK;

@@ -8,7 +8,7 @@
 
 /* How a member appears to a reader. */
 struct seen {
-    const char *name;     /* NULL: it sees nothing */
+    const char *name;     /* NULL: the reader does not see it */
     bool if_set;          /* it is left out where it is 0 or "" */
     const char *no, *yes; /* of a flag; NULL: it is a boolean */
 };

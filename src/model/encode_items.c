@@ -76,7 +76,7 @@ qv_encode(qv_model *model, qv_input input, const qv_item *items, size_t n_items,
 {
     QV_NEED(err, model, items, out);
     if (!n_items)
-        return qv_fail(err, QV_EINVAL, "n_items is 0; there must be at least one item");
+        return qv_fail(err, QV_EINVAL, "n_items is 0; it must be at least 1");
     qv_plan_options o = { 0 };
     qv_feeder *feeder = NULL;
     int64_t n, *rows = calloc(n_items, sizeof *rows);
@@ -90,7 +90,7 @@ qv_encode(qv_model *model, qv_input input, const qv_item *items, size_t n_items,
     if (!status)
         status = put_all(feeder, items, n_items, rows, &n, err);
     if (!status && out->capacity < n)
-        status = qv_fail(err, QV_EINVAL, "capacity is %lld rows, %lld are needed",
+        status = qv_fail(err, QV_EINVAL, "out->capacity is %lld tokens; it must be at least %lld",
                          (long long)out->capacity, (long long)n);
     if (!status)
         status = run(feeder, &o, out, err);

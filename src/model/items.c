@@ -57,11 +57,15 @@ qv_item_check_shape(const qv_model *model, qv_input input, const qv_item *item, 
                    : QV_OK;
     const int64_t frames = qv_item_frames(c, item), most = qv_item_pair_frames(c, item);
     const int64_t least = item->is_image ? 1 : most - c->temporal + 1;
-    if (frames < least || frames > most)
-        return qv_fail(err, QV_EINVAL, "%s: n_frames is %lld; %lld frame pairs%s need %lld", name,
-                       (long long)frames, (long long)g[0], item->is_image ? " of an image" : "",
-                       (long long)most);
-    return QV_OK;
+    if (frames >= least && frames <= most)
+        return QV_OK;
+    return item->is_image
+               ? qv_fail(err, QV_EINVAL, "%s: n_frames is %lld; it must be 1 for an image", name,
+                         (long long)frames)
+               : qv_fail(err, QV_EINVAL,
+                         "%s: n_frames is %lld; it must be from %lld to %lld for %lld frame pairs",
+                         name, (long long)frames, (long long)least, (long long)most,
+                         (long long)g[0]);
 }
 
 qv_status
@@ -91,7 +95,7 @@ qv_items_check(const qv_model *model, qv_input input, const qv_capacity *capacit
 {
     struct qv_capacity all = { 0 };
     if (!n)
-        return qv_fail(err, QV_EINVAL, "n is 0; there must be at least one item");
+        return qv_fail(err, QV_EINVAL, "n is 0; it must be at least 1");
     for (size_t i = 0; i < n; i++) {
         const int64_t *g = items[i].grid_thw;
         qv_status status = qv_item_check_nth(model, input, &items[i], i, err);

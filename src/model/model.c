@@ -52,7 +52,7 @@ overrule(const qv_model_options *o, struct qv_config *c, qv_error *err)
     for (int i = 0; i < 2; i++) {
         for (int j = 0; given[i] && j < 3; j++)
             if (!(fabs(given[i][j]) <= 1e3) || (i && given[i][j] < 1e-6))
-                return qv_fail(err, QV_EINVAL, "%s[%d] is %g; must be a number from %g to 1000",
+                return qv_fail(err, QV_EINVAL, "%s[%d] is %g; it must be a number from %g to 1000",
                                i ? "image_std" : "image_mean", j, given[i][j], i ? 1e-6 : -1e3);
     }
     qv_config_overrule(c, o->image_mean, o->image_std);
@@ -67,7 +67,7 @@ qv_model_load(qv_context *ctx, const char *dir, const qv_model_options *options,
     static const qv_model_options defaults;
     const qv_model_options *o = options ? options : &defaults;
     if (o->dtype != QV_DTYPE_AUTO && o->dtype != QV_F32 && o->dtype != QV_BF16)
-        return qv_fail(err, QV_EINVAL, "dtype is %s; must be auto, f32 or bf16",
+        return qv_fail(err, QV_EINVAL, "dtype is %s; it must be auto, f32 or bf16",
                        qv_dtype_name(o->dtype));
     qv_model *model = calloc(1, sizeof *model);
     if (!model)

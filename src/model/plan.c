@@ -27,11 +27,11 @@ qv_plan_options_check(const qv_model *model, const qv_plan_options *o, qv_error 
                    { "windows", c->windows } };
     for (size_t i = 0; i < sizeof chosen / sizeof *chosen; i++)
         if (chosen[i].value < 0 || chosen[i].value > QV_MOST_ROWS)
-            return qv_fail(err, QV_EINVAL, "%s is %lld; must be from 0 (automatic) to %d",
+            return qv_fail(err, QV_EINVAL, "%s is %lld; it must be from 0 (automatic) to %d",
                            chosen[i].name, (long long)chosen[i].value, QV_MOST_ROWS);
     if (c->segment_rows < 0 || c->segment_rows > QV_MOST_ROWS || c->segment_rows % area)
         return qv_fail(err, QV_EINVAL,
-                       "segment_rows is %lld; must be 0 (any) or a multiple of %lld "
+                       "segment_rows is %lld; it must be 0 (any) or a multiple of %lld "
                        "up to %d",
                        (long long)c->segment_rows, (long long)area, QV_MOST_ROWS);
     if (c->segment_rows && c->patches && c->patches < c->segment_rows)
@@ -42,10 +42,11 @@ qv_plan_options_check(const qv_model *model, const qv_plan_options *o, qv_error 
         o->input != QV_INPUT_PATCHES_BF16)
         return qv_fail(err, QV_EINVAL, "input is %d, not a qv_input", (int)o->input);
     if (o->output != QV_DTYPE_AUTO && o->output != QV_F32 && o->output != QV_BF16)
-        return qv_fail(err, QV_EINVAL, "output is %d; must be QV_F32 or QV_BF16", (int)o->output);
+        return qv_fail(err, QV_EINVAL, "output is %d; it must be QV_F32 or QV_BF16",
+                       (int)o->output);
     if (o->hidden && model->config.family->names->downsample)
         return qv_fail(err, QV_EUNSUPPORTED,
-                       "hidden: not supported for %s, whose merger begins with a Conv2d",
+                       "hidden states are not available for %s, whose merger begins with a Conv2d",
                        model->config.model_type);
     return QV_OK;
 }

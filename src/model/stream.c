@@ -343,7 +343,7 @@ qv_plan_pull(qv_plan *plan, qv_tokens *out, qv_error *err)
     int64_t area = plan->model->config.merge * plan->model->config.merge;
     int64_t rows = plan->pending[0].rows / area;
     if (out->capacity < rows)
-        return qv_fail(err, QV_EINVAL, "capacity is %lld rows, %lld are needed",
+        return qv_fail(err, QV_EINVAL, "out->capacity is %lld tokens; it must be at least %lld",
                        (long long)out->capacity, (long long)rows);
     qv_status status = qv_plan_pull_items(plan, out, NULL, err);
     if (!status)

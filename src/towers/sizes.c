@@ -108,8 +108,8 @@ check_sizes(const struct qv_json_object *vision, const char *const keys[QV_SIZES
                        in, keys[QV_SIZE_IMAGE], (long long)c->image_size, keys[QV_SIZE_PATCH],
                        (long long)c->patch);
     if (c->hidden % c->heads)
-        return qv_fail(err, QV_EFORMAT, "%s: %s%s is %lld; must be a multiple of %s%s (%lld)", file,
-                       in, hidden, (long long)c->hidden, in, heads, (long long)c->heads);
+        return qv_fail(err, QV_EFORMAT, "%s: %s%s is %lld; it must be a multiple of %s%s (%lld)",
+                       file, in, hidden, (long long)c->hidden, in, heads, (long long)c->heads);
     if (qv_config_head_dim(c) % 4)
         return qv_fail(err, QV_EFORMAT,
                        "%s: %s%s / %s%s is %lld / %lld = %lld; 2D rotary embedding needs a "
@@ -117,8 +117,8 @@ check_sizes(const struct qv_json_object *vision, const char *const keys[QV_SIZES
                        file, in, hidden, in, heads, (long long)c->hidden, (long long)c->heads,
                        (long long)qv_config_head_dim(c));
     if (c->kv_heads && c->heads % c->kv_heads)
-        return qv_fail(err, QV_EFORMAT, "%s: %s%s is %lld; must be a multiple of %s%s (%lld)", file,
-                       in, heads, (long long)c->heads, in, keys[QV_SIZE_KV_HEADS],
+        return qv_fail(err, QV_EFORMAT, "%s: %s%s is %lld; it must be a multiple of %s%s (%lld)",
+                       file, in, heads, (long long)c->heads, in, keys[QV_SIZE_KV_HEADS],
                        (long long)c->kv_heads);
     if (c->window % cell)
         return qv_fail(err, QV_EFORMAT, "%s: %s%s is %lld; it must be a multiple of %s * %s, %lld",

@@ -192,8 +192,8 @@ tell_duration(const struct bench *b, double seconds)
         tool_say("bench %s: the next part takes about %s", b->name, duration(seconds, text));
 }
 
-/* Runs each work once. If --budget is spent after seconds of this, the remaining works are left
- * out. */
+/* Runs each work once. The remaining works are left out once this has taken LONG_S and --budget is
+ * spent. */
 static qv_status
 run_once(const struct bench *b, const struct bench_run *runs, struct samples *samples,
          int64_t repeats, int n, qv_error *err)
@@ -445,7 +445,7 @@ bench_each_line(struct bench *b, const char *path, const char *text, bench_line 
     qv_status status = QV_OK;
     FILE *f = text ? fmemopen((void *)(uintptr_t)text, strlen(text), "r") : fopen(path, "r");
     if (!f)
-        return qv_fail(err, QV_EIO, "%s: %s", path, strerror(errno));
+        return qv_fail(err, QV_EIO, "%s: cannot be opened: %s", path, strerror(errno));
     while (fgets(line, MOST, f))
         n += *text_of(line) != 0;
     rewind(f);
@@ -466,7 +466,7 @@ bench_each_line(struct bench *b, const char *path, const char *text, bench_line 
         }
     }
     if (ferror(f) && !status)
-        status = qv_fail(err, QV_EIO, "cannot read %s: %s", path, strerror(errno));
+        status = qv_fail(err, QV_EIO, "%s: cannot be read: %s", path, strerror(errno));
     fclose(f);
     return status;
 }

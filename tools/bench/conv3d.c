@@ -194,8 +194,14 @@ qv_status
 bench_conv3d(struct bench *b, qv_error *err)
 {
     const char *lowering = b->o->lowering, *shapes = b->o->shapes;
-    if (lowering && qv_lowering_find(lowering) < 0)
-        return qv_fail(err, QV_EINVAL, "bench conv3d: unknown --lowering \"%s\"", lowering);
+    if (lowering && qv_lowering_find(lowering) < 0) {
+        char known[128] = "";
+        for (int i = 0; i < QV_LOWERING_COUNT; i++)
+            snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "",
+                     qv_lowering_name((qv_lowering)i));
+        return qv_fail(err, QV_EINVAL, "bench conv3d: unknown --lowering \"%s\"; there are %s",
+                       lowering, known);
+    }
     const qv_status status = bench_open(b, err);
     return status ? status
                   : bench_each_line(b, shapes ? shapes : "built-in shapes",
@@ -371,7 +377,7 @@ bench_patch_embed(struct bench *b, qv_error *err)
     qv_status status = bench_open_model(b, &model, &info, err);
     const int64_t area = status ? 1 : info.merge_size * info.merge_size;
     if (!status && most % area)
-        status = qv_fail(err, QV_EINVAL, "--rows is %lld; must be a multiple of %lld",
+        status = qv_fail(err, QV_EINVAL, "--rows is %lld; it must be a multiple of %lld",
                          (long long)most, (long long)area);
     if (!status)
         status = bench_begin(b, info.dtype, err);

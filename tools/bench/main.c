@@ -104,7 +104,7 @@ static const struct tool tools[] = {
     { .name = "bench", .does = "Times this machine", .verbs = &bench },
     { .name = "profile",
       .arguments = "[CLIP]",
-      .does = "Shows where the time goes: the time, bytes, FLOPs and share of the roofline of "
+      .does = "Shows where time is spent: the time, bytes, FLOPs and share of the roofline of "
               "every layer and\noperation of a chunk, with random pixels.",
       .needs = "--model",
       .example = "qwenvit profile --model Qwen3-VL-4B-Instruct clip.mp4",

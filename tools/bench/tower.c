@@ -222,8 +222,8 @@ struct way {
     size_t passes, ahead; /* passes over the chunks, and chunks ahead; 0: each chunk's work alone */
 };
 
-/* Runs each chunk a second time, by itself: the push's run keeps the device busy while that is
- * launched. *ms is the sum by the device's clock. */
+/* Runs each chunk a second time, by itself; its first run, by the push, keeps the device busy while
+ * the second one is launched. *ms becomes the sum of the second runs, by the device's clock. */
 static qv_status
 work(void *user, double *ms, qv_error *err)
 {
@@ -245,9 +245,9 @@ work(void *user, double *ms, qv_error *err)
     return status;
 }
 
-/* Pushes and pulls all chunks, `ahead` at a time; *ms is by the host's clock, of one pass. Of
- * several passes none begins once --budget is spent: fewer have no time, since the first chunk,
- * which overlaps nothing, would weigh too much. */
+/* Pushes and pulls all chunks, `ahead` at a time. *ms becomes the time of one pass, by the host's
+ * clock. Once --budget is spent, no further pass begins and no time is reported: with fewer passes
+ * the first chunk, which overlaps nothing, would weigh too much. */
 static qv_status
 go_through(void *user, double *ms, qv_error *err)
 {

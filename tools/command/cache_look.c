@@ -40,6 +40,8 @@ look(const struct tool_options *o, verb_function *verb)
         return look(o, verb);                                                                      \
     }
 
+#define NO_REASON "its record has no reason"
+
 /* Returns a key's record, to which fields may be added. */
 static qv_status
 read_record(const qv_cache *c, int64_t i, json_t **record, qv_error *err)
@@ -122,7 +124,7 @@ add_failures(const struct tool_options *o, const qv_cache *c, const qv_cache_inf
         const char *error = json_string_value(json_object_get(record, "error"));
         if (!s)
             tool_reasons_lose(&reasons, &to_file, NULL, item.key, item.status,
-                              error ? error : "the record does not say why");
+                              error ? error : NO_REASON);
         if (!s && json_array_append_new(failures, record))
             s = qv_fail(err, QV_ENOMEM, "no memory for failures");
     }
@@ -302,6 +304,7 @@ get(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in, in
 {
     char quoted[QV_QUOTE_SIZE], *key = qv_utf8_text(o->key), *record = NULL;
     qv_cache_item item = { .key = NULL };
+    json_t *failed = NULL;
     *code = TOOL_DONE; /* another part may be damaged */
     qv_status s =
         key ? qv_cache_find(c, key, &item, err) : qv_fail(err, QV_ENOMEM, "no memory for a key");
@@ -310,9 +313,14 @@ get(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in, in
     const int64_t i = s ? 0 : item.index;
     if (!s)
         s = qv_cache_record(c, i, &record, err);
-    if (!s && item.status)
-        s = qv_fail(err, QV_EFORMAT, "%s: key %s failed: its record is %s", o->out,
-                    qv_json_quote(key, quoted), record);
+    if (!s && item.status) {
+        s = read_record(c, i, &failed, err);
+        const char *error = json_string_value(json_object_get(failed, "error"));
+        if (!s)
+            s = qv_fail(err, QV_EFORMAT, "%s: key %s has no tokens: %s", o->out,
+                        qv_json_quote(key, quoted), error ? error : NO_REASON);
+        json_decref(failed);
+    }
     if (!s)
         s = qv_cache_verify(c, i, err);
     if (!s)

@@ -43,8 +43,8 @@ enum kind {
 static const char *const wanted[] = {
     [COUNT] = "an integer of at least 1",
     [NUMBER] = "an integer of at least 0",
-    [PAIR] = "two integers, A,B",
-    [TRIPLE] = "three integers, T,H,W",
+    [PAIR] = "two integers of at least 1: A,B",
+    [TRIPLE] = "three integers of at least 1: T,H,W",
     [REAL] = "a number above 0",
     [REALS] = "three numbers, R,G,B",
     [DTYPE] = "f32, bf16 or auto",
@@ -98,10 +98,11 @@ static const struct option options[] = {
       AT(part_seconds) },
     { "--retry-failed", NULL, "retry clips that failed before", FLAG, GROUP_FILL,
       AT(retry_failed) },
-    { "--same", "size", "a file with the same path and size is the same clip, whatever its time",
-      WORD, GROUP_FILL | GROUP_STATUS, AT(same_size), .with = "--list" },
-    { "--trust-keys", NULL, "a file with the same size is the key's clip, wherever it is", FLAG,
-      GROUP_FILL | GROUP_STATUS, AT(trust_keys), .with = "--list" },
+    { "--same", "size",
+      "a file of the same path and size counts as the same clip, whatever its time", WORD,
+      GROUP_FILL | GROUP_STATUS, AT(same_size), .with = "--list" },
+    { "--trust-keys", NULL, "a file of the same size counts as the key's clip, wherever it is",
+      FLAG, GROUP_FILL | GROUP_STATUS, AT(trust_keys), .with = "--list" },
     { "--dry-run", NULL, "only estimate what a run would do", FLAG, GROUP_FILL, AT(dry_run) },
     { "--dry-run", NULL, "only report what would be removed", FLAG, GROUP_REMOVE, AT(dry_run) },
     { "--rate", "N", "estimate the time at N clips per second, over all processes", REAL,
@@ -214,6 +215,18 @@ find_page(const struct tool *tool, const char *name)
         if (!strcmp(p->name, name) && (!*name || p->groups & tool->groups))
             return p;
     return NULL;
+}
+
+/* Lists the names of a subcommand's pages, for an error. */
+static const char *
+list_pages(const struct tool *tool, char text[TOOL_USAGE_BYTES])
+{
+    int n = 0;
+    for (const struct page *p = pages + 1; p < pages + N_PAGES; p++)
+        if (p->groups & tool->groups)
+            n += snprintf(text + n, TOOL_USAGE_BYTES - (size_t)n, "%s%s",
+                          n ? ", " : "the topics are ", p->name);
+    return n ? text : "this subcommand has none";
 }
 
 /* Returns the subcommand's option whose name is the first `length` bytes; NULL: unknown. */
@@ -509,7 +522,7 @@ take_value(struct line *l, const struct option *o, const char *text)
     qv_error err;
     if (ending && !must && tool_check_ending(text, ending, &err))
         return WRONG(l, "%s %s", o->name, err.text);
-    return must ? WRONG(l, "%s is \"%s\"; must be %s", o->name, text, must) : TOOL_DONE;
+    return must ? WRONG(l, "%s is \"%s\"; it must be %s", o->name, text, must) : TOOL_DONE;
 }
 
 /* Stores the next required argument, or else one of the optional ones. */
@@ -543,9 +556,9 @@ take_option(struct line *l, const char *text)
     if (o->kind == OLD)
         return WRONG(l, "%s is now %s", o->name, o->value);
     if (equals && !o->value && o->kind != JSON)
-        return WRONG(l, "%s is \"%s\"; must be given without a value", o->name, equals + 1);
+        return WRONG(l, "%s is \"%s\"; it must be given without a value", o->name, equals + 1);
     if (!equals && o->value && ++l->i == l->argc)
-        return WRONG(l, "%s needs a value: %s", o->name, o->value);
+        return WRONG(l, "%s needs a value: %s %s", o->name, o->name, o->value);
     return take_value(l, o, equals ? equals + 1 : o->value ? l->argv[l->i] : "");
 }
 
@@ -610,7 +623,8 @@ tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *
         else if (find_page(tool, *help))
             return TOOL_DONE;
         else {
-            code = WRONG(&l, "unknown --help=%s", *help);
+            char topics[TOOL_USAGE_BYTES];
+            code = WRONG(&l, "unknown help topic %s; %s", *help, list_pages(tool, topics));
             *help = NULL;
         }
     }

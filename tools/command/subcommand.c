@@ -26,7 +26,7 @@ print_usage(const struct tool_program *p, FILE *to)
         to,
         "\n%s SUBCOMMAND --help lists its options.\n"
         "exit codes: 0 done; 1 a check or part of the work failed; 2 wrong usage; 3 bad input;\n"
-        "4 device or environment\n",
+        "4 the device or the environment failed\n",
         p->name);
 }
 
@@ -91,7 +91,7 @@ start_decoder(const struct tool *tool, struct tool_options *o, qv_error *err)
     for (size_t i = 0; i < o->n_arguments; i++)
         clips = clips || !info || !tool_is_folder(o->arguments[i]);
     o->clip.threads = o->clip.threads < 1 << 10 ? o->clip.threads : 1 << 10;
-    qv_status status = qvm_check_options(tool->name, &o->clip, err);
+    qv_status status = qvm_check_options(tool->name, true, &o->clip, err);
     if (status)
         return status;
     o->clip.gpu = (int)(o->devices[0] < 1 << 10 ? o->devices[0] : 1 << 10);

@@ -5,8 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "error.h"
+#include "files/json.h"
 #include "list.h"
 #include "numbers.h"
 #include "path.h"
@@ -166,14 +168,30 @@ visit(FILE *f, const char *path, struct extra *e, tool_tar_see *see, void *user,
                                                                        : QV_OK;
 }
 
+/* Opens a regular file; anything else may block. */
+static qv_status
+open_tar(const char *path, FILE **out, qv_error *err)
+{
+    int fd;
+    uint64_t size;
+    const qv_status s = qv_file_open(path, &fd, &size, err);
+    if (s)
+        return s;
+    *out = fdopen(fd, "rb");
+    if (*out)
+        return QV_OK;
+    close(fd);
+    return qv_no_memory(path, err);
+}
+
 qv_status
 tool_tar_visit(const char *path, tool_tar_see *see, void *user, qv_error *err)
 {
-    FILE *f = fopen(path, "rb");
-    struct extra *e = f ? malloc(sizeof *e) : NULL;
-    const qv_status s = !f ? qv_fail(err, QV_EIO, "%s: cannot be opened: %s", path, strerror(errno))
-                        : !e ? qv_no_memory(path, err)
-                             : visit(f, path, e, see, user, err);
+    FILE *f = NULL;
+    qv_status s = open_tar(path, &f, err);
+    struct extra *e = s ? NULL : malloc(sizeof *e);
+    if (!s)
+        s = e ? visit(f, path, e, see, user, err) : qv_no_memory(path, err);
     free(e);
     if (f)
         fclose(f);
@@ -184,8 +202,9 @@ bool
 tool_tar_is(const char *path)
 {
     struct header h;
-    FILE *f = fopen(path, "rb");
-    const bool is = f && fread(&h, 1, BLOCK, f) == BLOCK && h.name[0] && is_header(&h);
+    FILE *f = NULL;
+    const bool is =
+        !open_tar(path, &f, NULL) && fread(&h, 1, BLOCK, f) == BLOCK && h.name[0] && is_header(&h);
     if (f)
         fclose(f);
     return is;

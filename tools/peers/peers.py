@@ -27,7 +27,7 @@ def numbers(count=None):
         except ValueError:
             values = []
         if not values or min(values) < 1 or count and len(values) != count:
-            raise argparse.ArgumentTypeError(f"{text}: must be {count or 'one or more'} numbers of at least 1")
+            raise argparse.ArgumentTypeError(f"{text}; it must be {count or 'one or more'} numbers of at least 1")
         return values
     return parse
 
@@ -50,7 +50,7 @@ def read_pack(path):
 def dtypes(text):
     values = text.split(",")
     if not set(values) <= {"f32", "bf16"}:
-        raise argparse.ArgumentTypeError(f"{text}: must be f32, bf16 or both, separated by a comma")
+        raise argparse.ArgumentTypeError(f"{text}; it must be f32, bf16 or both, separated by a comma")
     return values
 
 

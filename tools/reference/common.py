@@ -76,7 +76,7 @@ def vision_classes(folder):
     config = read_json(folder, "config.json")
     family = config["model_type"]
     if family not in FAMILIES:
-        raise SystemExit(f"{folder}/config.json: unknown model_type {family!r}; must be one of {list(FAMILIES)}")
+        raise SystemExit(f"{folder}/config.json: unknown model_type {family!r}; it must be one of {list(FAMILIES)}")
     model_name, config_name = FAMILIES[family]
     models = "transformers.models." + family
     modeling = importlib.import_module(f"{models}.modeling_{family}")

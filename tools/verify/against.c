@@ -30,7 +30,7 @@ read_matrix(const struct qv_safetensors *file, struct matrix *m, qv_error *err)
         (m->rows >= 0 && t->shape[0] != m->rows) || t->shape[1] != m->cols) {
         char shape[128], rows[24];
         snprintf(rows, sizeof rows, m->rows < 0 ? "n" : "%lld", (long long)m->rows);
-        return qv_fail(err, QV_EFORMAT, "%s: tensor %s is %s [%s], must be %s [%s,%lld]",
+        return qv_fail(err, QV_EFORMAT, "%s: tensor %s is %s [%s]; it must be %s [%s,%lld]",
                        qv_safetensors_path(file), m->name, t->dtype_name,
                        qv_safetensors_print_shape(t->shape, t->n_dims, shape, sizeof shape),
                        m->dtype, rows, (long long)m->cols);

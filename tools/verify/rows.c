@@ -162,7 +162,7 @@ verify_judge(struct verify_row *row)
         if (!row->ok && isnan(bars[i].value))
             snprintf(row->why, sizeof row->why, "values are not finite");
         else if (!row->ok)
-            snprintf(row->why, sizeof row->why, "%s is %.3g, must be at most %.3g", bars[i].what,
+            snprintf(row->why, sizeof row->why, "%s is %.3g; it must be at most %.3g", bars[i].what,
                      bars[i].value, bars[i].most);
     }
 }

@@ -203,7 +203,7 @@ class _Stored:
         if tuple(hidden_states.shape) != wanted:
             raise error(
                 "QV_EINVAL",
-                f"pixel_values has shape {list(hidden_states.shape)}; must be {list(wanted)}, as to_transformers() "
+                f"pixel_values has shape {list(hidden_states.shape)}; it must be {list(wanted)}, as to_transformers() "
                 f"returns it (tokens with {self.n_deepstack} DeepStack outputs)",
             )
         tokens, *deepstack = hidden_states.split(self.width, dim=1)

@@ -34,7 +34,7 @@ def _processor_of(model: str) -> tuple[Any, Any]:
     name = type(processor).__name__
     loader = VIDEO_LOADER_REGISTRY.get_backend_for_video_processor(name)
     if loader not in LOADERS:
-        raise error("QV_EUNSUPPORTED", f"model {model!r}: unknown video processor {name}; must be one of Qwen2-VL to Qwen3.5")
+        raise error("QV_EUNSUPPORTED", f"model {model!r}: unknown video processor {name}; the known ones are those of Qwen2-VL to Qwen3.5")
     return processor, VIDEO_LOADER_REGISTRY.load(loader)
 
 
@@ -88,5 +88,5 @@ def _read(data: bytes, processor: Any, sizes: dict[str, Any], options: dict[str,
         _decoder.start(), data, _transformers.counts_all(processor), patch, processor.temporal_patch_size, merge, {**sizes, **options}
     )
     if frames.is_image:
-        raise error("QV_EINVAL", "this is an image; must be a clip")
+        raise error("QV_EINVAL", "this is an image; a clip is needed")
     return frames

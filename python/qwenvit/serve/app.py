@@ -87,13 +87,13 @@ async def encode(service: Service, request: Request) -> Reply:
     store, seconds = query.pop("store", "0"), query.pop("timeout", service.settings.seconds)
     stored = FLAGS.get(store.lower())
     if stored is None or stored and not service.cache.folder:
-        raise Refused(422, "QV_EINVAL", f"store is {shown(store)}; must be 0 on a server without --cache, otherwise 0 or 1")
+        raise Refused(422, "QV_EINVAL", f"store is {shown(store)}; it must be 0 on a server without --cache, otherwise 0 or 1")
     try:
         until = time.monotonic() + min(float(seconds), service.settings.seconds)
     except ValueError:
         until = math.nan
     if not until > time.monotonic():
-        raise Refused(422, "QV_EINVAL", f"timeout is {shown(seconds)}; must be a number of seconds greater than 0")
+        raise Refused(422, "QV_EINVAL", f"timeout is {shown(seconds)}; it must be a number of seconds greater than 0")
     is_json = request.kind.partition(";")[0].strip() == "application/json"
     if is_json and query:
         raise Refused(422, "QV_EINVAL", f"unknown option {shown(next(iter(query)))}; with JSON, options belong in the body")
@@ -231,7 +231,7 @@ class App:
             methods, call = PATHS.get(path, ((), None))
             if call and method in methods:
                 return await call(self.service, request)
-            what = f"Method Not Allowed; must be {methods[0]}" if call else "Not Found"
+            what = f"Method Not Allowed; use {methods[0]}" if call else "Not Found"
             raise Refused(405 if call else 404, "QV_EINVAL", f"{method} {shown(path)}: {what}; paths are {', '.join(PATHS)}",
                           **({"Allow": ", ".join(methods)} if call else {}))
         except Refused as e:

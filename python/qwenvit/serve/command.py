@@ -207,7 +207,7 @@ def main(arguments: list[str]) -> int:
     if a.ec_path and a.no_shared_cache:
         p.error("--ec-path and --no-shared-cache cannot be used together: any client can name another client's images")
     if a.ec_path and a.ec_seconds < a.timeout:
-        p.error(f"--ec-seconds is {a.ec_seconds:g}; must be at least --timeout, {a.timeout:g}")
+        p.error(f"--ec-seconds is {a.ec_seconds:g}; it must be at least --timeout, {a.timeout:g}")
     if a.sglang_peers and keys_of(a):
         p.error("--sglang-peers and API keys cannot be used together: SGLang sends no key")
     return serve(a)

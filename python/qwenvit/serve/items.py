@@ -82,7 +82,7 @@ def _value(name: str, given: Any) -> Any:
     except (KeyError, ValueError, OverflowError):
         pass
     wanted = {float: "a number", int: "an integer", bool: "true or false", str: "a string", tuple: "a list of numbers"}[kind]
-    raise Refused(422, "QV_EINVAL", f"{name} is {shown(given)}; must be {wanted}")
+    raise Refused(422, "QV_EINVAL", f"{name} is {shown(given)}; it must be {wanted}")
 
 
 def take_options(given: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def take_options(given: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
         raise Refused(422, e.status, str(e)) from None
     for name in FRAMES:
         if options.get(name, 0) > limits.frames:
-            raise Refused(422, "QV_EINVAL", f"{name} is {options[name]}; must be from 1 to {limits.frames} on this server")
+            raise Refused(422, "QV_EINVAL", f"{name} is {options[name]}; it must be from 1 to {limits.frames} on this server")
     if limits.frames < DEFAULT_FRAMES and not {"num_frames", "max_frames"} & set(options):
         options["max_frames"] = limits.frames
     return {name: value for name, value in options.items() if value}  # 0 and false mean unset
@@ -122,7 +122,7 @@ def bytes_of(url: Any, name: str, is_image: bool, limits: Limits) -> bytes:
             raise Refused(422, "QV_EINVAL", f"{len(url)} frames; at most {limits.frames} on this server")
         return FrameFiles.of(bytes_of(one, f"{name} {i}", True, limits) for i, one in enumerate(url))
     if not is_data(url):
-        raise Refused(422, "QV_EINVAL", f"{name} is {shown(url)}; must be a data: URL (other URLs are not fetched, and paths are not opened)")
+        raise Refused(422, "QV_EINVAL", f"{name} is {shown(url)}; it must be a data: URL (other URLs are not fetched, and paths are not opened)")
     try:
         data = bytes_of_data(url, name, limits.frames)
     except Error as e:
@@ -175,7 +175,7 @@ def items_of_json(body: bytes, limits: Limits, room: Room) -> list[Item | Refuse
     for row in rows:
         try:
             if not isinstance(row, dict):
-                raise Refused(422, "QV_EINVAL", f"an item is {shown(row)}; must be an object with data and options")
+                raise Refused(422, "QV_EINVAL", f"an item is {shown(row)}; it must be an object with data and options")
             name = "frames" if "frames" in row else "data"
             url, is_image, own = chat_part(row) or (row.get(name), False, {k: v for k, v in row.items() if k != name})
             found.append(make_item(bytes_of(url, name, is_image, limits), {**asked, **own}, limits))

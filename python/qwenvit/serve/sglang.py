@@ -59,10 +59,10 @@ def asked_of(asked: dict[str, Any], limits: Limits, peers: frozenset[str]) -> As
     """Parses the JSON of a request."""
     for name, (is_right, what) in FIELDS.items():
         if not is_right(asked.get(name)):
-            raise Refused(400, "QV_EINVAL", f"{name} is {shown(asked.get(name))}; must be {what}")
+            raise Refused(400, "QV_EINVAL", f"{name} is {shown(asked.get(name))}; it must be {what}")
     req_id, modality, rows, num_parts, part_idx, port = (asked[name] for name in FIELDS)
     if part_idx >= num_parts:
-        raise Refused(400, "QV_EINVAL", f"part_idx is {part_idx}; must be less than num_parts, {num_parts}")
+        raise Refused(400, "QV_EINVAL", f"part_idx is {part_idx}; it must be less than num_parts, {num_parts}")
     if len(rows) > limits.items:
         raise Refused(413, "QV_EINVAL", f"{len(rows)} images and clips; at most {limits.items} per request")
     host = asked.get("prefill_host")

@@ -111,7 +111,7 @@ def _key_of(part: dict[str, Any], kind: str, data: bytes, model_id: str) -> str:
     if key is None:
         return image_key(data, model_id)
     if not isinstance(key, str) or not key.isprintable() or not 0 < len(key.encode()) <= 200 or "/" in key or key.startswith("."):
-        raise Refused(400, "QV_EINVAL", f"uuid is {shown(key)}; must be a folder's name of at most 200 bytes, without / or a leading dot")
+        raise Refused(400, "QV_EINVAL", f"uuid is {shown(key)}; it must be a folder's name of at most 200 bytes, without / or a leading dot")
     return key
 
 
