@@ -139,9 +139,11 @@ check_metadata(const struct view *v, qv_error *err)
                                       { "sealed", sealed } };
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         const char *found = qv_safetensors_metadata(v->file, wanted[i][0]);
-        if (!found || strcmp(found, wanted[i][1]))
+        if (!found)
+            return qv_fail(err, QV_EFORMAT, "%s: its header has no \"%s\"", v->path, wanted[i][0]);
+        if (strcmp(found, wanted[i][1]) != 0)
             return qv_fail(err, QV_EFORMAT, "%s: its header's %s is %.40s; it must be %s", v->path,
-                           wanted[i][0], found ? found : "missing", wanted[i][1]);
+                           wanted[i][0], found, wanted[i][1]);
     }
     return QV_OK;
 }

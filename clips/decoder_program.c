@@ -325,7 +325,7 @@ make_ready(qv_decoder *d, const qvm_order *order, int64_t *start, qv_error *err)
         return *start == d->starts && !*d->lost
                    ? QV_OK
                    : qv_fail(err, QV_EBACKEND, "qwenvit-decoder %s",
-                             *d->lost ? d->lost : "has ended, and was started again");
+                             *d->lost ? d->lost : "exited and was restarted");
     if (*d->lost)
         end_program(&d->child);
     const qv_status status = d->child.pid ? QV_OK : start_program(d, err);

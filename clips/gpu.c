@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Starts and ends the GPU processes (gpu_process.c): when a clip first asks, and to replace one
- * that has ended, is in doubt, or has served QVM_GPU_CLIPS clips. */
+ * that has ended, is suspect, or has served QVM_GPU_CLIPS clips. */
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
@@ -119,7 +119,7 @@ has_ended(struct qvm_gpu_process *p)
     return false;
 }
 
-/* Gives up the current process, which is in doubt, and the GPU if that happens too often. */
+/* Gives up the current process, which is suspect, and the GPU if that happens too often. */
 static void
 lose(struct qvm_gpus *gpus, struct qvm_gpu *g)
 {

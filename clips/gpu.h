@@ -9,9 +9,9 @@ enum {
     QVM_MOST_RETIRED = 8,
     /* how many clips one process serves, so that damage done by one of them does not last */
     QVM_GPU_CLIPS = 512,
-    /* A process is in doubt after qvm_gpu_doubt. The GPU is no longer used if this happens to more
-     * than three processes at once, or to more than one per QVM_GPU_DOUBT clips in the long run:
-     * otherwise clips could cause endless restarts. */
+    /* qvm_gpu_doubt marks a process as suspect. If more than three processes become suspect within a
+     * few clips, or more than one per QVM_GPU_DOUBT clips in the long run, the GPU is no longer used,
+     * because clips could otherwise cause endless restarts. */
     QVM_GPU_DOUBT = 64,
     QVM_MOST_DOUBTS = 3 * QVM_GPU_DOUBT
 };
@@ -24,7 +24,7 @@ struct qvm_gpu_process {
 
 struct qvm_gpu {
     struct qvm_gpu_process now, next; /* `next` is started before `now` has served its last clip */
-    int doubts; /* QVM_GPU_DOUBT for each process in doubt, less one for each clip that was given */
+    int doubts; /* QVM_GPU_DOUBT for each suspect process, less one for each clip that was given */
     /* why this GPU decodes no clips until retry_s; "" if it decodes */
     char why[sizeof((qvm_gpu_hello *)0)->text];
     /* When the next process may be started; each of `failures` in a row doubles the time to it. */

@@ -80,7 +80,7 @@ multiply_keys(float (&scores)[MOST_ROWS / 8][4], const bf16 *q, const bf16 *k, i
 }
 
 /* Turns scores into exponentials of their difference from their row's maximum, 0 past the segment.
- * sums: of the lane's first row, and of the row 8 below. */
+ * sums: the sum of the lane's first row, and the sum of the row 8 below it. */
 static __device__ __forceinline__ void
 exponentiate(float (&scores)[MOST_ROWS / 8][4], float scale, int rows, float (&sums)[2])
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Makes forks cheap. FFmpeg depends on more than a hundred libraries, and the loader writes to the
- * data of each: every fork copies the page tables of all this data, and frees them when it ends.
- * Pages of a file need neither. */
+ * data of each. Every fork would copy the page tables of all this data, and free them when it ends.
+ * The data is therefore mapped anew from a file, whose page tables are not copied. */
 #include "decoder.h"
 
 #ifdef __linux__

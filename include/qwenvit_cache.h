@@ -73,9 +73,9 @@ QV_API qv_status qv_cache_open(const char *dir, qv_cache **out, qv_error *err);
 QV_API void qv_cache_close(qv_cache **cache);
 QV_API void qv_cache_get_info(const qv_cache *cache, qv_cache_info *out);
 /* Returns why damaged part i of n_damaged cannot be used, in a text that names its file; NULL if i
- * is out of range. *superseded becomes true if nothing is lost with the part, so that
- * qv_cache_prune removes it: its index can be read, and each of its keys has a record in another
- * part that takes precedence or has the same source. `superseded` may be NULL; then the part's
+ * is out of range. *superseded becomes true if qv_cache_prune would remove the part, because
+ * no data is lost with it: its index can be read, and each of its keys has a record in another part
+ * that takes precedence or has the same source. `superseded` may be NULL; then the part's
  * index is not read. */
 QV_API const char *qv_cache_damage(const qv_cache *cache, int64_t i, bool *superseded);
 

@@ -96,9 +96,9 @@ typedef struct qv_clip_options {
     /* A file fails if its video codec is neither in QV_USUAL_CODECS nor an image codec. */
     bool usual_codecs;
     /* QV_DECODE_GPU, only on Linux: CUDA device `gpu` decodes the clip, if it is progressive 4:2:0
-     * in H.264 with 8 bits or HEVC with 8 or 10. This happens in a process of `decoder`, or of this
-     * clip alone, that has the device open. That process also converts and resizes the frames if it
-     * can. The clip's own process still reads the file.
+     * in H.264 with 8 bits or HEVC with 8 or 10. A separate process, which has the device open,
+     * decodes, and also converts and resizes the frames if it can. It belongs to `decoder` or, if
+     * that is NULL, to this clip. The clip's own process still reads the file.
      * The CPU decodes clips that the device cannot decode. If anything unexpected occurs, the CPU
      * starts over from the clip's beginning. qv_outcome.not_gpu is the reason. */
     qv_decode decode;
@@ -185,10 +185,10 @@ typedef struct qv_outcome {
  * `image` and `video` are a model's preprocessing (qv_model_info); NULL: qv_preprocess_default.
  * `options` may be NULL. Decoding and resizing start in the background. Returns
  *  - QV_EIO, QV_EUNSUPPORTED or QV_EFORMAT for a fault of the clip. The clip cannot be decoded, has
- *    no video, is encrypted, has an aspect ratio above 200 or has more than 4194304 frames. Or its
- *    process crashed, exited, hung, accepted no requests, sent an impossible message, or needed
- *    more than decode_memory: once that process may have read the file, whatever goes wrong in it
- *    counts as a fault of the clip.
+ *    no video, is encrypted, has an aspect ratio above 200 or has more than 4194304 frames. Once the
+ *    clip's process may have read the file, it is also a fault of the clip if that process crashes,
+ *    exits, hangs, accepts no requests, sends an impossible message or needs more than
+ *    decode_memory.
  *  - QV_EINVAL for a fault of the caller: options that cannot be combined or are out of range;
  *    start_s and end_s with no frame between them, or for an image.
  *  - QV_ENOMEM if this process is out of memory or has too many open files.
@@ -402,8 +402,8 @@ typedef struct qv_job_sink {
 typedef struct qv_job_options {
     qv_dtype output; /* dtype of the tokens: QV_F32 (default) or QV_BF16 */
     qv_job_sink sink;
-    /* How many clips are decoded at once. 0: one per core or, if GPUs decode, 12 per model's GPU
-     * and one for each core beyond 24 per GPU. */
+    /* How many clips are decoded at once. 0: one per core or, if GPUs decode, 12 per model's
+     * GPU and one more for each core in excess of 24 times the number of GPUs. */
     int decoders;
     int sinks;             /* threads that call the sink; 0: 1 */
     int64_t queue;         /* how many sources may wait before qv_job_add waits; 0: 512 */
@@ -530,8 +530,8 @@ typedef struct qv_job_progress {
     /* The chunks that these sources were packed into, and the patches in those chunks. */
     int64_t packed_chunks, packed_rows;
     int64_t pack_rows; /* the capacity of most of these chunks, in patches; 0 before there is one */
-    /* rows and capacity_rows of the chunks that took everything that waited, such as a job's last
-     * chunks. */
+    /* The same two counts of the chunks that were computed partly empty because no more pairs were
+     * waiting, such as a job's last chunks. */
     int64_t rest_rows, rest_capacity_rows;
     double elapsed_s;
     /* All three stages' seconds include work in progress. Decoders: reading; waiting for space for

@@ -439,8 +439,9 @@ static qv_status
 run(qv_cache_fill *f, qv_model *const *models, size_t n_models, bool is_last, qv_error *err)
 {
     if (!n_models || !models[0] || f->is_over)
-        return qv_fail(err, QV_EINVAL,
-                       "run fill: there is no model, models[0] is NULL, or the fill has ended");
+        return qv_fail(
+            err, QV_EINVAL,
+            "run fill: n_models is 0, models[0] is NULL, or qv_cache_fill_end was called");
     f->stopped = false;
     f->status = QV_OK;
     qv_status s = f->n ? open_job(f, models, n_models, err) : qv_cache_fill_begin(f, *models, err);

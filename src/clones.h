@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* QV_CLONES in front of a function compiles it once per instruction set, if the compiler and the
  * loader support choosing a version when the library is loaded. It is meant for plain loops over
- * many values. Whoever measures fewer sets defines it with -include. */
+ * many values. To measure with fewer sets, define it first, with -include. */
 #pragma once
 
 #ifdef QV_CLONES

@@ -321,10 +321,10 @@ static const struct refusal illegal[] = {
     { CONV("3", "1", "4", "dd=1 x_depth=3 groups=1 top=1"), "h=1" },
     { CONV("3", "4", "1", "dd=1 x_depth=3 groups=1 right=1"), "w=1" },
     { CONV_3 "dd=1 x_depth=3 groups=2 sums=3", "sums is 3" },
-    { CONV_3 "dd=1 x_depth=3 groups=2 sums=1", "it must be 0 with alpha" }, /* alpha is 0. */
-    { CONV_3 "dd=1 x_depth=3 groups=2 alpha=1 sums=2 bias=1", "it must be 0 with alpha" },
-    { CONV_3 "dd=1 x_depth=3 groups=2 alpha=1 sums=1 act=gelu_erf", "it must be 0 with alpha" },
-    { CONV_3 "dd=1 x_depth=3 groups=2 alpha=1 sums=1 residual_rows=8", "it must be 0 with alpha" },
+    { CONV_3 "dd=1 x_depth=3 groups=2 sums=1", "it must be 0 if alpha" }, /* alpha is 0. */
+    { CONV_3 "dd=1 x_depth=3 groups=2 alpha=1 sums=2 bias=1", "it must be 0 if alpha" },
+    { CONV_3 "dd=1 x_depth=3 groups=2 alpha=1 sums=1 act=gelu_erf", "it must be 0 if alpha" },
+    { CONV_3 "dd=1 x_depth=3 groups=2 alpha=1 sums=1 residual_rows=8", "it must be 0 if alpha" },
     { CONV_3 "dd=1 x_depth=3 groups=2 alpha=1 sums=1 y=bf16", "y is bf16" },
     { CONV_3 "dd=1 x_depth=3 groups=2 alpha=1 residual_rows=3", "residual_rows is 3" },
     { CONV("3", "9223372036854775807", "4", "dd=1 x_depth=3 groups=2 top=9223372036854775807"),

@@ -366,8 +366,8 @@ def embed_words(records, gpu):
     used = [ways.get(w) for w in ("patchify", "direct", "torch conv3d", "torch linear")]
     if not all(used) or len({r.get("day") for r in used}) > 1:
         return "", []
-    return ("The patch embedding of the second row takes {} ms as the GEMM that qwenvit runs, {} as cuDNN's own Conv3d, "
-            "{} as torch's Conv3d and {} as torch's Linear.".format(*map(ms, used))), used
+    return ("The patch embedding of the second row takes {} ms as the GEMM that qwenvit runs, {} ms as cuDNN's own Conv3d, "
+            "{} ms as torch's Conv3d and {} ms as torch's Linear.".format(*map(ms, used))), used
 
 
 def fill_block(records, gpu, version, left_out):

@@ -17,7 +17,7 @@ struct qv_memory {
 };
 struct qv_buffer {
     struct qv_memory *memory; /* NULL: the operand is not used */
-    /* in bytes. A whole operand begins at a multiple of caps.alignment. An operand with a row
+    /* The offset in bytes. A whole operand begins at a multiple of caps.alignment. An operand with a row
      * stride may begin a multiple of its columns later, as k does in rows of q, k and v. */
     size_t offset;
 };
@@ -38,9 +38,9 @@ struct qv_kernel; /* one operation, ready to run */
 enum { QV_NOT_SEEN = -1 };
 struct qv_same_bits {
     int64_t gemm_rows; /* GEMMs of at least this many rows agree; 0: all do */
-    /* bit for bit, dense attention (equal segments) and ragged attention (any lengths) agree for
-     * head sizes from the first to the second; 0 and 0: for every size. Ragged attention of any
-     * lengths always agrees. */
+    /* The smallest and the largest head size for which dense attention (equal segments) and ragged
+     * attention (any lengths) agree bit for bit. Both 0: they agree for every size. Ragged attention
+     * agrees with itself, whatever the lengths. */
     int64_t head_dims[2];
 };
 
@@ -48,7 +48,8 @@ struct qv_same_bits {
  * (conv3d/decide.c). If all are zero, the device's own 3D convolution is always used. */
 struct qv_conv3d_thresholds {
     int64_t by_depth_max_kd; /* a deeper kernel is run directly */
-    /* so is a kernel with groups, or with fewer channels than this, unless it is depthwise */
+    /* a kernel with groups, or with fewer channels than this, is run directly unless it is
+     * depthwise */
     int64_t by_depth_min_c;
     /* with fewer output channels than this, channels-last frames are not copied into rows for a
      * GEMM, but use another lowering */
@@ -62,7 +63,7 @@ struct qv_caps {
     qv_dtype dtype;   /* the meaning of QV_DTYPE_AUTO */
     char dtype_reason[128];
     int64_t chunk_rows;  /* rows at which GEMMs become efficient; chunks aim at it */
-    int64_t pack_rows;   /* the same for packs of several items; a backend's 0: chunk_rows */
+    int64_t pack_rows;   /* the same for packs of several items; a backend may leave it 0 */
     int64_t bucket_rows; /* capacities are multiples of this many rows */
     int64_t least_rows;  /* no capacity has fewer rows */
     bool free_segments;  /* a capacity with more segments and windows costs no time */
@@ -165,8 +166,8 @@ struct qv_recording; /* a list of calls that the device can repeat as one */
 struct qv_backend {
     const char *name;
 
-    /* The device. open() may return a device of another table, which is its `backend` and is used
-     * from then on: this is how a backend in a separate library takes over. */
+    /* The device. open() may return a device whose `backend` points to a different table. That table
+     * is used from then on: this is how a backend in a separate library takes over. */
     qv_status (*open)(const struct qv_device_options *options, struct qv_device **out,
                       qv_error *err);
     void (*close)(struct qv_device *dev);

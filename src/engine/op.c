@@ -383,7 +383,7 @@ check_conv(const struct qv_op_conv *op, qv_error *err)
                        (long long)op->sums);
     if (op->sums && (op->alpha != 1 || op->bias || op->act || op->residual_rows))
         return qv_fail(err, QV_EINVAL,
-                       "conv: sums is %lld; it must be 0 with alpha, bias, act or a residual",
+                       "conv: sums is %lld; it must be 0 if alpha, bias, act or a residual is set",
                        (long long)op->sums);
     if (op->sums && op->y_dtype != QV_F32)
         return qv_fail(err, QV_EINVAL, "conv: y is %s; it must be f32, because sums is %lld",

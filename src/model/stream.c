@@ -185,7 +185,8 @@ qv_plan_push(qv_plan *plan, const qv_item *items, size_t n, qv_error *err)
         return status;
     int chunk = free_chunk(plan->program.arena);
     if (chunk < 0)
-        return qv_fail(err, QV_ESTATE, "chunks in progress: %d, the limit; pull the oldest first",
+        return qv_fail(err, QV_ESTATE,
+                       "%d chunks are in progress, which is the limit; pull the oldest first",
                        plan->program.arena->n_chunks);
     qv_context *ctx = plan->model->ctx;
     status = upload_input(plan, chunk, items, n, err);
