@@ -9,9 +9,9 @@ enum {
     QVM_MOST_RETIRED = 8,
     /* how many clips one process serves, so that damage done by one of them does not last */
     QVM_GPU_CLIPS = 512,
-    /* qvm_gpu_doubt marks a process as suspect. If more than three processes become suspect within a
-     * few clips, or more than one per QVM_GPU_DOUBT clips in the long run, the GPU is no longer used,
-     * because clips could otherwise cause endless restarts. */
+    /* qvm_gpu_doubt marks a process as suspect. If more than three processes become suspect within
+     * a few clips, or more than one per QVM_GPU_DOUBT clips in the long run, the GPU is no longer
+     * used, because clips could otherwise cause endless restarts. */
     QVM_GPU_DOUBT = 64,
     QVM_MOST_DOUBTS = 3 * QVM_GPU_DOUBT
 };

@@ -404,8 +404,8 @@ typedef struct qv_tokens {
  * - The frame pairs of several items are packed into chunks of `options`' capacity, as in a job;
  *   a pair that is larger gets a chunk of its own size.
  * - If `options` is NULL or sets no capacity, chunks have the device's default size. If everything
- *   fits into one chunk, the smallest bucket that holds everything is used, unless that would change
- *   the bits of the tokens.
+ *   fits into one chunk, the smallest bucket that holds everything is used, unless that would
+ *   change the bits of the tokens.
  * Returns the errors of qv_plan_create, qv_plan_push and qv_plan_pull.
  */
 QV_API qv_status qv_encode(qv_model *model, qv_input input, const qv_item *items, size_t n_items,

@@ -185,9 +185,9 @@ typedef struct qv_outcome {
  * `image` and `video` are a model's preprocessing (qv_model_info); NULL: qv_preprocess_default.
  * `options` may be NULL. Decoding and resizing start in the background. Returns
  *  - QV_EIO, QV_EUNSUPPORTED or QV_EFORMAT for a fault of the clip. The clip cannot be decoded, has
- *    no video, is encrypted, has an aspect ratio above 200 or has more than 4194304 frames. Once the
- *    clip's process may have read the file, it is also a fault of the clip if that process crashes,
- *    exits, hangs, accepts no requests, sends an impossible message or needs more than
+ *    no video, is encrypted, has an aspect ratio above 200 or has more than 4194304 frames. Once
+ *    the clip's process may have read the file, it is also a fault of the clip if that process
+ *    crashes, exits, hangs, accepts no requests, sends an impossible message or needs more than
  *    decode_memory.
  *  - QV_EINVAL for a fault of the caller: options that cannot be combined or are out of range;
  *    start_s and end_s with no frame between them, or for an image.

@@ -17,8 +17,8 @@ struct qv_memory {
 };
 struct qv_buffer {
     struct qv_memory *memory; /* NULL: the operand is not used */
-    /* The offset in bytes. A whole operand begins at a multiple of caps.alignment. An operand with a row
-     * stride may begin a multiple of its columns later, as k does in rows of q, k and v. */
+    /* The offset in bytes. A whole operand begins at a multiple of caps.alignment. An operand with
+     * a row stride may begin a multiple of its columns later, as k does in rows of q, k and v. */
     size_t offset;
 };
 
@@ -39,8 +39,8 @@ enum { QV_NOT_SEEN = -1 };
 struct qv_same_bits {
     int64_t gemm_rows; /* GEMMs of at least this many rows agree; 0: all do */
     /* The smallest and the largest head size for which dense attention (equal segments) and ragged
-     * attention (any lengths) agree bit for bit. Both 0: they agree for every size. Ragged attention
-     * agrees with itself, whatever the lengths. */
+     * attention (any lengths) agree bit for bit. Both 0: they agree for every size. Ragged
+     * attention agrees with itself, whatever the lengths. */
     int64_t head_dims[2];
 };
 
@@ -166,8 +166,8 @@ struct qv_recording; /* a list of calls that the device can repeat as one */
 struct qv_backend {
     const char *name;
 
-    /* The device. open() may return a device whose `backend` points to a different table. That table
-     * is used from then on: this is how a backend in a separate library takes over. */
+    /* The device. open() may return a device whose `backend` points to a different table. That
+     * table is used from then on: this is how a backend in a separate library takes over. */
     qv_status (*open)(const struct qv_device_options *options, struct qv_device **out,
                       qv_error *err);
     void (*close)(struct qv_device *dev);

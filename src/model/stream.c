@@ -257,8 +257,8 @@ stays_on_device(const struct qv_plan *plan, const struct output *list, int n, in
     return all;
 }
 
-/* Downloads those of the listed outputs that are wanted: of all tokens, or, if first_rows says where
- * each item's tokens begin, of one run of tokens per item. */
+/* Downloads the listed outputs, except those that are not wanted. first_rows: where each item's
+ * tokens begin; NULL: all tokens are downloaded as one run. */
 static qv_status
 download(struct qv_plan *plan, const struct qv_pending *chunk, const int64_t *first_rows,
          const struct output *list, int n_outputs, qv_error *err)

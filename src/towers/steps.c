@@ -14,8 +14,8 @@
  * A gated MLP is fc2(silu(gate) * up), where one GEMM computes gate and up. If the family has a
  * norm after the Conv3d, positions are added to the norm's output. If it has a Conv2d before its
  * merger, tokens = fc2(silu(gate) * up) of gelu(norm(proj(conv2d(norm(x))))). If attention stays
- * within windows, rows are in window order from the first operation on. Each window is then a run of
- * rows, and so still is each frame pair; the last operation puts the tokens back in order.
+ * within windows, rows are in window order from the first operation on. Each window is then a run
+ * of rows, and so still is each frame pair; the last operation puts the tokens back in order.
  */
 #include "steps.h"
 
