@@ -82,8 +82,22 @@ SUCCEEDS(cudaStreamCreateWithFlags, (UNUSED cudaStream_t * stream, UNUSED unsign
 SUCCEEDS(cudaEventCreateWithFlags, (UNUSED cudaEvent_t * event, UNUSED unsigned flags))
 SUCCEEDS(cudaMemsetAsync, (UNUSED void *p, UNUSED int c, UNUSED size_t n, UNUSED cudaStream_t s))
 SUCCEEDS(cudaStreamSynchronize, (UNUSED cudaStream_t stream))
+SUCCEEDS(cudaStreamBeginCapture, (UNUSED cudaStream_t stream, UNUSED enum cudaStreamCaptureMode m))
+SUCCEEDS(cudaStreamEndCapture, (UNUSED cudaStream_t stream, UNUSED cudaGraph_t *graph))
+SUCCEEDS(cudaGraphUpload, (UNUSED cudaGraphExec_t graph, UNUSED cudaStream_t stream))
 FREES(cudaFree, (UNUSED void *p))
 FREES(cudaGraphExecDestroy, (UNUSED cudaGraphExec_t graph))
+
+cudaError_t __wrap_cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph,
+                                        unsigned long long flags);
+
+cudaError_t
+__wrap_cudaGraphInstantiate(cudaGraphExec_t *exec, UNUSED cudaGraph_t graph,
+                            UNUSED unsigned long long flags)
+{
+    *exec = (cudaGraphExec_t)&here;
+    return cudaSuccess;
+}
 
 /* The driver's functions for contexts: the device's is current all the time. */
 static CUresult
@@ -246,16 +260,15 @@ TEST(memory_that_is_not_given_back)
         static const char words[] = "the CUDA context was lost when cuda";
         struct qv_memory *memory = NULL;
         qv_context *ctx = open_with_memory(&memory);
+        struct qv_recording *recorded;
         qv_context_info info;
         qv_error err = { 0 };
-        here.free_error = cudaErrorIllegalAddress;
-        if (recording)
-            ctx->backend->forget(ctx->dev, NULL);
-        else
-            ctx->backend->free(ctx->dev, memory);
+        assert_ok(ctx->backend->record(ctx->dev, NULL, 0, &recorded, ERR));
+        here.free_error = recording ? cudaErrorIllegalAddress : cudaSuccess;
+        ctx->backend->forget(ctx->dev, recorded);
+        here.free_error = recording ? cudaSuccess : cudaErrorIllegalAddress;
+        ctx->backend->free(ctx->dev, memory);
         here.free_error = cudaSuccess;
-        if (recording)
-            ctx->backend->free(ctx->dev, memory);
         qv_context_get_info(ctx, &info);
         assert_non_null(strstr(info.warning, words));
         assert_non_null(
