@@ -261,8 +261,8 @@ static qv_status
 download_spoilt(struct qv_device *dev, const struct qv_download *parts, size_t n, qv_error *err)
 {
     qv_status status = now.base->download(dev, parts, n, err);
-    if (!status && now.fault->exchanges && now.waited && n > 2)
-        exchange(parts[1].dst, parts[2].dst, parts[2].bytes);
+    if (!status && now.fault->exchanges && now.waited && n > 2) /* DeepStack's come first */
+        exchange(parts[0].dst, parts[1].dst, parts[1].bytes);
     return status;
 }
 
