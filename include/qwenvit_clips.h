@@ -313,8 +313,8 @@ QV_API qv_status qv_resize_bicubic(const uint8_t *src, int64_t src_h, int64_t sr
  *
  * The bits of the tokens depend neither on the order of the sources nor on the number of decoders.
  * The capacity in which a source's tokens are computed depends only on the size of its frames and
- * on the job's options, and a chunk that is not full uses a smaller capacity only if tokens then
- * have the same bits.
+ * on the job's options, and a chunk that is not full uses a smaller capacity only if that does not
+ * change the bits of the tokens.
  *
  * However many sources are added, host memory is at most the sum of
  *     waiting frames                      options.memory, or one read if that is larger

@@ -115,7 +115,7 @@ typedef struct qv_conv3d_options {
     /* A lowering's name such as "by depth"; QV_EINVAL if it is not legal. NULL: the best one. */
     const char *lowering;
     /* Output frames computed at a time; 0: all d'. A smaller chunk needs less memory. All chunks
-     * have the same shape, so y has the same bits for any d. */
+     * have the same shape, so the bits of an output frame do not depend on d. */
     int64_t chunk;
     /* Calls are consecutive pieces of one depth axis: a call keeps its last frames for the next
      * call. `causal` must not be NONE. */
