@@ -41,6 +41,8 @@ printf '%s: frames above their tokens (first three principal components as colou
 
 say 'With real weights'
 echo 'The weights are random, so these tokens mean nothing, but real weights need the same time. This clip takes about'
+# a first run may wait for the disk
+"$qwenvit" encode "$clip" --model "$model" -o "$out/tokens.safetensors" > "$out/encoded.txt"
 seconds=$(sed -nE 's/.* tokens of [0-9]+ values in ([0-9.]+) s .*/\1/p' "$out/encoded.txt")
 # times the "work" that `qwenvit info` prints for the demo's clip
 awk -v seconds="${seconds:?}" '{ printf "  %5.1f s with the tower of %s\n", seconds * $1, substr($0, 5) }' << 'END'
