@@ -548,6 +548,122 @@ TEST(wrong_items_are_refused_with_words)
     assert_int_equal(out.n, -7);
 }
 
+/* ref as a device that records a list, and runs it only when its side calls or its mark are waited
+ * for. What is called for a pull is logged: s and w for the waits, d and a number for a download of
+ * so many parts. */
+static struct lazy {
+    const struct qv_backend *base;
+    struct qv_backend table;
+    struct qv_recording {
+        const struct qv_call *calls;
+        size_t n;
+    } recording, *replayed;
+    char log[64];
+} lazy;
+
+static qv_status
+record_lazily(struct qv_device *dev, const struct qv_call *calls, size_t n,
+              struct qv_recording **out, qv_error *err)
+{
+    (void)dev, (void)err;
+    lazy.recording = (struct qv_recording){ calls, n };
+    *out = &lazy.recording;
+    return QV_OK;
+}
+
+static void
+forget_lazily(struct qv_device *dev, struct qv_recording *recording)
+{
+    (void)dev, (void)recording;
+}
+
+static qv_status
+replay_lazily(struct qv_device *dev, struct qv_recording *recording, qv_error *err)
+{
+    (void)dev, (void)err;
+    lazy.replayed = recording;
+    return QV_OK;
+}
+
+static qv_status
+run_replayed(struct qv_device *dev, const char *waited, qv_error *err)
+{
+    const struct qv_recording *r = lazy.replayed;
+    lazy.replayed = NULL;
+    strcat(lazy.log, waited);
+    return r ? lazy.base->run(dev, r->calls, r->n, err) : QV_OK;
+}
+
+static qv_status
+wait_side_lazily(struct qv_device *dev, struct qv_recording *recording, qv_error *err)
+{
+    assert_true(recording == &lazy.recording);
+    return run_replayed(dev, "s", err);
+}
+
+static qv_status
+wait_lazily(struct qv_device *dev, int mark, qv_error *err)
+{
+    (void)mark;
+    return run_replayed(dev, "w", err);
+}
+
+static qv_status
+download_logged(struct qv_device *dev, const struct qv_download *parts, size_t n, qv_error *err)
+{
+    const size_t at = strlen(lazy.log);
+    snprintf(lazy.log + at, sizeof lazy.log - at, "d%zu", n);
+    return lazy.base->download(dev, parts, n, err);
+}
+
+/* On a device with a side stream DeepStack's outputs are downloaded before the chunk ends, but only
+ * those that are wanted; if none is, nothing waits for the side stream. */
+TEST(deepstack_is_downloaded_early)
+{
+    struct tiny plain = tiny_open("ref", QV_F32, 1), t = tiny_open("ref", QV_F32, 1);
+    const qv_plan_options o = { .capacity.patches = 8 };
+    const qv_item item = { .data = tiny_frames(&t, 4, 2, 2, 5), .grid_thw = { 2, 2, 2 } };
+    size_t bytes;
+    const void *expected = tiny_chunk(&plain, tiny_plan(&plain, &o), &item, 1, QV_F32, &bytes);
+    assert_int_equal(t.info.n_deepstack, 2);
+    lazy = (struct lazy){ .base = t.ctx->backend, .table = *t.ctx->backend };
+    lazy.table.record = record_lazily;
+    lazy.table.forget = forget_lazily;
+    lazy.table.replay = replay_lazily;
+    lazy.table.wait_side = wait_side_lazily;
+    lazy.table.wait = wait_lazily;
+    lazy.table.download = download_logged;
+    t.ctx->backend = t.ctx->dev->backend = &lazy.table;
+    t.ctx->caps.side = true;
+    qv_plan *plan = tiny_plan(&t, &o);
+    static const struct {
+        const char *log;
+        bool tokens, deepstack[2];
+    } pulls[] = { { "sd2wd1", true, { true, true } },
+                  { "sd1wd1", true, { false, true } },
+                  { "wd1", true, { false, false } },
+                  { "sd2wd0", false, { true, true } } };
+    EACH (pull, pulls) {
+        qv_tokens out = tiny_tokens(&t, &item, 1, QV_F32, &bytes);
+        char *all = out.tokens;
+        const size_t one = bytes / 3;
+        memset(all, 0xee, bytes);
+        char *wanted = test_alloc(bytes);
+        memset(wanted, 0xee, bytes);
+        const bool wants[] = { pull->tokens, pull->deepstack[0], pull->deepstack[1] };
+        void **const outputs[] = { &out.tokens, &out.deepstack[0], &out.deepstack[1] };
+        for (size_t i = 0; i < 3; i++)
+            if (wants[i])
+                memcpy(wanted + i * one, (const char *)expected + i * one, one);
+            else
+                *outputs[i] = NULL;
+        *lazy.log = 0;
+        assert_ok(qv_plan_push(plan, &item, 1, ERR) || qv_plan_pull(plan, &out, ERR));
+        assert_string_equal(lazy.log, pull->log);
+        assert_memory_equal(all, wanted, bytes);
+    }
+}
+
 TEST(push_and_pull_take_turns)
 {
     struct tiny t = tiny_open("ref", QV_F32, 1);

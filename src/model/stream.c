@@ -214,7 +214,7 @@ qv_plan_push(qv_plan *plan, const qv_item *items, size_t n, qv_error *err)
 
 /* ---- output ---------------------------------------------------------------------------------- */
 
-/* An output of a chunk: its slot, where it goes (NULL: not wanted), and the bytes per token. */
+/* An output that the caller wants: its slot, where it goes, and the bytes per token. */
 struct output {
     int slot;
     void *to;
@@ -223,7 +223,7 @@ struct output {
 
 enum { MOST_OUTPUTS = 2 + QV_MAX_DEEPSTACK };
 
-/* Lists the outputs of the plan's chunks, DeepStack's first. Returns how many there are. */
+/* Lists the wanted outputs, DeepStack's first. Returns how many there are. */
 static int
 list_outputs(const struct qv_plan *plan, const qv_tokens *out, struct output list[MOST_OUTPUTS])
 {
@@ -232,15 +232,29 @@ list_outputs(const struct qv_plan *plan, const qv_tokens *out, struct output lis
     const size_t row = (size_t)c->out_hidden * element;
     int n = 0;
     for (int i = 0; i < c->n_deepstack; i++)
-        list[n++] = (struct output){ SLOT_TOKENS + 1 + i, out->deepstack[i], row };
-    list[n++] = (struct output){ SLOT_TOKENS, out->tokens, row };
-    if (plan->shape.hidden)
+        if (out->deepstack[i])
+            list[n++] = (struct output){ SLOT_TOKENS + 1 + i, out->deepstack[i], row };
+    if (out->tokens)
+        list[n++] = (struct output){ SLOT_TOKENS, out->tokens, row };
+    if (out->hidden)
         list[n++] = (struct output){ SLOT_HIDDEN, out->hidden,
                                      (size_t)(c->merge * c->merge * c->hidden) * element };
     return n;
 }
 
-/* Returns whether every wanted output is in the device's memory, and work is enqueued on the
+/* Returns how many of the listed outputs, from the first on, a chunk computes on a side stream.
+ * They are complete before its last blocks. */
+static int
+count_early(const struct qv_plan *plan, int chunk, const struct output *list, int n)
+{
+    int early = 0;
+    if (plan->shape.side && plan->recordings[chunk])
+        while (early < n && list[early].slot > SLOT_TOKENS)
+            early++;
+    return early;
+}
+
+/* Returns whether every listed output is in the device's memory, and work is enqueued on the
  * caller's stream. */
 static bool
 stays_on_device(const struct qv_plan *plan, const struct output *list, int n, int64_t tokens)
@@ -249,16 +263,15 @@ stays_on_device(const struct qv_plan *plan, const struct output *list, int n, in
     bool all = ctx->in_order;
     for (int i = 0; i < n && all; i++) {
         struct qv_memory there;
-        all = !list[i].to ||
-              ctx->backend->wrap(ctx->dev, list[i].to, (size_t)tokens * list[i].bytes, &there);
-        if (list[i].to && all)
+        all = ctx->backend->wrap(ctx->dev, list[i].to, (size_t)tokens * list[i].bytes, &there);
+        if (all)
             qv_unwrap(ctx->dev, &there);
     }
     return all;
 }
 
-/* Downloads the listed outputs, except those that are not wanted. first_rows: where each item's
- * tokens begin; NULL: all tokens are downloaded as one run. */
+/* Downloads the listed outputs. first_rows: where each item's tokens begin; NULL: all tokens are
+ * downloaded as one run. */
 static qv_status
 download(struct qv_plan *plan, const struct qv_pending *chunk, const int64_t *first_rows,
          const struct output *list, int n_outputs, qv_error *err)
@@ -278,9 +291,8 @@ download(struct qv_plan *plan, const struct qv_pending *chunk, const int64_t *fi
         for (int j = 0; j < n_outputs; j++) {
             struct qv_buffer from = qv_program_place(&plan->program, chunk->chunk, list[j].slot);
             from.offset += (size_t)first * list[j].bytes;
-            if (list[j].to)
-                parts[n++] = (struct qv_download){ (char *)list[j].to + (size_t)to * list[j].bytes,
-                                                   from, (size_t)tokens * list[j].bytes };
+            parts[n++] = (struct qv_download){ (char *)list[j].to + (size_t)to * list[j].bytes,
+                                               from, (size_t)tokens * list[j].bytes };
         }
         first += tokens;
         if (n + MOST_OUTPUTS > sizeof parts / sizeof *parts || i + 1 == runs) {
@@ -289,22 +301,6 @@ download(struct qv_plan *plan, const struct qv_pending *chunk, const int64_t *fi
         }
     }
     return status;
-}
-
-/* Downloads DeepStack's outputs while the chunk is still running, if they were computed on a side
- * stream. Returns how many of the listed outputs that are. */
-static int
-download_early(struct qv_plan *plan, const struct qv_pending *chunk, const int64_t *first_rows,
-               const struct output *list, qv_status *status, qv_error *err)
-{
-    qv_context *ctx = plan->model->ctx;
-    struct qv_recording *recording = plan->recordings[chunk->chunk];
-    const int n = plan->shape.side && recording ? (int)plan->model->config.n_deepstack : 0;
-    if (n)
-        *status = ctx->backend->wait_side(ctx->dev, recording, err);
-    if (n && !*status)
-        *status = download(plan, chunk, first_rows, list, n, err);
-    return n;
 }
 
 qv_status
@@ -321,7 +317,11 @@ qv_plan_pull_items(qv_plan *plan, const qv_tokens *out, const int64_t *first_row
         return qv_fail(err, QV_EINVAL,
                        "out->hidden is set, but the plan was created without options.hidden");
     if (!stays_on_device(plan, list, n, first_rows ? 1 : oldest.rows / area)) {
-        early = download_early(plan, &oldest, first_rows, list, &status, err);
+        early = count_early(plan, oldest.chunk, list, n);
+        if (early)
+            status = ctx->backend->wait_side(ctx->dev, plan->recordings[oldest.chunk], err);
+        if (early && !status)
+            status = download(plan, &oldest, first_rows, list, early, err);
         if (!status)
             status = ctx->backend->wait(ctx->dev, QV_MARK_CHUNK + oldest.chunk, err);
     }
