@@ -77,6 +77,15 @@ qv_fail(qv_error *err, qv_status status, const char *format, ...)
     return status;
 }
 
+/* Adds a name to a list of names for an error, "a, b, c" in text[size]; what does not fit is cut
+ * off. */
+static inline void
+qv_list_name(char *text, size_t size, const char *name)
+{
+    const size_t n = strlen(text);
+    snprintf(text + n, size - n, "%s%s", n ? ", " : "", name);
+}
+
 /* Returns QV_EINVAL, naming the first NULL among n arguments; `names` has their names. */
 static inline qv_status
 qv_find_null(qv_error *err, const char *function, const char *names, const void *const *arguments,

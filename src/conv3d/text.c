@@ -151,8 +151,7 @@ parse_field(qv_conv3d_desc *d, char *word, unsigned *seen, qv_error *err)
     if (f == fields + N_FIELDS) {
         char known[256] = "";
         for (f = fields; f < fields + N_FIELDS; f++)
-            snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s",
-                     f > fields ? ", " : "", f->name);
+            qv_list_name(known, sizeof known, f->name);
         return qv_fail(err, QV_EINVAL, "conv3d: unknown field \"%s\"; the fields are %s", word,
                        known);
     }

@@ -14,10 +14,8 @@ no_backend(const char *name, const char *folder, qv_error *err)
     static const char *const known[] = { "cpu", "cuda", "metal", "ref" };
     char here[64] = "";
     for (const struct qv_backend *const *b = qv_backends; *b; b++)
-        if (qv_backend_is_installed(*b, folder)) {
-            strncat(here, *here ? ", " : "", sizeof here - strlen(here) - 1);
-            strncat(here, (*b)->name, sizeof here - strlen(here) - 1);
-        }
+        if (qv_backend_is_installed(*b, folder))
+            qv_list_name(here, sizeof here, (*b)->name);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (!strcmp(name, known[i]))
             return qv_fail(err, QV_ENODEVICE, "backend %s is not in this build (available: %s)",

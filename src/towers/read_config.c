@@ -26,10 +26,10 @@ static const struct {
 static const char *
 list_families(char *text, size_t size)
 {
-    size_t n = 0;
+    *text = 0;
     for (const struct qv_family *f = qv_families; f < qv_families + QV_FAMILIES; f++)
-        for (const char *const *type = f->model_types; *type && n < size; type++)
-            n += (size_t)snprintf(text + n, size - n, "%s%s", n ? ", " : "", *type);
+        for (const char *const *type = f->model_types; *type; type++)
+            qv_list_name(text, size, *type);
     return text;
 }
 

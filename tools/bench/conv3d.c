@@ -197,8 +197,7 @@ bench_conv3d(struct bench *b, qv_error *err)
     if (lowering && qv_lowering_find(lowering) < 0) {
         char known[128] = "";
         for (int i = 0; i < QV_LOWERING_COUNT; i++)
-            snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "",
-                     qv_lowering_name((qv_lowering)i));
+            qv_list_name(known, sizeof known, qv_lowering_name((qv_lowering)i));
         return qv_fail(err, QV_EINVAL, "bench conv3d: unknown --lowering \"%s\"; there are %s",
                        lowering, known);
     }

@@ -218,15 +218,13 @@ find_page(const struct tool *tool, const char *name)
 }
 
 /* Lists the names of a subcommand's pages, for an error. */
-static const char *
+static void
 list_pages(const struct tool *tool, char text[TOOL_USAGE_BYTES])
 {
-    int n = 0;
+    *text = 0;
     for (const struct page *p = pages + 1; p < pages + N_PAGES; p++)
         if (p->groups & tool->groups)
-            n += snprintf(text + n, TOOL_USAGE_BYTES - (size_t)n, "%s%s",
-                          n ? ", " : "the topics are ", p->name);
-    return n ? text : "this subcommand has none";
+            qv_list_name(text, TOOL_USAGE_BYTES, p->name);
 }
 
 /* Returns the subcommand's option whose name is the first `length` bytes; NULL: unknown. */
@@ -624,7 +622,9 @@ tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *
             return TOOL_DONE;
         else {
             char topics[TOOL_USAGE_BYTES];
-            code = WRONG(&l, "unknown help topic %s; %s", *help, list_pages(tool, topics));
+            list_pages(tool, topics);
+            code = WRONG(&l, "unknown help topic %s; %s%s", *help,
+                         *topics ? "the topics are " : "this subcommand has none", topics);
             *help = NULL;
         }
     }
