@@ -40,7 +40,11 @@ look(const struct tool_options *o, verb_function *verb)
         return look(o, verb);                                                                      \
     }
 
-#define NO_REASON "its record has no reason"
+static qv_status
+parse_record(const char *text, json_t **record, qv_error *err)
+{
+    return qv_json_parse("a record", text, strlen(text), QV_JSON_MAX_BRACKETS, record, err);
+}
 
 /* Returns a key's record, to which fields may be added. */
 static qv_status
@@ -49,9 +53,17 @@ read_record(const qv_cache *c, int64_t i, json_t **record, qv_error *err)
     char *text = NULL;
     qv_status s = qv_cache_record(c, i, &text, err);
     if (!s)
-        s = qv_json_parse("a record", text, strlen(text), QV_JSON_MAX_BRACKETS, record, err);
+        s = parse_record(text, record, err);
     free(text);
     return s;
+}
+
+/* Returns why the record's clip failed; the text belongs to the record. */
+static const char *
+reason_of(const json_t *record)
+{
+    const char *error = json_string_value(json_object_get(record, "error"));
+    return error ? error : "its record has no reason";
 }
 
 /* Returns the damaged parts' messages; *superseded is how many of those parts are superseded. */
@@ -121,10 +133,8 @@ add_failures(const struct tool_options *o, const qv_cache *c, const qv_cache_inf
         if (s || !item.status)
             continue;
         s = read_record(c, i, &record, err);
-        const char *error = json_string_value(json_object_get(record, "error"));
         if (!s)
-            tool_reasons_lose(&reasons, &to_file, NULL, item.key, item.status,
-                              error ? error : NO_REASON);
+            tool_reasons_lose(&reasons, &to_file, NULL, item.key, item.status, reason_of(record));
         if (!s && json_array_append_new(failures, record))
             s = qv_fail(err, QV_ENOMEM, "no memory for failures");
     }
@@ -314,11 +324,10 @@ get(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in, in
     if (!s)
         s = qv_cache_record(c, i, &record, err);
     if (!s && item.status) {
-        s = read_record(c, i, &failed, err);
-        const char *error = json_string_value(json_object_get(failed, "error"));
+        s = parse_record(record, &failed, err);
         if (!s)
             s = qv_fail(err, QV_EFORMAT, "%s: key %s has no tokens: %s", o->out,
-                        qv_json_quote(key, quoted), error ? error : NO_REASON);
+                        qv_json_quote(key, quoted), reason_of(failed));
         json_decref(failed);
     }
     if (!s)
