@@ -88,6 +88,24 @@ qvm_check_row(const qv_clip_options *own, qv_error *err)
                : QV_OK;
 }
 
+/* Returns an option's name, as a field or as typed on the command line. */
+static const char *
+spelled(const struct qvm_option *p, bool flags)
+{
+    return flags ? p->flag : p->name;
+}
+
+/* Does that for the option whose member is at this offset. */
+static const char *
+spelled_at(size_t at, bool flags)
+{
+    const struct qvm_option *p = qvm_options;
+    while (p->at != at)
+        p++;
+    return spelled(p, flags);
+}
+#define SPELLED(member) spelled_at(offsetof(qv_clip_options, member), flags)
+
 static qv_status
 check_bounds(const char *path, bool flags, const qv_clip_options *o, qv_error *err)
 {
@@ -95,8 +113,8 @@ check_bounds(const char *path, bool flags, const qv_clip_options *o, qv_error *e
         const double v = qvm_option_real(p, o);
         if (v >= 0 && v <= p->most && isfinite(v))
             continue;
-        return qv_fail(err, QV_EINVAL, "%s: %s is %.15g; it must be %s", path,
-                       flags ? p->flag : p->name, v, range(p));
+        return qv_fail(err, QV_EINVAL, "%s: %s is %.15g; it must be %s", path, spelled(p, flags), v,
+                       range(p));
     }
     return QV_OK;
 }
@@ -109,16 +127,15 @@ qvm_check_options(const char *path, bool flags, const qv_clip_options *o, qv_err
         return status;
     if (o->fps != 0.0 && o->num_frames != 0)
         return qv_fail(err, QV_EINVAL, "%s: %s (%g) and %s (%lld) cannot be used together", path,
-                       flags ? "--fps" : "fps", o->fps, flags ? "--num-frames" : "num_frames",
-                       (long long)o->num_frames);
+                       SPELLED(fps), o->fps, SPELLED(num_frames), (long long)o->num_frames);
     QVM_EACH_OPTION (p)
         if (p->scopes & QVM_UTILS && qvm_option_real(p, o) != 0 && o->like != QV_LIKE_QWEN_VL_UTILS)
             return qv_fail(err, QV_EINVAL, "%s: %s is only for the rules of qwen-vl-utils", path,
-                           flags ? p->flag : p->name);
+                           spelled(p, flags));
     if (o->like == QV_LIKE_QWEN_VL_UTILS && o->cap_pixels)
         return qv_fail(err, QV_EINVAL,
                        "%s: %s is only for transformers' rules; qwen-vl-utils always caps", path,
-                       flags ? "--cap-pixels" : "cap_pixels");
+                       SPELLED(cap_pixels));
     if (o->bytes && (o->offset || o->length))
         return qv_fail(
             err, QV_EINVAL,
@@ -129,6 +146,6 @@ qvm_check_options(const char *path, bool flags, const qv_clip_options *o, qv_err
                        o->bytes ? "not NULL" : "NULL");
     if (o->end_s > 0.0 && o->end_s <= o->start_s)
         return qv_fail(err, QV_EINVAL, "%s: %s (%.15g) must be greater than %s (%.15g)", path,
-                       flags ? "--end" : "end", o->end_s, flags ? "--start" : "start", o->start_s);
+                       SPELLED(end_s), o->end_s, SPELLED(start_s), o->start_s);
     return QV_OK;
 }
