@@ -530,8 +530,8 @@ typedef struct qv_job_progress {
     /* The chunks that these sources were packed into, and the patches in those chunks. */
     int64_t packed_chunks, packed_rows;
     int64_t pack_rows; /* the capacity of most of these chunks, in patches; 0 before there is one */
-    /* The same two counts of the chunks that were computed partly empty because no more pairs were
-     * waiting, such as a job's last chunks. */
+    /* Only of the chunks that were computed partly empty because no more pairs were waiting, such
+     * as a job's last chunks: the patches in them, and the patches that they could hold. */
     int64_t rest_rows, rest_capacity_rows;
     double elapsed_s;
     /* All three stages' seconds include work in progress. Decoders: reading; waiting for space for
@@ -562,10 +562,10 @@ QV_API qv_status qv_job_memory(qv_model *const *models, size_t n_models,
 /* ---- dropping sources; bounds of results; clients -------------------------------------------- */
 
 /* Drops the client's sources with this ticket; if `client` is NULL, those without a client. A
- * source of which the sink already has all rows is not dropped. Nothing more of a dropped source is
- * read or put into a chunk. Its end call, which comes soon, is `cancelled` with QV_ESTATE, and its
- * memory must stay valid until then. Returns how many sources were dropped. Any thread may call
- * it. */
+ * source is not dropped if the sink already has all of its rows. A dropped source is read no
+ * further, and none of its remaining frames is put into a chunk. Its end call, which comes soon, is
+ * `cancelled` with QV_ESTATE, and its memory must stay valid until then. Returns how many sources
+ * were dropped. Any thread may call it. */
 QV_API size_t qv_job_drop(qv_job *job, const qv_job_client *client, uint64_t ticket);
 
 /* Reports that results of this many bytes (qv_job_result.ahead_bytes) were released. `client` is

@@ -184,8 +184,7 @@ TEST(test_sampling_refuses)
           768,
           2,
           "num_frames is 11, rounded to 12 because this model needs frame pairs; it must be from 2 "
-          "to "
-          "10" },
+          "to 10" },
         { &qvm_qwen2_vl,
           { .fps = 0 },
           1,
