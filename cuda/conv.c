@@ -418,16 +418,21 @@ run_parts(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *cons
     return status;
 }
 
-/* Applies the epilogue after a bare graph. */
+/* Applies the epilogue after a bare graph, or adds its sums to y. */
 static qv_status
 run_epilogue(struct qv_device_cuda *dev, const struct qv_op_conv *op, void *const *p,
              const void *sums, qv_error *err)
 {
-    const struct qv_op_epilogue epilogue = qv_op_conv_epilogue(op);
+    struct qv_op_epilogue epilogue = qv_op_conv_epilogue(op);
     if (op->sums)
-        return qv_check_cuda(dev, qv_add_cuda(dev->stream, rows_of(op) * op->o, sums, p[4]),
-                             "qv_add_cuda", err);
-    return qv_check_cuda(dev, qv_epilogue_cuda(dev->stream, &epilogue, sums, p[2], p[3], p[4]),
+        epilogue = (struct qv_op_epilogue){ .rows = epilogue.rows,
+                                            .cols = epilogue.cols,
+                                            .alpha = 1,
+                                            .residual_rows = epilogue.rows,
+                                            .y_dtype = op->y_dtype };
+    return qv_check_cuda(dev,
+                         qv_epilogue_cuda(dev->stream, &epilogue, sums, p[2],
+                                          op->sums ? p[4] : p[3], p[4]),
                          "qv_epilogue_cuda", err);
 }
 

@@ -5,6 +5,7 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
+#include <mutex>
 #include <stdint.h>
 #include <string.h>
 
@@ -19,6 +20,24 @@ static inline int64_t
 ceil_div(int64_t a, int64_t b)
 {
     return a / b + (a % b != 0);
+}
+
+/* Launches a kernel, which may then have as much dynamic shared memory as config says. */
+template <typename... Parameters, typename... Arguments>
+static cudaError_t
+launch_as(const cudaLaunchConfig_t &config, void (*kernel)(Parameters...), Arguments... arguments)
+{
+    static std::mutex mutex; /* another thread may set the attribute for its own launch */
+    const std::lock_guard<std::mutex> lock(mutex);
+    cudaError_t error = cudaSuccess;
+    if (config.dynamicSmemBytes > 0)
+        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     (int)config.dynamicSmemBytes);
+    if (!error)
+        error = cudaLaunchKernelEx(&config, kernel, (Parameters)arguments...);
+    if (error)
+        (void)cudaGetLastError(); /* returned here, so the next caller must not find it again */
+    return error;
 }
 
 /* Launches a kernel. A grid has at most 2^31 - 1 blocks; kernels that could need more compute
@@ -36,10 +55,7 @@ launch_shared(cudaStream_t stream, int64_t blocks, dim3 threads, size_t shared_b
     config.blockDim = threads;
     config.dynamicSmemBytes = shared_bytes;
     config.stream = stream;
-    cudaError_t error = cudaLaunchKernelEx(&config, kernel, (Parameters)arguments...);
-    if (error)
-        (void)cudaGetLastError(); /* returned here, so the next caller must not find it again */
-    return error;
+    return launch_as(config, kernel, arguments...);
 }
 
 template <typename... Parameters, typename... Arguments>

@@ -611,10 +611,9 @@ launch_few(cudaStream_t stream, const struct codes_shape &s, const struct few_ep
     const auto kernel = s.dtype == QV_F16 ? few_kernel<BITS, true> : few_kernel<BITS, false>;
     struct few_epilogue scaled = e;
     struct few_device d;
-    cudaError_t error = ask_device(&d);
-    scaled.alpha = ldexpf(e.alpha, -DOWN);
-    if (error)
+    if (const cudaError_t error = ask_device(&d))
         return error;
+    scaled.alpha = ldexpf(e.alpha, -DOWN);
     const struct few_cut cut = cut_for<P>(s, d);
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attributes[2] = {};
@@ -629,13 +628,7 @@ launch_few(cudaStream_t stream, const struct codes_shape &s, const struct few_ep
     config.blockDim = dim3(WARPS * WARP);
     config.dynamicSmemBytes = block_bytes<P>(cut.most_tiles);
     config.stream = stream;
-    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 (int)config.dynamicSmemBytes);
-    if (!error)
-        error = cudaLaunchKernelEx(&config, kernel, s, cut, scaled, x, y);
-    if (error)
-        (void)cudaGetLastError(); /* returned here, so the next caller must not find it again */
-    return error;
+    return launch_as(config, kernel, s, cut, scaled, x, y);
 }
 
 cudaError_t

@@ -12,7 +12,6 @@
  */
 #include "hopper.cuh"
 
-#include <cudaTypedefs.h>
 #include <math.h>
 
 enum {
@@ -449,36 +448,6 @@ static __global__ void __launch_bounds__((room<HEAD_DIM>::GROUPS + 1) * GROUP, 1
 
 /* ---- the launch ------------------------------------------------------------------------------ */
 
-/* Returns cuTensorMapEncodeTiled, a function of the driver, or NULL. */
-static PFN_cuTensorMapEncodeTiled_v12000
-find_encoder(void)
-{
-    enum { VERSION = 12000 };
-    void *found = NULL;
-    enum cudaDriverEntryPointQueryResult result;
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, VERSION,
-                                         cudaEnableDefault, &result))
-        (void)cudaGetLastError();
-    return (PFN_cuTensorMapEncodeTiled_v12000)found;
-}
-
-/* Describes x[rows, heads, head_dim], from which boxes of one head are copied. Columns past the
- * head become zeros. */
-static bool
-describe_boxes(CUtensorMap *map, const struct qv_op_attention *op, const void *x, int64_t stride,
-               int cols, int rows)
-{
-    static const PFN_cuTensorMapEncodeTiled_v12000 encode = find_encoder();
-    const cuuint64_t dims[] = { (cuuint64_t)op->head_dim, (cuuint64_t)op->heads,
-                                (cuuint64_t)op->rows };
-    const cuuint64_t strides[] = { op->head_dim * sizeof(bf16), stride * sizeof(bf16) };
-    const cuuint32_t box[] = { (cuuint32_t)cols, 1, (cuuint32_t)rows }, every[] = { 1, 1, 1 };
-    return encode && !encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, (void *)x, dims, strides,
-                             box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                             cols == WIDE ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_32B,
-                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-}
-
 /* Returns the number of tiles of up to `groups` warpgroups of queries, if segments fill them. */
 static int64_t
 tiles_of(const struct qv_op_attention *op, int groups)
@@ -496,7 +465,6 @@ attend(cudaStream_t stream, const struct qv_op_attention *op, const void *list, 
     typedef room<HEAD_DIM> room;
     const int64_t width = op->heads * op->head_dim;
     const int32_t *lists = (const int32_t *)list;
-    const int bytes = room::SIGNALS + (int)sizeof(struct signals);
     /* a tile of g warpgroups takes about as long as g + 1 */
     int groups = room::GROUPS;
     for (int g = groups - 1; g > 0; g--)
@@ -511,24 +479,21 @@ attend(cudaStream_t stream, const struct qv_op_attention *op, const void *list, 
                                     lists ? lists + op->segments + 1 : NULL,
                                     width,
                                     (float)(op->scale * M_LOG2E) };
-    const int64_t q_stride = qv_row_stride(op->q_stride, width),
-                  k_stride = qv_row_stride(op->k_stride, width),
-                  v_stride = qv_row_stride(op->v_stride, width);
+    /* columns past the head are zeros */
+    const auto boxes = [&](int64_t stride, int cols, int rows) {
+        const int64_t apart = qv_row_stride(stride, width);
+        return (struct boxes){ op->rows, op->heads, op->head_dim, apart, rows, cols };
+    };
     struct attention_maps maps;
-    if (!describe_boxes(&maps.q, op, q, q_stride, WIDE, room::ROWS) ||
-        !describe_boxes(&maps.k, op, k, k_stride, WIDE, STEP_KEYS) ||
-        !describe_boxes(&maps.more_q, op, q, q_stride, NARROW, room::ROWS) ||
-        !describe_boxes(&maps.more_k, op, k, k_stride, NARROW, STEP_KEYS) ||
-        !describe_boxes(&maps.v, op, v, v_stride, room::MORE ? NARROW : WIDE, STEP_KEYS))
+    if (!describe_boxes(&maps.q, q, boxes(op->q_stride, WIDE, room::ROWS)) ||
+        !describe_boxes(&maps.k, k, boxes(op->k_stride, WIDE, STEP_KEYS)) ||
+        !describe_boxes(&maps.more_q, q, boxes(op->q_stride, NARROW, room::ROWS)) ||
+        !describe_boxes(&maps.more_k, k, boxes(op->k_stride, NARROW, STEP_KEYS)) ||
+        !describe_boxes(&maps.v, v, boxes(op->v_stride, room::MORE ? NARROW : WIDE, STEP_KEYS)))
         return cudaErrorInvalidValue;
-    cudaError_t e = cudaFuncSetAttribute(hopper_kernel<HEAD_DIM>,
-                                         cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (e) {
-        (void)cudaGetLastError();
-        return e;
-    }
-    return launch_shared(stream, blocks, dim3((room::GROUPS + 1) * GROUP), bytes,
-                         hopper_kernel<HEAD_DIM>, maps, s, (bf16 *)y);
+    return launch_shared(stream, blocks, dim3((room::GROUPS + 1) * GROUP),
+                         room::SIGNALS + sizeof(struct signals), hopper_kernel<HEAD_DIM>, maps, s,
+                         (bf16 *)y);
 }
 
 bool

@@ -48,9 +48,6 @@ cudaError_t qv_resize_across_cuda(cudaStream_t stream, const struct qv_axis *axi
 cudaError_t qv_resize_down_cuda(cudaStream_t stream, const struct qv_axis *axis, int64_t frames,
                                 int64_t row, const void *src, void *dst);
 
-/* y[i] += x[i] of n f32 values */
-cudaError_t qv_add_cuda(cudaStream_t stream, int64_t n, const void *x, void *y);
-
 /* Copies y[rows, to] = x[rows, from], padded with zeros (to >= from); elements are of dtype. */
 cudaError_t qv_pad_rows_cuda(cudaStream_t stream, int64_t rows, int64_t from, int64_t to,
                              int64_t dtype, const void *x, void *y);
@@ -68,6 +65,15 @@ bool qv_attention_is_hopper_cuda(const struct qv_op_attention *op);
 cudaError_t qv_attention_hopper_cuda(cudaStream_t stream, const struct qv_op_attention *op,
                                      const void *list, const void *q, const void *k, const void *v,
                                      void *y, int blocks);
+
+/* A gemm and the rope of its y at once, with the same bits, on a GPU of compute capability 9.0 that
+ * has `blocks` multiprocessors. The first function returns whether this is possible and faster.
+ * of_gemm, of_rope: their operands. */
+bool qv_gemm_rope_is_hopper_cuda(const struct qv_op_gemm *gemm, const struct qv_op_rope *rope,
+                                 int blocks);
+cudaError_t qv_gemm_rope_hopper_cuda(cudaStream_t stream, const struct qv_op_gemm *gemm,
+                                     const struct qv_op_rope *rope, void *const *of_gemm,
+                                     void *const *of_rope, int blocks);
 
 /* Attention and convolutions that cuDNN does not support (f32, odd sizes): correct but slow. w is
  * [o, kd, kh, kw, c/groups]. */

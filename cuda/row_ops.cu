@@ -3,7 +3,7 @@
  * flight. */
 #include "device.cuh"
 
-/* ---- convert, add ---------------------------------------------------------------------------- */
+/* ---- convert --------------------------------------------------------------------------------- */
 
 /* A vector fills a word of the wider type, so that neighbouring threads write adjacent words; a
  * thread loads four vectors before it stores. */
@@ -64,39 +64,6 @@ qv_convert_cuda(cudaStream_t stream, const struct qv_op_convert *op, const void 
             return convert_typed<decltype(from), decltype(to)>(stream, op->n, x, y);
         });
     });
-}
-
-enum { ADD_AHEAD = 2 };
-
-static __global__ BLOCK void
-add_kernel(int64_t n, const float *x, float *y)
-{
-    constexpr int N = LANES<float>;
-    int64_t first = blockIdx.x * (int64_t)(THREADS * ADD_AHEAD) + threadIdx.x, vectors = n / N;
-    float a[ADD_AHEAD][N], b[ADD_AHEAD][N];
-#pragma unroll
-    for (int k = 0; k < ADD_AHEAD; k++)
-        if (first + k * THREADS < vectors) {
-            load(a[k], x + (first + k * THREADS) * N);
-            load(b[k], y + (first + k * THREADS) * N);
-        }
-#pragma unroll
-    for (int k = 0; k < ADD_AHEAD; k++)
-        if (first + k * THREADS < vectors) {
-#pragma unroll
-            for (int j = 0; j < N; j++)
-                b[k][j] += a[k][j];
-            store(y + (first + k * THREADS) * N, b[k]);
-        }
-    if (blockIdx.x == 0 && threadIdx.x < n % N)
-        y[vectors * N + threadIdx.x] += x[vectors * N + threadIdx.x];
-}
-
-cudaError_t
-qv_add_cuda(cudaStream_t stream, int64_t n, const void *x, void *y)
-{
-    return launch(stream, ceil_div(n, THREADS * ADD_AHEAD * LANES<float>), dim3(THREADS),
-                  add_kernel, n, (const float *)x, (float *)y);
 }
 
 /* ---- rope ------------------------------------------------------------------------------------ */

@@ -225,14 +225,7 @@ static cudaError_t
 attend(cudaStream_t stream, const struct qv_op_attention *op, const struct short_shape &s,
        const void *q, const void *k, const void *v, void *y)
 {
-    const int bytes = tile<HEAD_DIM>::BYTES;
-    cudaError_t e = cudaFuncSetAttribute(short_kernel<HEAD_DIM>,
-                                         cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (e) {
-        (void)cudaGetLastError();
-        return e;
-    }
-    return launch_shared(stream, s.step * op->heads, dim3(SHORT_THREADS), bytes,
+    return launch_shared(stream, s.step * op->heads, dim3(SHORT_THREADS), tile<HEAD_DIM>::BYTES,
                          short_kernel<HEAD_DIM>, s, (const bf16 *)q, (const bf16 *)k,
                          (const bf16 *)v, (bf16 *)y);
 }

@@ -18,13 +18,38 @@ order(struct qv_device_cuda *dev, cudaStream_t before, cudaEvent_t event, cudaSt
     return status;
 }
 
-static qv_status
-run_call(struct qv_device_cuda *dev, const struct qv_call *call, qv_error *err)
+/* Returns whether one kernel runs both calls: a gemm and the rope of its y, on Hopper. */
+static bool
+are_one(const struct qv_device_cuda *dev, const struct qv_call *gemm, const struct qv_call *rope)
 {
-    void *p[QV_MAX_OPERANDS];
-    for (int i = 0; i < QV_MAX_OPERANDS; i++)
-        p[i] = address_cuda(call->operands[i]);
-    return call->kernel->verbs->run(dev, call->kernel, p, address_cuda(call->scratch), err);
+    const struct qv_op *first = &gemm->kernel->op, *second = &rope->kernel->op;
+    const struct qv_buffer y = gemm->operands[4], x = rope->operands[3];
+    return dev->sm == 90 && first->kind == QV_OP_gemm && second->kind == QV_OP_rope &&
+           x.memory == y.memory && x.offset == y.offset && rope->side == gemm->side &&
+           !rope->waits &&
+           qv_gemm_rope_is_hopper_cuda(&first->u.gemm, &second->u.rope, dev->multiprocessors);
+}
+
+/* Runs the first of n calls, or the first two at once. Returns their number. */
+static size_t
+run_first(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, qv_status *status,
+          qv_error *err)
+{
+    const size_t ran = n > 1 && are_one(dev, &calls[0], &calls[1]) ? 2 : 1;
+    void *p[2][QV_MAX_OPERANDS];
+    for (size_t k = 0; k < ran; k++)
+        for (int i = 0; i < QV_MAX_OPERANDS; i++)
+            p[k][i] = address_cuda(calls[k].operands[i]);
+    const struct qv_kernel *kernel = calls[0].kernel;
+    if (ran == 1)
+        *status = kernel->verbs->run(dev, kernel, p[0], address_cuda(calls[0].scratch), err);
+    else
+        *status = qv_check_cuda(dev,
+                                qv_gemm_rope_hopper_cuda(dev->stream, &kernel->op.u.gemm,
+                                                         &calls[1].kernel->op.u.rope, p[0], p[1],
+                                                         dev->multiprocessors),
+                                "qv_gemm_rope_hopper_cuda", err);
+    return ran;
 }
 
 /* An instantiated graph, and an event that it records when its calls on the side stream are
@@ -41,7 +66,7 @@ branch_list(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n,
 {
     qv_status status = QV_OK;
     bool forked = false;
-    for (size_t i = 0; i < n && !status; i++) {
+    for (size_t i = 0, ran; i < n && !status; i += ran) {
         bool side = calls[i].side, fork = side && (i == 0 || !calls[i - 1].side);
         if (fork)
             status = order(dev, dev->recorder, dev->fork, dev->side, err);
@@ -52,8 +77,9 @@ branch_list(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n,
         if (!status && dev->cudnn)
             status =
                 qv_check_cudnn(dev, cudnnSetStream(dev->cudnn, dev->stream), "cudnnSetStream", err);
+        ran = 1;
         if (!status)
-            status = run_call(dev, &calls[i], err);
+            ran = run_first(dev, calls + i, n - i, &status, err);
     }
     if (forked && !status)
         status =
@@ -80,8 +106,8 @@ qv_run_cuda(struct qv_device *device, const struct qv_call *calls, size_t n, qv_
 {
     struct qv_device_cuda *dev = device_cuda(device);
     qv_status status = wait_for_uploads(dev, err);
-    for (size_t i = 0; i < n && !status; i++)
-        status = run_call(dev, &calls[i], err);
+    for (size_t i = 0; i < n && !status;)
+        i += run_first(dev, calls + i, n - i, &status, err);
     return status;
 }
 

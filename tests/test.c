@@ -2,6 +2,7 @@
 /* Runs the tests that test.h's macros registered before main. */
 #include "test.h"
 
+#include <fnmatch.h>
 #include <pthread.h>
 
 enum { MOST = 64 };
@@ -137,19 +138,26 @@ main(int argc, char **argv)
     const int status = first ? first(argc, argv) : TEST_GO_ON;
     if (status != TEST_GO_ON)
         return status;
+    const char *const pattern = argc > 1 ? argv[1] : "*"; /* of the tests to run */
     static struct CMUnitTest units[MOST];
+    size_t n = 0;
     for (size_t i = 0; i < n_tests; i++)
-        units[i] = (struct CMUnitTest){
-            .name = tests[i].name,
-            .test_func = run,
-            .setup_func = set_up_each,
-            .teardown_func = each.tear_down ? tear_down_each : NULL,
-            .initial_state = &tests[i],
-        };
+        if (!fnmatch(pattern, tests[i].name, 0))
+            units[n++] = (struct CMUnitTest){
+                .name = tests[i].name,
+                .test_func = run,
+                .setup_func = set_up_each,
+                .teardown_func = each.tear_down ? tear_down_each : NULL,
+                .initial_state = &tests[i],
+            };
+    if (!n) {
+        fprintf(stderr, "no test's name matches %s\n", pattern);
+        return 2;
+    }
     if (!n_groups)
-        return _cmocka_run_group_tests("tests", units, n_tests, NULL, NULL);
+        return _cmocka_run_group_tests("tests", units, n, NULL, NULL);
     int failed = 0;
     for (group = groups; group < groups + n_groups; group++)
-        failed += _cmocka_run_group_tests("tests", units, n_tests, set_up_group, tear_down_group);
+        failed += _cmocka_run_group_tests("tests", units, n, set_up_group, tear_down_group);
     return failed;
 }

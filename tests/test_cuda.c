@@ -564,6 +564,153 @@ TEST(clusters_are_small_on_hopper)
     be->close(dev);
 }
 
+/* ---- a product and its rotation -------------------------------------------------------------- */
+
+/* Random bf16 values of magnitudes up to 1, or coordinates in a table. */
+static void
+fill_values(struct qv_device *dev, struct qv_buffer to, const struct qv_view *v, uint32_t seed)
+{
+    enum { POSITIONS = 64 };
+    char *values = malloc(v->bytes);
+    assert_non_null(values);
+    for (size_t i = 0; i < v->bytes / qv_dtype_bytes(v->dtype); i++) {
+        seed = seed * 1664525 + 1013904223;
+        const float f = (float)(seed >> 8) / (1 << 23) - 1;
+        if (v->dtype == QV_I32)
+            ((int32_t *)values)[i] = (int32_t)(seed >> 8) % POSITIONS;
+        else
+            qv_store(values, v->dtype, (int64_t)i, f);
+    }
+    assert_ok(dev->backend->upload(dev, to, values, v->bytes, ERR));
+    free(values);
+}
+
+/* Returns how many kernels the device enqueues for calls; they are captured, not run. */
+static size_t
+count_kernels(struct qv_device *dev, cudaStream_t stream, const struct qv_call *calls, size_t n)
+{
+    cudaGraph_t graph;
+    size_t kernels = 0;
+    assert_int_equal(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), 0);
+    assert_ok(dev->backend->run(dev, calls, n, ERR));
+    assert_int_equal(cudaStreamEndCapture(stream, &graph), 0);
+    assert_int_equal(cudaGraphGetNodes(graph, NULL, &kernels), 0);
+    cudaGraphDestroy(graph);
+    return kernels;
+}
+
+/* Runs a gemm and the rope of its y one by one, and then as one list, which is one kernel if
+ * `fused`: both must give the same bits. */
+static void
+check_turned(struct qv_device *dev, cudaStream_t stream, const char *const words[2], bool fused)
+{
+    const struct qv_backend *be = dev->backend;
+    struct qv_call calls[2] = { 0 };
+    struct qv_view views[2][QV_MAX_OPERANDS];
+    struct qv_op ops[2];
+    for (int k = 0; k < 2; k++) {
+        size_t scratch = 0;
+        assert_ok(qv_op_parse(words[k], &ops[k], ERR) || qv_op_check(&ops[k], ERR) ||
+                  be->prepare(dev, &ops[k], 0, &calls[k].kernel, &scratch, ERR));
+        assert_ok(scratch && be->alloc(dev, scratch, &calls[k].scratch.memory, ERR));
+        const int n = qv_op_views(&ops[k], views[k]);
+        for (int i = 0; i < n; i++) {
+            struct qv_buffer *const operand = &calls[k].operands[i];
+            if (k == 1 && i == 3) {
+                *operand = calls[0].operands[4];
+            } else if (views[k][i].bytes) {
+                assert_ok(be->alloc(dev, views[k][i].bytes, &operand->memory, ERR));
+                fill_values(dev, *operand, &views[k][i], (uint32_t)(8 * k + i));
+            }
+        }
+    }
+    const struct qv_buffer y = calls[0].operands[4];
+    const size_t bytes = views[0][4].bytes;
+    char *apart = malloc(bytes), *at_once = malloc(bytes);
+    assert_true(apart && at_once);
+    for (int k = 0; k < 2; k++)
+        assert_ok(be->run(dev, &calls[k], 1, ERR));
+    assert_ok(be->sync(dev, ERR) ||
+              be->download(dev, &(struct qv_download){ apart, y, bytes }, 1, ERR));
+    memset(at_once, 0xff, bytes);
+    assert_ok(be->upload(dev, y, at_once, bytes, ERR) || be->run(dev, calls, 2, ERR) ||
+              be->sync(dev, ERR) ||
+              be->download(dev, &(struct qv_download){ at_once, y, bytes }, 1, ERR));
+    assert_memory_equal(apart, at_once, bytes);
+    printf("%s; %s\n", words[0], words[1]);
+    assert_int_equal(count_kernels(dev, stream, calls, 2) == 1, fused);
+    calls[1].waits = true; /* for the side stream, and the gemm does not */
+    assert_true(count_kernels(dev, stream, calls, 2) > 1);
+    calls[1].waits = false;
+    calls[1].side = true;
+    assert_true(count_kernels(dev, stream, calls, 2) > 1);
+    calls[1].side = false;
+    calls[1].operands[3].offset += (size_t)ops[1].u.rope.head_dim * 2; /* other columns of y */
+    assert_true(count_kernels(dev, stream, calls, 2) > 1);
+    for (int k = 0; k < 2; k++) {
+        be->release(dev, calls[k].kernel);
+        if (calls[k].scratch.memory)
+            be->free(dev, calls[k].scratch.memory);
+        for (int i = 0; i < QV_MAX_OPERANDS; i++)
+            if (calls[k].operands[i].memory && !(k == 1 && i == 3))
+                be->free(dev, calls[k].operands[i].memory);
+    }
+    free(apart);
+    free(at_once);
+}
+
+/* On Hopper a large product and the rotation of its heads are one kernel, for every size of heads.
+ * The last rows are not a whole tile, nor is k a whole step, and some blocks have one or two tiles.
+ * The other pairs stay two. */
+TEST(a_turned_product_is_one_kernel)
+{
+#define BF16 " dtype=bf16"
+#define ROPE_64 " heads=32 head_dim=64 positions=64 x_stride=3072" BF16
+    static const char *const one[][2] = {
+        { "gemm m=5000 n=3072 k=1096 alpha=1 bias=1" BF16, "rope rows=5000" ROPE_64 },
+        { "gemm m=7000 n=2304 k=768 alpha=1" BF16,
+          "rope rows=7000 heads=36 head_dim=64 positions=64" BF16 },
+        { "gemm m=5501 n=3456 k=1152 alpha=1 bias=1" BF16,
+          "rope rows=5501 heads=31 head_dim=72 positions=64 x_stride=3456" BF16 },
+        { "gemm m=5501 n=3840 k=1280 alpha=1 bias=1" BF16,
+          "rope rows=5501 heads=32 head_dim=80 positions=64 x_stride=3840" BF16 },
+        { "gemm m=1920 n=3072 k=8 alpha=1 bias=1" BF16, "rope rows=1920" ROPE_64 },
+        { "gemm m=1280 n=3456 k=200 alpha=1 bias=1" BF16,
+          "rope rows=1280 heads=32 head_dim=72 positions=64 x_stride=3456" BF16 },
+        { "gemm m=1280 n=3840 k=1280 alpha=1" BF16,
+          "rope rows=1280 heads=32 head_dim=80 positions=64 x_stride=3840" BF16 },
+    };
+    static const char *const two[][2] = {
+        { "gemm m=760 n=3072 k=1024 alpha=1 bias=1" BF16, "rope rows=760" ROPE_64 },
+        { "gemm m=5000 n=3072 k=64 alpha=1 bias=1 act=gelu_tanh" BF16, "rope rows=5000" ROPE_64 },
+        { "gemm m=5000 n=3072 k=64 alpha=1 residual_rows=5000" BF16, "rope rows=5000" ROPE_64 },
+        { "gemm m=5000 n=3072 k=64 alpha=2 bias=1" BF16, "rope rows=5000" ROPE_64 },
+        { "gemm m=5000 n=3072 k=64 alpha=1 bias=1" BF16, "rope rows=4999" ROPE_64 },
+        { "gemm m=5000 n=3072 k=64 alpha=1 bias=1" BF16,
+          "rope rows=2500 heads=32 head_dim=64 positions=64 x_stride=6144" BF16 },
+        { "gemm m=5000 n=3072 k=64 alpha=1 bias=1" BF16,
+          "rope rows=5000 heads=24 head_dim=96 positions=64 x_stride=3072" BF16 },
+        { "gemm m=5000 n=3104 k=64 alpha=1 bias=1" BF16,
+          "rope rows=5000 heads=32 head_dim=64 positions=64 x_stride=3104" BF16 },
+        { "gemm m=5000 n=3072 k=64 alpha=1 bias=1" BF16,
+          "rope rows=5000 heads=16 head_dim=64 positions=64 x_stride=1536 dtype=f32" },
+    };
+    struct qv_device *dev = NULL;
+    struct cudaDeviceProp props;
+    cudaStream_t stream;
+    assert_int_equal(cudaGetDeviceProperties(&props, 0), 0);
+    if (props.major == 9 && props.multiProcessorCount != 132)
+        skip(); /* which sizes fill the GPU depends on it */
+    assert_int_equal(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), 0);
+    assert_ok(qv_backend_cuda.open(&(struct qv_device_options){ .stream = stream }, &dev, ERR));
+    for (size_t i = 0; i < sizeof one / sizeof *one; i++)
+        check_turned(dev, stream, one[i], props.major == 9);
+    for (size_t i = 0; i < sizeof two / sizeof *two; i++)
+        check_turned(dev, stream, two[i], false);
+    dev->backend->close(dev);
+    cudaStreamDestroy(stream);
+}
+
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 static size_t

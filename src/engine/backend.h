@@ -118,7 +118,7 @@ struct qv_layout {
 /* One operation of a chunk's work, with its operands. scratch.memory may be NULL if the kernel
  * needs none. A call with `side` may run on a side stream, once all earlier calls are done. Only
  * three things wait for it: later side calls, a call with `waits`, and the end of the list (and
- * wait_side). A device may also run all calls in order. */
+ * wait_side). A device may also run all calls in order, and neighbours as one kernel. */
 struct qv_call {
     struct qv_kernel *kernel;
     struct qv_buffer operands[QV_MAX_OPERANDS], scratch;
