@@ -69,8 +69,8 @@ copy_tiles(char *shared, struct ring<HEAD_DIM> *signals, const CUtensorMap *x, c
     }
 }
 
-/* A strip of rows as it is turned and written. A lane has items of LANE values of a row and the LANE
- * values half a head further, which turn with them. */
+/* A strip of rows as it is turned and written. A lane has items of LANE values of a row, and the
+ * LANE values half a head further, which turn with them. */
 template <int HEAD_DIM> struct turner {
     static constexpr int HALF = HEAD_DIM / 2, QUARTER = HALF / 2, LANE = HALF % 8 ? 4 : 8;
     static constexpr int VECTORS = HALF / LANE, ITEMS = (STRIP * VECTORS + WARP - 1) / WARP;
