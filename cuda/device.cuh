@@ -5,7 +5,6 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
-#include <mutex>
 #include <stdint.h>
 #include <string.h>
 
@@ -22,17 +21,17 @@ ceil_div(int64_t a, int64_t b)
     return a / b + (a % b != 0);
 }
 
-/* Launches a kernel, which may then have as much dynamic shared memory as config says. */
+/* Launches a kernel. most_shared: the most dynamic shared memory of any of its launches on the
+ * device. It must be the same for all, because other threads' launches set it too. */
 template <typename... Parameters, typename... Arguments>
 static cudaError_t
-launch_as(const cudaLaunchConfig_t &config, void (*kernel)(Parameters...), Arguments... arguments)
+launch_as(const cudaLaunchConfig_t &config, size_t most_shared, void (*kernel)(Parameters...),
+          Arguments... arguments)
 {
-    static std::mutex mutex; /* another thread may set the attribute for its own launch */
-    const std::lock_guard<std::mutex> lock(mutex);
     cudaError_t error = cudaSuccess;
-    if (config.dynamicSmemBytes > 0)
+    if (most_shared > 0)
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     (int)config.dynamicSmemBytes);
+                                     (int)most_shared);
     if (!error)
         error = cudaLaunchKernelEx(&config, kernel, (Parameters)arguments...);
     if (error)
@@ -42,7 +41,7 @@ launch_as(const cudaLaunchConfig_t &config, void (*kernel)(Parameters...), Argum
 
 /* Launches a kernel. A grid has at most 2^31 - 1 blocks; kernels that could need more compute
  * further tiles in a loop. shared_bytes is dynamic shared memory, in addition to what the kernel
- * declares. */
+ * declares, and constant for each kernel. */
 template <typename... Parameters, typename... Arguments>
 static cudaError_t
 launch_shared(cudaStream_t stream, int64_t blocks, dim3 threads, size_t shared_bytes,
@@ -55,7 +54,7 @@ launch_shared(cudaStream_t stream, int64_t blocks, dim3 threads, size_t shared_b
     config.blockDim = threads;
     config.dynamicSmemBytes = shared_bytes;
     config.stream = stream;
-    return launch_as(config, kernel, arguments...);
+    return launch_as(config, shared_bytes, kernel, arguments...);
 }
 
 template <typename... Parameters, typename... Arguments>

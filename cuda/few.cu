@@ -628,7 +628,7 @@ launch_few(cudaStream_t stream, const struct codes_shape &s, const struct few_ep
     config.blockDim = dim3(WARPS * WARP);
     config.dynamicSmemBytes = block_bytes<P>(cut.most_tiles);
     config.stream = stream;
-    return launch_as(config, kernel, s, cut, scaled, x, y);
+    return launch_as(config, (size_t)d.shared_bytes, kernel, s, cut, scaled, x, y);
 }
 
 cudaError_t

@@ -29,7 +29,7 @@ template <int HEAD_DIM> struct room {
     static constexpr int HEADS = HEAD_DIM == 64 ? 3 : 2, N = HEADS * HEAD_DIM; /* of a tile */
     static constexpr int STAGES = HEAD_DIM == 72 ? 6 : 5; /* steps that shared memory holds */
     static constexpr int X_BYTES = ROWS * STEP_BYTES, STAGE_BYTES = X_BYTES + N * STEP_BYTES;
-    /* each warp has room for a strip of a head, eight rows of which lie in different banks */
+    /* a strip of a head per warp; PITCH puts eight rows of it into different banks */
     static constexpr int PITCH = HEAD_DIM % 16 ? HEAD_DIM : HEAD_DIM + 8;
     static constexpr int STRIPS = STAGES * STAGE_BYTES, STRIP_SIZE = STRIP * PITCH;
     static constexpr int SIGNALS = STRIPS + COMPUTING * WARPS * STRIP_SIZE * (int)sizeof(bf16);
@@ -155,7 +155,7 @@ template <int HEAD_DIM> struct product {
         commit_products();
     }
 
-    /* Writes the tile, of which row and col are the warp's first. */
+    /* Writes the warp's strips of the tile. row, col: where the first one begins in y. */
     __device__ __forceinline__ void
     finish(const struct product_shape &s, bf16 *y, bf16 *strip, int row, int col)
     {

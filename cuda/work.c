@@ -30,26 +30,24 @@ are_one(const struct qv_device_cuda *dev, const struct qv_call *gemm, const stru
            qv_gemm_rope_is_hopper_cuda(&first->u.gemm, &second->u.rope, dev->multiprocessors);
 }
 
-/* Runs the first of n calls, or the first two at once. Returns their number. */
-static size_t
-run_first(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, qv_status *status,
+/* Runs the first of n calls, or the first two at once. *ran: their number. */
+static qv_status
+run_first(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, size_t *ran,
           qv_error *err)
 {
-    const size_t ran = n > 1 && are_one(dev, &calls[0], &calls[1]) ? 2 : 1;
+    const struct qv_kernel *kernel = calls[0].kernel;
     void *p[2][QV_MAX_OPERANDS];
-    for (size_t k = 0; k < ran; k++)
+    *ran = n > 1 && are_one(dev, &calls[0], &calls[1]) ? 2 : 1;
+    for (size_t k = 0; k < *ran; k++)
         for (int i = 0; i < QV_MAX_OPERANDS; i++)
             p[k][i] = address_cuda(calls[k].operands[i]);
-    const struct qv_kernel *kernel = calls[0].kernel;
-    if (ran == 1)
-        *status = kernel->verbs->run(dev, kernel, p[0], address_cuda(calls[0].scratch), err);
-    else
-        *status = qv_check_cuda(dev,
-                                qv_gemm_rope_hopper_cuda(dev->stream, &kernel->op.u.gemm,
-                                                         &calls[1].kernel->op.u.rope, p[0], p[1],
-                                                         dev->multiprocessors),
-                                "qv_gemm_rope_hopper_cuda", err);
-    return ran;
+    if (*ran == 1)
+        return kernel->verbs->run(dev, kernel, p[0], address_cuda(calls[0].scratch), err);
+    return qv_check_cuda(dev,
+                         qv_gemm_rope_hopper_cuda(dev->stream, &kernel->op.u.gemm,
+                                                  &calls[1].kernel->op.u.rope, p[0], p[1],
+                                                  dev->multiprocessors),
+                         "qv_gemm_rope_hopper_cuda", err);
 }
 
 /* An instantiated graph, and an event that it records when its calls on the side stream are
@@ -66,7 +64,7 @@ branch_list(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n,
 {
     qv_status status = QV_OK;
     bool forked = false;
-    for (size_t i = 0, ran; i < n && !status; i += ran) {
+    for (size_t i = 0, ran = 1; i < n && !status; i += ran) {
         bool side = calls[i].side, fork = side && (i == 0 || !calls[i - 1].side);
         if (fork)
             status = order(dev, dev->recorder, dev->fork, dev->side, err);
@@ -77,9 +75,8 @@ branch_list(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n,
         if (!status && dev->cudnn)
             status =
                 qv_check_cudnn(dev, cudnnSetStream(dev->cudnn, dev->stream), "cudnnSetStream", err);
-        ran = 1;
         if (!status)
-            ran = run_first(dev, calls + i, n - i, &status, err);
+            status = run_first(dev, calls + i, n - i, &ran, err);
     }
     if (forked && !status)
         status =
@@ -106,8 +103,8 @@ qv_run_cuda(struct qv_device *device, const struct qv_call *calls, size_t n, qv_
 {
     struct qv_device_cuda *dev = device_cuda(device);
     qv_status status = wait_for_uploads(dev, err);
-    for (size_t i = 0; i < n && !status;)
-        i += run_first(dev, calls + i, n - i, &status, err);
+    for (size_t i = 0, ran; i < n && !status; i += ran)
+        status = run_first(dev, calls + i, n - i, &ran, err);
     return status;
 }
 

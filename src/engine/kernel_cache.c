@@ -17,8 +17,8 @@ drop(qv_context *ctx, struct qv_kernel_entry *e)
     e->kernel = NULL;
 }
 
-/* Returns a slot for one more entry: that of a dropped entry, that of the least recently used idle
- * entry if many are idle, or a new one. NULL if out of memory. */
+/* Returns a slot for one more entry: a dropped entry's slot, the slot of the least recently used
+ * idle entry if many are idle, or a new one. NULL if out of memory. */
 static struct qv_kernel_entry *
 place(qv_context *ctx)
 {
