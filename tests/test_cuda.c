@@ -599,6 +599,31 @@ count_kernels(struct qv_device *dev, cudaStream_t stream, const struct qv_call *
     return kernels;
 }
 
+/* Opens a device that works on a new stream. */
+static struct qv_device *
+open_on_stream(cudaStream_t *stream)
+{
+    struct qv_device *dev = NULL;
+    assert_int_equal(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), 0);
+    assert_ok(qv_backend_cuda.open(&(struct qv_device_options){ .stream = *stream }, &dev, ERR));
+    return dev;
+}
+
+/* Frees a gemm and the rope of its y. */
+static void
+release_turned(struct qv_device *dev, struct qv_call calls[2])
+{
+    const struct qv_backend *be = dev->backend;
+    for (int k = 0; k < 2; k++) {
+        be->release(dev, calls[k].kernel);
+        if (calls[k].scratch.memory)
+            be->free(dev, calls[k].scratch.memory);
+        for (int i = 0; i < QV_MAX_OPERANDS; i++)
+            if (calls[k].operands[i].memory && !(k == 1 && i == 3))
+                be->free(dev, calls[k].operands[i].memory);
+    }
+}
+
 /* Runs a gemm and the rope of its y one by one, and then as one list, which is one kernel if
  * `fused`: both must give the same bits. */
 static void
@@ -647,16 +672,112 @@ check_turned(struct qv_device *dev, cudaStream_t stream, const char *const words
     calls[1].side = false;
     calls[1].operands[3].offset += (size_t)ops[1].u.rope.head_dim * 2; /* other columns of y */
     assert_true(count_kernels(dev, stream, calls, 2) > 1);
-    for (int k = 0; k < 2; k++) {
-        be->release(dev, calls[k].kernel);
-        if (calls[k].scratch.memory)
-            be->free(dev, calls[k].scratch.memory);
-        for (int i = 0; i < QV_MAX_OPERANDS; i++)
-            if (calls[k].operands[i].memory && !(k == 1 && i == 3))
-                be->free(dev, calls[k].operands[i].memory);
-    }
+    release_turned(dev, calls);
     free(apart);
     free(at_once);
+}
+
+/* Fills bf16 with integers of -1 to 1, so that sums are exact, i32 with positions, and f32 with any
+ * values of -1 to 1. */
+static void
+fill_units(struct qv_device *dev, struct qv_buffer to, const struct qv_view *v, void *values)
+{
+    uint32_t seed = (uint32_t)v->bytes;
+    for (size_t i = 0; i < v->bytes / qv_dtype_bytes(v->dtype); i++) {
+        seed = seed * 1664525 + 1013904223;
+        if (v->dtype == QV_I32)
+            ((int32_t *)values)[i] = (int32_t)(seed >> 8) % 64;
+        else if (v->dtype == QV_F32)
+            ((float *)values)[i] = (float)(seed >> 8) / (1 << 23) - 1;
+        else
+            qv_store(values, v->dtype, (int64_t)i, (double)((int)((seed >> 8) % 3) - 1));
+    }
+    assert_ok(dev->backend->upload(dev, to, values, v->bytes, ERR));
+}
+
+/* Compares the kernel with sums on the host. It runs without another library's kernels, of which
+ * compute-sanitizer cannot run every one. */
+static void
+check_turned_alone(struct qv_device *dev, cudaStream_t stream, const char *const words[2])
+{
+    const struct qv_backend *be = dev->backend;
+    struct qv_call calls[2] = { 0 };
+    struct qv_view views[2][QV_MAX_OPERANDS];
+    void *values[2][QV_MAX_OPERANDS] = { 0 };
+    struct qv_op ops[2];
+    for (int k = 0; k < 2; k++) {
+        size_t scratch;
+        assert_ok(qv_op_parse(words[k], &ops[k], ERR) ||
+                  be->prepare(dev, &ops[k], 0, &calls[k].kernel, &scratch, ERR));
+        const int n = qv_op_views(&ops[k], views[k]);
+        for (int i = 0; i < n; i++) {
+            if (!views[k][i].bytes || (k == 1 && i == 3))
+                continue;
+            values[k][i] = malloc(views[k][i].bytes);
+            assert_non_null(values[k][i]);
+            assert_ok(be->alloc(dev, views[k][i].bytes, &calls[k].operands[i].memory, ERR));
+            fill_units(dev, calls[k].operands[i], &views[k][i], values[k][i]);
+        }
+    }
+    const struct qv_buffer y = calls[1].operands[3] = calls[0].operands[4];
+    assert_ok(
+        be->run(dev, calls, 2, ERR) || be->sync(dev, ERR) ||
+        be->download(dev, &(struct qv_download){ values[0][4], y, views[0][4].bytes }, 1, ERR));
+    assert_int_equal(count_kernels(dev, stream, calls, 2), 1);
+    const struct qv_op_gemm *g = &ops[0].u.gemm;
+    const struct qv_op_rope *r = &ops[1].u.rope;
+    const int64_t half = r->head_dim / 2, quarter = half / 2;
+    const float *cosines = values[1][0], *sines = values[1][1];
+    double *sums = malloc((size_t)g->n * sizeof *sums);
+    assert_non_null(sums);
+    for (int64_t row = g->m - 1; row >= 0; row -= 37) {
+        const int32_t *at = (const int32_t *)values[1][2] + 4 * row;
+        for (int64_t j = 0; j < g->n; j++) {
+            sums[j] = qv_load(values[0][2], QV_BF16, j);
+            for (int64_t l = 0; l < g->k; l++)
+                sums[j] += qv_load(values[0][0], QV_BF16, row * g->k + l) *
+                           qv_load(values[0][1], QV_BF16, j * g->k + l);
+        }
+        for (int64_t j = 0; j < g->n; j++) {
+            const int64_t d = j % half;
+            const int64_t angle = d < quarter ? at[2] * quarter + d : (at[3] - 1) * quarter + d;
+            const bool high = j % r->head_dim >= half, turned = j < r->heads * r->head_dim;
+            const double other = sums[turned ? (high ? j - half : j + half) : j];
+            const double sine = high ? sines[angle] : -sines[angle];
+            const double right = turned ? sums[j] * cosines[angle] + other * sine : sums[j];
+            const double got = qv_load(values[0][4], QV_BF16, row * g->n + j);
+            if (!(fabs(got - right) <= 0x1p-8 * fabs(right) + 1e-5))
+                fail_msg("%s: row %lld, column %lld is %g, not %g", words[0], (long long)row,
+                         (long long)j, got, right);
+        }
+    }
+    free(sums);
+    release_turned(dev, calls);
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < QV_MAX_OPERANDS; i++)
+            free(values[k][i]);
+}
+
+TEST(a_turned_product_alone)
+{
+    static const char *const cases[][2] = {
+        { "gemm m=1913 n=3072 k=72 alpha=1 bias=1 dtype=bf16",
+          "rope rows=1913 heads=32 head_dim=64 positions=64 x_stride=3072 dtype=bf16" },
+        { "gemm m=1275 n=3456 k=72 alpha=1 bias=1 dtype=bf16",
+          "rope rows=1275 heads=32 head_dim=72 positions=64 x_stride=3456 dtype=bf16" },
+        { "gemm m=1275 n=3840 k=72 alpha=1 bias=1 dtype=bf16",
+          "rope rows=1275 heads=32 head_dim=80 positions=64 x_stride=3840 dtype=bf16" },
+    };
+    struct cudaDeviceProp props;
+    cudaStream_t stream;
+    assert_int_equal(cudaGetDeviceProperties(&props, 0), 0);
+    if (props.major != 9 || props.multiProcessorCount != 132)
+        skip();
+    struct qv_device *const dev = open_on_stream(&stream);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check_turned_alone(dev, stream, cases[i]);
+    dev->backend->close(dev);
+    cudaStreamDestroy(stream);
 }
 
 /* On Hopper a large product and the rotation of its heads are one kernel, for every size of heads.
@@ -695,14 +816,12 @@ TEST(a_turned_product_is_one_kernel)
         { "gemm m=5000 n=3072 k=64 alpha=1 bias=1" BF16,
           "rope rows=5000 heads=16 head_dim=64 positions=64 x_stride=1536 dtype=f32" },
     };
-    struct qv_device *dev = NULL;
     struct cudaDeviceProp props;
     cudaStream_t stream;
     assert_int_equal(cudaGetDeviceProperties(&props, 0), 0);
     if (props.major == 9 && props.multiProcessorCount != 132)
         skip(); /* which sizes fill the GPU depends on it */
-    assert_int_equal(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), 0);
-    assert_ok(qv_backend_cuda.open(&(struct qv_device_options){ .stream = stream }, &dev, ERR));
+    struct qv_device *const dev = open_on_stream(&stream);
     for (size_t i = 0; i < sizeof one / sizeof *one; i++)
         check_turned(dev, stream, one[i], props.major == 9);
     for (size_t i = 0; i < sizeof two / sizeof *two; i++)
