@@ -66,14 +66,14 @@ cudaError_t qv_attention_hopper_cuda(cudaStream_t stream, const struct qv_op_att
                                      const void *list, const void *q, const void *k, const void *v,
                                      void *y, int blocks);
 
-/* A gemm and the rope of its y at once, with the same bits, on a GPU of compute capability 9.0 that
- * has `blocks` multiprocessors. The first function returns whether this is possible and faster.
- * of_gemm, of_rope: their operands. */
-bool qv_gemm_rope_is_hopper_cuda(const struct qv_op_gemm *gemm, const struct qv_op_rope *rope,
+/* A gemm and the rope or gate of its y at once, with the same bits, on a GPU of compute capability
+ * 9.0 that has `blocks` multiprocessors. The first function returns whether this is possible and
+ * faster. of_gemm, of_next: their operands. The gemm's y is not written if `next` is a gate. */
+bool qv_gemm_with_is_hopper_cuda(const struct qv_op_gemm *gemm, const struct qv_op *next,
                                  int blocks);
-cudaError_t qv_gemm_rope_hopper_cuda(cudaStream_t stream, const struct qv_op_gemm *gemm,
-                                     const struct qv_op_rope *rope, void *const *of_gemm,
-                                     void *const *of_rope, int blocks);
+cudaError_t qv_gemm_with_hopper_cuda(cudaStream_t stream, const struct qv_op_gemm *gemm,
+                                     const struct qv_op *next, void *const *of_gemm,
+                                     void *const *of_next, int blocks);
 
 /* Attention and convolutions that cuDNN does not support (f32, odd sizes): correct but slow. w is
  * [o, kd, kh, kw, c/groups]. */

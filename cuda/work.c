@@ -18,16 +18,30 @@ order(struct qv_device_cuda *dev, cudaStream_t before, cudaEvent_t event, cudaSt
     return status;
 }
 
-/* Returns whether one kernel runs both calls: a gemm and the rope of its y, on Hopper. */
+/* Returns whether `at` is n bytes behind `from`. */
 static bool
-are_one(const struct qv_device_cuda *dev, const struct qv_call *gemm, const struct qv_call *rope)
+is_behind(struct qv_buffer at, struct qv_buffer from, int64_t n)
 {
-    const struct qv_op *first = &gemm->kernel->op, *second = &rope->kernel->op;
-    const struct qv_buffer y = gemm->operands[4], x = rope->operands[3];
-    return dev->sm == 90 && first->kind == QV_OP_gemm && second->kind == QV_OP_rope &&
-           x.memory == y.memory && x.offset == y.offset && rope->side == gemm->side &&
-           !rope->waits &&
-           qv_gemm_rope_is_hopper_cuda(&first->u.gemm, &second->u.rope, dev->multiprocessors);
+    return at.memory == from.memory && at.offset == from.offset + (size_t)n;
+}
+
+/* Returns whether one kernel runs both calls, on Hopper: a gemm, and the rope or gate of its y. The
+ * gate's y must not be where the gemm's x is, which the kernel reads to its end. */
+static bool
+are_one(const struct qv_device_cuda *dev, const struct qv_call *gemm, const struct qv_call *next)
+{
+    const struct qv_op *first = &gemm->kernel->op, *second = &next->kernel->op;
+    if (dev->sm != 90 || first->kind != QV_OP_gemm || next->side != gemm->side || next->waits ||
+        !qv_gemm_with_is_hopper_cuda(&first->u.gemm, second, dev->multiprocessors))
+        return false;
+    const struct qv_buffer x = gemm->operands[0], y = gemm->operands[4], *of = next->operands;
+    if (second->kind == QV_OP_rope)
+        return is_behind(of[3], y, 0);
+    const int64_t half = second->u.gate.cols * 2, to = second->u.gate.rows * half;
+    const int64_t from = first->u.gemm.m * first->u.gemm.k * 2;
+    return gemm->passing && is_behind(of[0], y, 0) && is_behind(of[1], y, half) &&
+           (of[2].memory != x.memory || of[2].offset + (size_t)to <= x.offset ||
+            x.offset + (size_t)from <= of[2].offset);
 }
 
 /* Runs the first of n calls, or the first two at once. *ran: their number. */
@@ -44,10 +58,10 @@ run_first(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, siz
     if (*ran == 1)
         return kernel->verbs->run(dev, kernel, p[0], address_cuda(calls[0].scratch), err);
     return qv_check_cuda(dev,
-                         qv_gemm_rope_hopper_cuda(dev->stream, &kernel->op.u.gemm,
-                                                  &calls[1].kernel->op.u.rope, p[0], p[1],
+                         qv_gemm_with_hopper_cuda(dev->stream, &kernel->op.u.gemm,
+                                                  &calls[1].kernel->op, p[0], p[1],
                                                   dev->multiprocessors),
-                         "qv_gemm_rope_hopper_cuda", err);
+                         "qv_gemm_with_hopper_cuda", err);
 }
 
 /* An instantiated graph, and an event that it records when its calls on the side stream are

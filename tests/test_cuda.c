@@ -564,25 +564,26 @@ TEST(clusters_are_small_on_hopper)
     be->close(dev);
 }
 
-/* ---- a product and its rotation -------------------------------------------------------------- */
+/* ---- a product and the operation after it ---------------------------------------------------- */
 
-/* Random bf16 values of magnitudes up to 1, or coordinates in a table. */
+/* Uploads random values of magnitudes up to 1, in bf16 only -1, 0 and 1 if `exact`, so that sums
+ * are exact; and coordinates in a table. */
 static void
-fill_values(struct qv_device *dev, struct qv_buffer to, const struct qv_view *v, uint32_t seed)
+fill_values(struct qv_device *dev, struct qv_buffer to, const struct qv_view *v, bool exact,
+            void *values)
 {
     enum { POSITIONS = 64 };
-    char *values = malloc(v->bytes);
-    assert_non_null(values);
+    uint32_t seed = (uint32_t)v->bytes;
     for (size_t i = 0; i < v->bytes / qv_dtype_bytes(v->dtype); i++) {
         seed = seed * 1664525 + 1013904223;
         const float f = (float)(seed >> 8) / (1 << 23) - 1;
         if (v->dtype == QV_I32)
             ((int32_t *)values)[i] = (int32_t)(seed >> 8) % POSITIONS;
         else
-            qv_store(values, v->dtype, (int64_t)i, f);
+            qv_store(values, v->dtype, (int64_t)i,
+                     exact && v->dtype == QV_BF16 ? roundf(1.5F * f) : f);
     }
     assert_ok(dev->backend->upload(dev, to, values, v->bytes, ERR));
-    free(values);
 }
 
 /* Returns how many kernels the device enqueues for calls; they are captured, not run. */
@@ -609,164 +610,186 @@ open_on_stream(cudaStream_t *stream)
     return dev;
 }
 
-/* Frees a gemm and the rope of its y. */
-static void
-release_turned(struct qv_device *dev, struct qv_call calls[2])
-{
-    const struct qv_backend *be = dev->backend;
-    for (int k = 0; k < 2; k++) {
-        be->release(dev, calls[k].kernel);
-        if (calls[k].scratch.memory)
-            be->free(dev, calls[k].scratch.memory);
-        for (int i = 0; i < QV_MAX_OPERANDS; i++)
-            if (calls[k].operands[i].memory && !(k == 1 && i == 3))
-                be->free(dev, calls[k].operands[i].memory);
-    }
-}
-
-/* Runs a gemm and the rope of its y one by one, and then as one list, which is one kernel if
- * `fused`: both must give the same bits. */
-static void
-check_turned(struct qv_device *dev, cudaStream_t stream, const char *const words[2], bool fused)
-{
-    const struct qv_backend *be = dev->backend;
-    struct qv_call calls[2] = { 0 };
-    struct qv_view views[2][QV_MAX_OPERANDS];
+/* A gemm, and the rope or gate of its y. */
+struct pair {
     struct qv_op ops[2];
+    struct qv_call calls[2];
+    struct qv_view views[2][QV_MAX_OPERANDS];
+    void *values[2][QV_MAX_OPERANDS]; /* as uploaded; NULL for operands that lie in the gemm's y */
+    bool gates;
+    struct qv_buffer y; /* what the second operation writes */
+    size_t bytes;
+    void *result; /* y on the host */
+};
+
+static void
+open_pair(struct qv_device *dev, const char *const words[2], bool exact, struct pair *p)
+{
+    const struct qv_backend *be = dev->backend;
+    memset(p, 0, sizeof *p);
     for (int k = 0; k < 2; k++) {
         size_t scratch = 0;
-        assert_ok(qv_op_parse(words[k], &ops[k], ERR) || qv_op_check(&ops[k], ERR) ||
-                  be->prepare(dev, &ops[k], 0, &calls[k].kernel, &scratch, ERR));
-        assert_ok(scratch && be->alloc(dev, scratch, &calls[k].scratch.memory, ERR));
-        const int n = qv_op_views(&ops[k], views[k]);
+        assert_ok(qv_op_parse(words[k], &p->ops[k], ERR) || qv_op_check(&p->ops[k], ERR) ||
+                  be->prepare(dev, &p->ops[k], 0, &p->calls[k].kernel, &scratch, ERR));
+        assert_ok(scratch && be->alloc(dev, scratch, &p->calls[k].scratch.memory, ERR));
+        p->gates = p->ops[k].kind == QV_OP_gate;
+        const int n = qv_op_views(&p->ops[k], p->views[k]);
         for (int i = 0; i < n; i++) {
-            struct qv_buffer *const operand = &calls[k].operands[i];
-            if (k == 1 && i == 3) {
-                *operand = calls[0].operands[4];
-            } else if (views[k][i].bytes) {
-                assert_ok(be->alloc(dev, views[k][i].bytes, &operand->memory, ERR));
-                fill_values(dev, *operand, &views[k][i], (uint32_t)(8 * k + i));
+            const struct qv_view *const v = &p->views[k][i];
+            struct qv_buffer *const operand = &p->calls[k].operands[i];
+            if (k == 1 && (p->gates ? i < 2 : i == 3)) {
+                *operand = p->calls[0].operands[4];
+                operand->offset += i == 1 ? (size_t)p->ops[1].u.gate.cols * 2 : 0;
+            } else if (v->bytes) {
+                p->values[k][i] = malloc(v->bytes);
+                assert_non_null(p->values[k][i]);
+                assert_ok(be->alloc(dev, v->bytes, &operand->memory, ERR));
+                fill_values(dev, *operand, v, exact, p->values[k][i]);
             }
         }
     }
-    const struct qv_buffer y = calls[0].operands[4];
-    const size_t bytes = views[0][4].bytes;
-    char *apart = malloc(bytes), *at_once = malloc(bytes);
-    assert_true(apart && at_once);
-    for (int k = 0; k < 2; k++)
-        assert_ok(be->run(dev, &calls[k], 1, ERR));
-    assert_ok(be->sync(dev, ERR) ||
-              be->download(dev, &(struct qv_download){ apart, y, bytes }, 1, ERR));
-    memset(at_once, 0xff, bytes);
-    assert_ok(be->upload(dev, y, at_once, bytes, ERR) || be->run(dev, calls, 2, ERR) ||
-              be->sync(dev, ERR) ||
-              be->download(dev, &(struct qv_download){ at_once, y, bytes }, 1, ERR));
-    assert_memory_equal(apart, at_once, bytes);
-    printf("%s; %s\n", words[0], words[1]);
-    assert_int_equal(count_kernels(dev, stream, calls, 2) == 1, fused);
-    calls[1].waits = true; /* for the side stream, and the gemm does not */
-    assert_true(count_kernels(dev, stream, calls, 2) > 1);
-    calls[1].waits = false;
-    calls[1].side = true;
-    assert_true(count_kernels(dev, stream, calls, 2) > 1);
-    calls[1].side = false;
-    calls[1].operands[3].offset += (size_t)ops[1].u.rope.head_dim * 2; /* other columns of y */
-    assert_true(count_kernels(dev, stream, calls, 2) > 1);
-    release_turned(dev, calls);
-    free(apart);
-    free(at_once);
+    p->calls[0].passing = true;
+    p->y = p->calls[1].operands[p->gates ? 2 : 3];
+    p->bytes = p->views[1][p->gates ? 2 : 3].bytes;
+    p->result = malloc(p->bytes);
+    assert_non_null(p->result);
 }
 
-/* Fills bf16 with integers of -1 to 1, so that sums are exact, i32 with positions, and f32 with any
- * values of -1 to 1. */
+/* Runs the pair as one list, or one by one, and downloads y. */
 static void
-fill_units(struct qv_device *dev, struct qv_buffer to, const struct qv_view *v, void *values)
+run_pair(struct qv_device *dev, struct pair *p, bool at_once)
 {
-    uint32_t seed = (uint32_t)v->bytes;
-    for (size_t i = 0; i < v->bytes / qv_dtype_bytes(v->dtype); i++) {
-        seed = seed * 1664525 + 1013904223;
-        if (v->dtype == QV_I32)
-            ((int32_t *)values)[i] = (int32_t)(seed >> 8) % 64;
-        else if (v->dtype == QV_F32)
-            ((float *)values)[i] = (float)(seed >> 8) / (1 << 23) - 1;
-        else
-            qv_store(values, v->dtype, (int64_t)i, (double)((int)((seed >> 8) % 3) - 1));
+    const struct qv_backend *be = dev->backend;
+    memset(p->result, 0xff, p->bytes);
+    assert_ok(be->upload(dev, p->y, p->result, p->bytes, ERR));
+    for (int k = 0; k < 2; k += at_once ? 2 : 1)
+        assert_ok(be->run(dev, &p->calls[k], at_once ? 2 : 1, ERR));
+    assert_ok(be->sync(dev, ERR) ||
+              be->download(dev, &(struct qv_download){ p->result, p->y, p->bytes }, 1, ERR));
+}
+
+static void
+close_pair(struct qv_device *dev, struct pair *p)
+{
+    const struct qv_backend *be = dev->backend;
+    for (int k = 0; k < 2; k++) {
+        be->release(dev, p->calls[k].kernel);
+        if (p->calls[k].scratch.memory)
+            be->free(dev, p->calls[k].scratch.memory);
+        for (int i = 0; i < QV_MAX_OPERANDS; i++) {
+            if (p->values[k][i])
+                be->free(dev, p->calls[k].operands[i].memory);
+            free(p->values[k][i]);
+        }
     }
-    assert_ok(dev->backend->upload(dev, to, values, v->bytes, ERR));
+    free(p->result);
+}
+
+/* Runs a gemm and the rope or gate of its y one by one, and then as one list, which is one kernel
+ * if `fused`: both must give the same bits. */
+static void
+check_pair(struct qv_device *dev, cudaStream_t stream, const char *const words[2], bool fused)
+{
+    struct pair p;
+    open_pair(dev, words, false, &p);
+    printf("%s; %s\n", words[0], words[1]);
+    char *apart = malloc(p.bytes);
+    assert_non_null(apart);
+    run_pair(dev, &p, false);
+    memcpy(apart, p.result, p.bytes);
+    run_pair(dev, &p, true);
+    assert_memory_equal(apart, p.result, p.bytes);
+    free(apart);
+
+    struct qv_call *const gemm = &p.calls[0], *const next = &p.calls[1];
+    const struct qv_call right = *next;
+    assert_int_equal(count_kernels(dev, stream, p.calls, 2) == 1, fused);
+    next->waits = true; /* for the side stream, and the gemm does not */
+    assert_true(count_kernels(dev, stream, p.calls, 2) > 1);
+    *next = right;
+    next->side = true;
+    assert_true(count_kernels(dev, stream, p.calls, 2) > 1);
+    *next = right;
+    next->operands[p.gates ? 1 : 3].offset += 64; /* other columns of y */
+    assert_true(count_kernels(dev, stream, p.calls, 2) > 1);
+    *next = right;
+    if (p.gates) {
+        next->operands[0].offset += 64;
+        assert_true(count_kernels(dev, stream, p.calls, 2) > 1);
+        *next = right;
+        next->operands[2] = gemm->operands[0]; /* would be overwritten while it is read */
+        next->operands[2].offset += p.views[0][0].bytes - 1024;
+        assert_true(count_kernels(dev, stream, p.calls, 2) > 1);
+        *next = right;
+        gemm->passing = false;
+        assert_true(count_kernels(dev, stream, p.calls, 2) > 1);
+    }
+    close_pair(dev, &p);
+}
+
+/* Returns y[row, col] of a rope, or of a gate, of a row's sums. */
+static double
+right_value(const struct pair *p, const double *sums, int64_t row, int64_t col)
+{
+    const struct qv_op_rope *r = &p->ops[1].u.rope;
+    if (p->gates)
+        return sums[col] / (1 + exp(-sums[col])) * sums[p->ops[1].u.gate.cols + col];
+    if (col >= r->heads * r->head_dim)
+        return sums[col];
+    const int64_t half = r->head_dim / 2, quarter = half / 2, d = col % half;
+    const int32_t *at = (const int32_t *)p->values[1][2] + 4 * row;
+    const int64_t angle = d < quarter ? at[2] * quarter + d : (at[3] - 1) * quarter + d;
+    const double cosine = ((const float *)p->values[1][0])[angle];
+    const double sine = ((const float *)p->values[1][1])[angle];
+    return col % r->head_dim < half ? sums[col] * cosine - sums[col + half] * sine
+                                    : sums[col] * cosine + sums[col - half] * sine;
 }
 
 /* Compares the kernel with sums on the host. It runs without another library's kernels, of which
  * compute-sanitizer cannot run every one. */
 static void
-check_turned_alone(struct qv_device *dev, cudaStream_t stream, const char *const words[2])
+check_pair_alone(struct qv_device *dev, cudaStream_t stream, const char *const words[2])
 {
-    const struct qv_backend *be = dev->backend;
-    struct qv_call calls[2] = { 0 };
-    struct qv_view views[2][QV_MAX_OPERANDS];
-    void *values[2][QV_MAX_OPERANDS] = { 0 };
-    struct qv_op ops[2];
-    for (int k = 0; k < 2; k++) {
-        size_t scratch;
-        assert_ok(qv_op_parse(words[k], &ops[k], ERR) ||
-                  be->prepare(dev, &ops[k], 0, &calls[k].kernel, &scratch, ERR));
-        const int n = qv_op_views(&ops[k], views[k]);
-        for (int i = 0; i < n; i++) {
-            if (!views[k][i].bytes || (k == 1 && i == 3))
-                continue;
-            values[k][i] = malloc(views[k][i].bytes);
-            assert_non_null(values[k][i]);
-            assert_ok(be->alloc(dev, views[k][i].bytes, &calls[k].operands[i].memory, ERR));
-            fill_units(dev, calls[k].operands[i], &views[k][i], values[k][i]);
-        }
-    }
-    const struct qv_buffer y = calls[1].operands[3] = calls[0].operands[4];
-    assert_ok(
-        be->run(dev, calls, 2, ERR) || be->sync(dev, ERR) ||
-        be->download(dev, &(struct qv_download){ values[0][4], y, views[0][4].bytes }, 1, ERR));
-    assert_int_equal(count_kernels(dev, stream, calls, 2), 1);
-    const struct qv_op_gemm *g = &ops[0].u.gemm;
-    const struct qv_op_rope *r = &ops[1].u.rope;
-    const int64_t half = r->head_dim / 2, quarter = half / 2;
-    const float *cosines = values[1][0], *sines = values[1][1];
+    struct pair p;
+    open_pair(dev, words, true, &p);
+    const struct qv_op_gemm *g = &p.ops[0].u.gemm;
+    const int64_t cols = p.gates ? g->n / 2 : g->n;
     double *sums = malloc((size_t)g->n * sizeof *sums);
     assert_non_null(sums);
+    run_pair(dev, &p, true);
+    assert_int_equal(count_kernels(dev, stream, p.calls, 2), 1);
     for (int64_t row = g->m - 1; row >= 0; row -= 37) {
-        const int32_t *at = (const int32_t *)values[1][2] + 4 * row;
         for (int64_t j = 0; j < g->n; j++) {
-            sums[j] = qv_load(values[0][2], QV_BF16, j);
+            sums[j] = qv_load(p.values[0][2], QV_BF16, j);
             for (int64_t l = 0; l < g->k; l++)
-                sums[j] += qv_load(values[0][0], QV_BF16, row * g->k + l) *
-                           qv_load(values[0][1], QV_BF16, j * g->k + l);
+                sums[j] += qv_load(p.values[0][0], QV_BF16, row * g->k + l) *
+                           qv_load(p.values[0][1], QV_BF16, j * g->k + l);
         }
-        for (int64_t j = 0; j < g->n; j++) {
-            const int64_t d = j % half;
-            const int64_t angle = d < quarter ? at[2] * quarter + d : (at[3] - 1) * quarter + d;
-            const bool high = j % r->head_dim >= half, turned = j < r->heads * r->head_dim;
-            const double other = sums[turned ? (high ? j - half : j + half) : j];
-            const double sine = high ? sines[angle] : -sines[angle];
-            const double right = turned ? sums[j] * cosines[angle] + other * sine : sums[j];
-            const double got = qv_load(values[0][4], QV_BF16, row * g->n + j);
+        for (int64_t j = 0; j < cols; j++) {
+            const double right = right_value(&p, sums, row, j);
+            const double got = qv_load(p.result, QV_BF16, row * cols + j);
             if (!(fabs(got - right) <= 0x1p-8 * fabs(right) + 1e-5))
-                fail_msg("%s: row %lld, column %lld is %g, not %g", words[0], (long long)row,
-                         (long long)j, got, right);
+                fail_msg("%s; %s: row %lld, column %lld is %g, not %g", words[0], words[1],
+                         (long long)row, (long long)j, got, right);
         }
     }
     free(sums);
-    release_turned(dev, calls);
-    for (int k = 0; k < 2; k++)
-        for (int i = 0; i < QV_MAX_OPERANDS; i++)
-            free(values[k][i]);
+    close_pair(dev, &p);
 }
 
-TEST(a_turned_product_alone)
+#define BF16 " dtype=bf16"
+#define ROPE_64 " heads=32 head_dim=64 positions=64 x_stride=3072" BF16
+#define ROPE_72 " heads=32 head_dim=72 positions=64 x_stride=3456" BF16
+#define ROPE_80 " heads=32 head_dim=80 positions=64 x_stride=3840" BF16
+#define GATE(half, n) " cols=" #half " a_stride=" #n " b_stride=" #n BF16 " act="
+
+TEST(a_pair_alone)
 {
     static const char *const cases[][2] = {
-        { "gemm m=1913 n=3072 k=72 alpha=1 bias=1 dtype=bf16",
-          "rope rows=1913 heads=32 head_dim=64 positions=64 x_stride=3072 dtype=bf16" },
-        { "gemm m=1275 n=3456 k=72 alpha=1 bias=1 dtype=bf16",
-          "rope rows=1275 heads=32 head_dim=72 positions=64 x_stride=3456 dtype=bf16" },
-        { "gemm m=1275 n=3840 k=72 alpha=1 bias=1 dtype=bf16",
-          "rope rows=1275 heads=32 head_dim=80 positions=64 x_stride=3840 dtype=bf16" },
+        { "gemm m=1913 n=3072 k=72 alpha=1 bias=1" BF16, "rope rows=1913" ROPE_64 },
+        { "gemm m=1275 n=3456 k=72 alpha=1 bias=1" BF16, "rope rows=1275" ROPE_72 },
+        { "gemm m=1275 n=3840 k=72 alpha=1 bias=1" BF16, "rope rows=1275" ROPE_80 },
+        { "gemm m=1275 n=4944 k=72 alpha=1 bias=1" BF16, "gate rows=1275" GATE(2472, 4944) "silu" },
     };
     struct cudaDeviceProp props;
     cudaStream_t stream;
@@ -775,31 +798,29 @@ TEST(a_turned_product_alone)
         skip();
     struct qv_device *const dev = open_on_stream(&stream);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        check_turned_alone(dev, stream, cases[i]);
+        check_pair_alone(dev, stream, cases[i]);
     dev->backend->close(dev);
     cudaStreamDestroy(stream);
 }
 
-/* On Hopper a large product and the rotation of its heads are one kernel, for every size of heads.
- * The last rows are not a whole tile, nor is k a whole step, and some blocks have one or two tiles.
- * The other pairs stay two. */
-TEST(a_turned_product_is_one_kernel)
+/* On Hopper a large product is one kernel with the rotation of its heads, for every size of heads,
+ * and with a gate. The last rows and columns are not a whole tile, nor is k a whole step, and some
+ * blocks have one or two tiles. The other pairs stay two. */
+TEST(a_pair_is_one_kernel)
 {
-#define BF16 " dtype=bf16"
-#define ROPE_64 " heads=32 head_dim=64 positions=64 x_stride=3072" BF16
     static const char *const one[][2] = {
         { "gemm m=5000 n=3072 k=1096 alpha=1 bias=1" BF16, "rope rows=5000" ROPE_64 },
         { "gemm m=7000 n=2304 k=768 alpha=1" BF16,
           "rope rows=7000 heads=36 head_dim=64 positions=64" BF16 },
         { "gemm m=5501 n=3456 k=1152 alpha=1 bias=1" BF16,
           "rope rows=5501 heads=31 head_dim=72 positions=64 x_stride=3456" BF16 },
-        { "gemm m=5501 n=3840 k=1280 alpha=1 bias=1" BF16,
-          "rope rows=5501 heads=32 head_dim=80 positions=64 x_stride=3840" BF16 },
+        { "gemm m=5501 n=3840 k=1280 alpha=1 bias=1" BF16, "rope rows=5501" ROPE_80 },
         { "gemm m=1920 n=3072 k=8 alpha=1 bias=1" BF16, "rope rows=1920" ROPE_64 },
-        { "gemm m=1280 n=3456 k=200 alpha=1 bias=1" BF16,
-          "rope rows=1280 heads=32 head_dim=72 positions=64 x_stride=3456" BF16 },
-        { "gemm m=1280 n=3840 k=1280 alpha=1" BF16,
-          "rope rows=1280 heads=32 head_dim=80 positions=64 x_stride=3840" BF16 },
+        { "gemm m=1280 n=3456 k=200 alpha=1 bias=1" BF16, "rope rows=1280" ROPE_72 },
+        { "gemm m=1280 n=3840 k=1280 alpha=1" BF16, "rope rows=1280" ROPE_80 },
+        { "gemm m=2816 n=6912 k=1280 alpha=1 bias=1" BF16,
+          "gate rows=2816" GATE(3456, 6912) "silu" },
+        { "gemm m=5501 n=6928 k=1288 alpha=1" BF16, "gate rows=5501" GATE(3464, 6928) "silu" },
     };
     static const char *const two[][2] = {
         { "gemm m=760 n=3072 k=1024 alpha=1 bias=1" BF16, "rope rows=760" ROPE_64 },
@@ -815,6 +836,10 @@ TEST(a_turned_product_is_one_kernel)
           "rope rows=5000 heads=32 head_dim=64 positions=64 x_stride=3104" BF16 },
         { "gemm m=5000 n=3072 k=64 alpha=1 bias=1" BF16,
           "rope rows=5000 heads=16 head_dim=64 positions=64 x_stride=1536 dtype=f32" },
+        { "gemm m=256 n=6912 k=64 alpha=1 bias=1" BF16, "gate rows=256" GATE(3456, 6912) "silu" },
+        { "gemm m=2816 n=6912 k=64 alpha=1" BF16, "gate rows=2816" GATE(3456, 6912) "gelu_quick" },
+        { "gemm m=2816 n=6920 k=64 alpha=1" BF16, "gate rows=2816" GATE(3460, 6920) "silu" },
+        { "gemm m=2816 n=6912 k=64 alpha=1" BF16, "gate rows=2815" GATE(3456, 6912) "silu" },
     };
     struct cudaDeviceProp props;
     cudaStream_t stream;
@@ -823,9 +848,9 @@ TEST(a_turned_product_is_one_kernel)
         skip(); /* which sizes fill the GPU depends on it */
     struct qv_device *const dev = open_on_stream(&stream);
     for (size_t i = 0; i < sizeof one / sizeof *one; i++)
-        check_turned(dev, stream, one[i], props.major == 9);
+        check_pair(dev, stream, one[i], props.major == 9);
     for (size_t i = 0; i < sizeof two / sizeof *two; i++)
-        check_turned(dev, stream, two[i], false);
+        check_pair(dev, stream, two[i], false);
     dev->backend->close(dev);
     cudaStreamDestroy(stream);
 }

@@ -110,8 +110,8 @@ if [ -n "$gpu" ]; then
         check compute-sanitizer --tool $tool $except --error-exitcode 1 --print-limit 20 \
             build/cuda/tests/checkop --backend cuda --count 12 --seed 7
         # a kernel that runs two operations at once, so checkop does not run it
-        check compute-sanitizer --tool $tool --kernel-name kernel_substring=gemm_rope --error-exitcode 1 \
-            --print-limit 20 build/cuda/tests/test_cuda a_turned_product_alone
+        check compute-sanitizer --tool $tool --kernel-name kernel_substring=hopper_gemm --error-exitcode 1 \
+            --print-limit 20 build/cuda/tests/test_cuda a_pair_alone
         # it runs no kernel with shared memory, and racecheck misses launches from several threads
         [ $tool = racecheck ] ||
             check compute-sanitizer --tool $tool --error-exitcode 1 --print-limit 20 build/cuda/tests/test_cuda_frames

@@ -118,11 +118,12 @@ struct qv_layout {
 /* One operation of a chunk's work, with its operands. scratch.memory may be NULL if the kernel
  * needs none. A call with `side` may run on a side stream, once all earlier calls are done. Only
  * three things wait for it: later side calls, a call with `waits`, and the end of the list (and
- * wait_side). A device may also run all calls in order, and neighbours as one kernel. */
+ * wait_side). A device may also run all calls in order, and neighbours as one kernel. What a call
+ * with `passing` writes is read by the next call alone, so such a kernel need not write it. */
 struct qv_call {
     struct qv_kernel *kernel;
     struct qv_buffer operands[QV_MAX_OPERANDS], scratch;
-    bool side, waits;
+    bool side, waits, passing;
 };
 
 /* Keeps compiled kernels for the next process, by device and library versions and under a key that

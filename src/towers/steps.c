@@ -345,8 +345,10 @@ gated(struct builder *b, struct qv_linear fc1)
     const int64_t inside = (int64_t)qv_aligned((size_t)(piece * 2 * cols * element));
     for (int64_t row = 0; row < b->rows; row += piece) {
         const int64_t rows = b->rows - row < piece ? b->rows - row : piece;
-        linear(b, rows, SLOT_A, fc1, QV_ACT_NONE, QV_NO_OPERAND, SLOT_B)->offsets[0] =
-            row * width * element;
+        struct qv_step *const step =
+            linear(b, rows, SLOT_A, fc1, QV_ACT_NONE, QV_NO_OPERAND, SLOT_B);
+        step->offsets[0] = row * width * element;
+        step->passing = true;
         gate(b, rows, cols, SLOT_B, SLOT_B)->offsets[2] = inside + row * cols * element;
     }
     return inside;

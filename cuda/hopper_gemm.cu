@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A gemm and the rope of its y in one kernel, for Hopper (compute capability 9.0), with the bits of
- * the two: sums get their bias and are rounded to bf16, turned in f32, and rounded again. A block
- * has a warpgroup that copies x and w (with one active thread) and two that compute, each a tile of
- * its own: 128 rows of two or three heads. They multiply by turns, so that one's tile is turned and
- * written while the tensor cores multiply for the other. What limits the kernel is shared memory's
- * bandwidth, which products, copies and rotations share. Sums over k are not split, so a row's bits
- * do not depend on the other rows.
+ * A gemm and the operation after it in one kernel, for Hopper (compute capability 9.0), with the
+ * bits of the two: sums get their bias and are rounded to bf16, turned (rope) or multiplied (gate)
+ * in f32, and rounded again. A block has a warpgroup that copies x and w (with one active thread)
+ * and two that compute, each a tile of its own: 128 rows of two or three heads, or of 96 pairs of
+ * columns. They multiply by turns, so that one's tile is finished and written while the tensor
+ * cores multiply for the other. What limits the kernel is shared memory's bandwidth, which
+ * products, copies and the ends of tiles share. Sums over k are not split, so a row's bits do not
+ * depend on the other rows.
  */
 #include "hopper.cuh"
 
@@ -25,12 +26,15 @@ enum {
     ALIGNMENT = 1024 /* of swizzled rows */
 };
 
+/* HEAD_DIM 0 is the gate: the tile's first half of columns are a's, the second are b's. */
 template <int HEAD_DIM> struct room {
-    static constexpr int HEADS = HEAD_DIM == 64 ? 3 : 2, N = HEADS * HEAD_DIM; /* of a tile */
+    static constexpr int N = HEAD_DIM > 64 ? 2 * HEAD_DIM : 192; /* columns of a tile */
+    static constexpr int COLS = HEAD_DIM ? N : N / 2;            /* of y in a tile */
     static constexpr int STAGES = HEAD_DIM == 72 ? 6 : 5; /* steps that shared memory holds */
     static constexpr int X_BYTES = ROWS * STEP_BYTES, STAGE_BYTES = X_BYTES + N * STEP_BYTES;
-    /* a strip of a head per warp; PITCH puts eight rows of it into different banks */
-    static constexpr int PITCH = HEAD_DIM % 16 ? HEAD_DIM : HEAD_DIM + 8;
+    /* a warp's strip of a head, or of all COLS; PITCH puts eight rows of it into different banks */
+    static constexpr int STRIP_COLS = HEAD_DIM ? HEAD_DIM : COLS;
+    static constexpr int PITCH = STRIP_COLS % 16 ? STRIP_COLS : STRIP_COLS + 8;
     static constexpr int STRIPS = STAGES * STAGE_BYTES, STRIP_SIZE = STRIP * PITCH;
     static constexpr int SIGNALS = STRIPS + COMPUTING * WARPS * STRIP_SIZE * (int)sizeof(bf16);
 };
@@ -41,8 +45,8 @@ template <int HEAD_DIM> struct ring {
 };
 
 struct product_shape {
-    int rows, cols, steps, tiles, tiles_across;
-    int turned; /* columns that rope turns */
+    int rows, cols, steps, tiles, tiles_across; /* cols: of y */
+    int turned;                                 /* columns that rope turns */
     const bf16 *bias;
     const float *cosines, *sines; /* [positions, head_dim / 4] */
     const int4 *coords;
@@ -56,13 +60,15 @@ copy_tiles(char *shared, struct ring<HEAD_DIM> *signals, const CUtensorMap *x, c
     typedef room<HEAD_DIM> room;
     int stage = 0, empty = 1;
     for (int tile = blockIdx.x; tile < s.tiles; tile += gridDim.x) {
-        const int row = tile / s.tiles_across * ROWS, col = tile % s.tiles_across * room::N;
+        const int row = tile / s.tiles_across * ROWS, col = tile % s.tiles_across * room::COLS;
         for (int step = 0; step < s.steps; step++) {
             char *const to = shared + stage * room::STAGE_BYTES;
             await(&signals->empty[stage], empty);
             expect(&signals->full[stage], room::STAGE_BYTES);
             copy_box(to, x, &signals->full[stage], step * STEP, 0, row);
-            copy_box(to + room::X_BYTES, w, &signals->full[stage], step * STEP, 0, col);
+            for (int n = 0; n < room::N; n += room::COLS)
+                copy_box(to + room::X_BYTES + n * STEP_BYTES, w, &signals->full[stage], step * STEP,
+                         0, n ? s.cols + col : col);
             if (++stage == room::STAGES)
                 stage = 0, empty ^= 1;
         }
@@ -126,7 +132,8 @@ template <int HEAD_DIM> struct turner {
  * columns the two that begin at lane % 4 * 2. */
 template <int HEAD_DIM> struct product {
     typedef room<HEAD_DIM> room;
-    static constexpr int EIGHTS = room::N / 8, OF_HEAD = HEAD_DIM / 8; /* columns by eight */
+    static constexpr int EIGHTS = room::N / 8, OF_Y = room::COLS / 8; /* columns by eight */
+    static constexpr int OF_STRIP = room::STRIP_COLS / 8;
     float sums[PARTS][room::N / 2];
 
     /* Sums begin at 0, instead of at whatever the registers hold, so that the compiler may use the
@@ -155,6 +162,22 @@ template <int HEAD_DIM> struct product {
         commit_products();
     }
 
+    /* Stores words of the strip: columns `first` and on. */
+    __device__ __forceinline__ void
+    fill_strip(bf16 *strip, const uint32_t (&words)[2][EIGHTS], int first)
+    {
+        const int lane = lane_here();
+        bf16 *const own = strip + lane / 4 * room::PITCH + lane % 4 * 2;
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < OF_STRIP; i++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                *reinterpret_cast<uint32_t *>(own + 8 * h * room::PITCH + 8 * i) =
+                    words[h][first + i];
+        __syncwarp();
+    }
+
     /* Writes the warp's strips of the tile. row, col: where the first one begins in y. */
     __device__ __forceinline__ void
     finish(const struct product_shape &s, bf16 *y, bf16 *strip, int row, int col)
@@ -164,8 +187,9 @@ template <int HEAD_DIM> struct product {
 #pragma unroll
         for (int i = 0; i < EIGHTS; i++) {
             float plus[2] = {};
-            if (s.bias)
-                load(plus, s.bias + col + 8 * i + lane % 4 * 2);
+            const int at = col + i % OF_Y * 8 + lane % 4 * 2;
+            if (s.bias && (HEAD_DIM || at < s.cols))
+                load(plus, s.bias + (i < OF_Y ? at : s.cols + at));
 #pragma unroll
             for (int part = 0; part < PARTS; part++)
 #pragma unroll
@@ -175,25 +199,49 @@ template <int HEAD_DIM> struct product {
         }
 #pragma unroll
         for (int part = 0; part < PARTS; part++) {
-            const int first = row + part * PART_ROWS;
-            struct turner<HEAD_DIM> turner;
-            if (col < s.turned)
-                turner.load_angles(s, first);
+            const int first = row + part * PART_ROWS, rows = min(s.rows - first, (int)STRIP);
+            bf16 *const to = y + (int64_t)first * s.cols + col;
+            if constexpr (HEAD_DIM == 0) {
+                gate(words[part]);
+                fill_strip(strip, words[part], 0);
+                store_strip(to, s.cols, rows, s.cols - col, strip);
+            } else {
+                struct turner<HEAD_DIM> turner;
+                if (col < s.turned)
+                    turner.load_angles(s, first);
 #pragma unroll
-            for (int head = 0; head < room::HEADS; head++) {
-                const int at = col + head * HEAD_DIM, here = lane_here();
-                bf16 *const own = strip + here / 4 * room::PITCH + here % 4 * 2;
-                __syncwarp();
-#pragma unroll
-                for (int i = 0; i < OF_HEAD; i++)
-#pragma unroll
-                    for (int h = 0; h < 2; h++)
-                        *reinterpret_cast<uint32_t *>(own + 8 * h * room::PITCH + 8 * i) =
-                            words[part][h][head * OF_HEAD + i];
-                __syncwarp();
-                turner.store_head(y + (int64_t)first * s.cols + at, s.cols,
-                                  min(s.rows - first, (int)STRIP), strip, at < s.turned);
+                for (int at = 0; at < room::N; at += HEAD_DIM) {
+                    fill_strip(strip, words[part], at / 8);
+                    turner.store_head(to + at, s.cols, rows, strip, col + at < s.turned);
+                }
             }
+        }
+    }
+
+    /* words[][i] = silu(a) * b, as the gate computes it */
+    static __device__ __forceinline__ void
+    gate(uint32_t (&words)[2][EIGHTS])
+    {
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int i = 0; i < EIGHTS / 2; i++) {
+                float a[2], b[2];
+                load(a, reinterpret_cast<const bf16 *>(&words[h][i]));
+                load(b, reinterpret_cast<const bf16 *>(&words[h][EIGHTS / 2 + i]));
+                words[h][i] = pair(b[0] * swish<bf16>(a[0], 1), b[1] * swish<bf16>(a[1], 1));
+            }
+    }
+
+    /* Writes the strip's rows, up to column `cols`. */
+    static __device__ __forceinline__ void
+    store_strip(bf16 *y, int64_t stride, int rows, int cols, const bf16 *strip)
+    {
+#pragma unroll
+        for (int i = lane_here(); i < STRIP * OF_Y; i += WARP) {
+            const int row = i / OF_Y, col = i % OF_Y * 8;
+            if (row < rows && col < cols)
+                put(y + row * stride + col, fetch<8>(strip + row * room::PITCH + col));
         }
     }
 };
@@ -213,7 +261,7 @@ compute_tiles(char *shared, struct ring<HEAD_DIM> *signals, const struct product
         arrive_threads(BARRIER_TURN, 2 * GROUP); /* the first warpgroup begins */
     for (int tile = blockIdx.x + group * gridDim.x; tile < s.tiles; tile += COMPUTING * gridDim.x) {
         const int row = tile / s.tiles_across * ROWS + warp * STRIP;
-        const int col = tile % s.tiles_across * room::N;
+        const int col = tile % s.tiles_across * room::COLS;
         struct product<HEAD_DIM> product;
         int last = 0;
         sync_threads(BARRIER_TURN + group, 2 * GROUP);
@@ -240,8 +288,8 @@ compute_tiles(char *shared, struct ring<HEAD_DIM> *signals, const struct product
 
 template <int HEAD_DIM>
 static __global__ void __launch_bounds__((COMPUTING + 1) * GROUP, 1)
-    gemm_rope_kernel(const __grid_constant__ CUtensorMap x, const __grid_constant__ CUtensorMap w,
-                     const struct product_shape s, bf16 *y)
+    hopper_gemm_kernel(const __grid_constant__ CUtensorMap x, const __grid_constant__ CUtensorMap w,
+                       const struct product_shape s, bf16 *y)
 {
 #ifndef __CUDA_ARCH_FEAT_SM90_ALL
     __trap(); /* never launched there */
@@ -274,55 +322,79 @@ static __global__ void __launch_bounds__((COMPUTING + 1) * GROUP, 1)
 template <int HEAD_DIM>
 static cudaError_t
 multiply(cudaStream_t stream, const struct qv_op_gemm *op, struct product_shape s, void *const *p,
-         int blocks)
+         void *y, int blocks)
 {
     typedef room<HEAD_DIM> room;
     CUtensorMap of_x, of_w;
-    s.tiles_across = s.cols / room::N;
+    s.tiles_across = (int)ceil_div(s.cols, room::COLS);
     s.tiles = (int)ceil_div(s.rows, ROWS) * s.tiles_across;
     if (!describe_boxes(&of_x, p[0], { op->m, 1, op->k, op->k, ROWS, STEP }) ||
-        !describe_boxes(&of_w, p[1], { op->n, 1, op->k, op->k, room::N, STEP }))
+        !describe_boxes(&of_w, p[1], { op->n, 1, op->k, op->k, room::COLS, STEP }))
         return cudaErrorInvalidValue;
     return launch_shared(stream, s.tiles < blocks ? s.tiles : blocks, dim3((COMPUTING + 1) * GROUP),
-                         room::SIGNALS + sizeof(struct ring<HEAD_DIM>), gemm_rope_kernel<HEAD_DIM>,
-                         of_x, of_w, s, (bf16 *)p[4]);
+                         room::SIGNALS + sizeof(struct ring<HEAD_DIM>),
+                         hopper_gemm_kernel<HEAD_DIM>, of_x, of_w, s, (bf16 *)y);
+}
+
+/* Returns the columns of y in a tile; 0 if the kernel does not support the operations. */
+static int64_t
+tile_cols(const struct qv_op_gemm *gemm, const struct qv_op *next)
+{
+    const struct qv_op_rope *rope = &next->u.rope;
+    const struct qv_op_gate *gate = &next->u.gate;
+    if (gemm->x_dtype != QV_BF16 || gemm->k % LANES<bf16> || gemm->alpha != 1 || gemm->act ||
+        gemm->residual_rows || gemm->m > INT32_MAX / gemm->n || gemm->k > INT32_MAX / STEP)
+        return 0;
+    if (next->kind == QV_OP_gate)
+        return gate->y_dtype == QV_BF16 && gate->act == QV_ACT_SILU && gate->rows == gemm->m &&
+                       gate->cols * 2 == gemm->n && gate->cols % LANES<bf16> == 0 &&
+                       gate->a_stride == gemm->n && gate->b_stride == gemm->n
+                   ? room<0>::COLS
+                   : 0;
+    const int64_t head = rope->head_dim;
+    const int64_t cols = head == 64   ? room<64>::N
+                         : head == 72 ? room<72>::N
+                         : head == 80 ? room<80>::N
+                                      : 0;
+    return next->kind == QV_OP_rope && cols && gemm->n % cols == 0 && rope->x_dtype == QV_BF16 &&
+                   rope->rows == gemm->m && rope->positions <= INT32_MAX / head &&
+                   qv_row_stride(rope->x_stride, rope->heads * head) == gemm->n
+               ? cols
+               : 0;
 }
 
 bool
-qv_gemm_rope_is_hopper_cuda(const struct qv_op_gemm *gemm, const struct qv_op_rope *rope,
-                            int blocks)
+qv_gemm_with_is_hopper_cuda(const struct qv_op_gemm *gemm, const struct qv_op *next, int blocks)
 {
-    const int64_t head = rope->head_dim;
-    const int64_t n = head == 64 ? room<64>::N : head == 72 ? room<72>::N : room<80>::N;
-    const int64_t tiles = ceil_div(gemm->m, ROWS) * (gemm->n / n);
+    const bool gates = next->kind == QV_OP_gate;
+    const int64_t cols = tile_cols(gemm, next), n = gates ? gemm->n / 2 : gemm->n;
+    const int64_t tiles = cols ? ceil_div(gemm->m, ROWS) * ceil_div(n, cols) : 0;
     /* with fewer tiles, or if blocks would wait for the last ones, cuBLASLt is as fast */
-    return (head == 64 || head == 72 || head == 80) && gemm->n % n == 0 && tiles > blocks &&
-           tiles * 10 >= ceil_div(tiles, blocks) * blocks * 9 && gemm->x_dtype == QV_BF16 &&
-           rope->x_dtype == QV_BF16 && gemm->k % LANES<bf16> == 0 && gemm->alpha == 1 &&
-           !gemm->act && !gemm->residual_rows && rope->rows == gemm->m &&
-           qv_row_stride(rope->x_stride, rope->heads * head) == gemm->n &&
-           gemm->m <= INT32_MAX / gemm->n && gemm->k <= INT32_MAX / STEP &&
-           rope->positions <= INT32_MAX / head;
+    return tiles > blocks && tiles * 10 >= ceil_div(tiles, blocks) * blocks * (gates ? 7 : 9);
 }
 
 cudaError_t
-qv_gemm_rope_hopper_cuda(cudaStream_t stream, const struct qv_op_gemm *gemm,
-                         const struct qv_op_rope *rope, void *const *of_gemm, void *const *of_rope,
+qv_gemm_with_hopper_cuda(cudaStream_t stream, const struct qv_op_gemm *gemm,
+                         const struct qv_op *next, void *const *of_gemm, void *const *of_next,
                          int blocks)
 {
     struct product_shape s = {};
     s.rows = (int)gemm->m;
     s.cols = (int)gemm->n;
     s.steps = (int)ceil_div(gemm->k, STEP);
-    s.turned = (int)(rope->heads * rope->head_dim);
     s.bias = gemm->bias ? (const bf16 *)of_gemm[2] : NULL;
-    s.cosines = (const float *)of_rope[0];
-    s.sines = (const float *)of_rope[1];
-    s.coords = (const int4 *)of_rope[2];
-    switch (rope->head_dim) {
-    case 64: return multiply<64>(stream, gemm, s, of_gemm, blocks);
-    case 72: return multiply<72>(stream, gemm, s, of_gemm, blocks);
-    case 80: return multiply<80>(stream, gemm, s, of_gemm, blocks);
+    if (next->kind == QV_OP_gate) {
+        s.cols /= 2;
+        return multiply<0>(stream, gemm, s, of_gemm, of_next[2], blocks);
+    }
+    s.turned = (int)(next->u.rope.heads * next->u.rope.head_dim);
+    s.cosines = (const float *)of_next[0];
+    s.sines = (const float *)of_next[1];
+    s.coords = (const int4 *)of_next[2];
+    switch (next->u.rope.head_dim) {
+    case 64: return multiply<64>(stream, gemm, s, of_gemm, of_next[3], blocks);
+    case 72: return multiply<72>(stream, gemm, s, of_gemm, of_next[3], blocks);
+    case 80: return multiply<80>(stream, gemm, s, of_gemm, of_next[3], blocks);
     }
     return cudaErrorNotSupported;
 }
