@@ -617,7 +617,7 @@ struct pair {
     struct qv_view views[2][QV_MAX_OPERANDS];
     void *values[2][QV_MAX_OPERANDS]; /* as uploaded; NULL for operands that lie in the gemm's y */
     bool gates;
-    struct qv_buffer y; /* what the second operation writes */
+    struct qv_buffer y; /* what the pair writes */
     size_t bytes;
     void *result; /* y on the host */
 };
@@ -649,8 +649,8 @@ open_pair(struct qv_device *dev, const char *const words[2], bool exact, struct 
         }
     }
     p->calls[0].passing = true;
-    p->y = p->calls[1].operands[p->gates ? 2 : 3];
-    p->bytes = p->views[1][p->gates ? 2 : 3].bytes;
+    p->y = p->calls[p->gates].operands[p->gates ? 2 : 4]; /* rope turns some of the gemm's y */
+    p->bytes = p->views[p->gates][p->gates ? 2 : 4].bytes;
     p->result = malloc(p->bytes);
     assert_non_null(p->result);
 }
