@@ -22,7 +22,7 @@ cudaError_t qv_patchify_cuda(cudaStream_t stream, const struct qv_op_patchify *o
 cudaError_t qv_convert_cuda(cudaStream_t stream, const struct qv_op_convert *op, const void *x,
                             void *y);
 cudaError_t qv_norm_cuda(cudaStream_t stream, const struct qv_op_norm *op, const void *x,
-                         const void *weight, const void *bias, void *y);
+                         const void *weight, const void *bias, void *y, int multiprocessors);
 cudaError_t qv_rope_cuda(cudaStream_t stream, const struct qv_op_rope *op, const void *cosines,
                          const void *sines, const void *coords, void *x);
 cudaError_t qv_gate_cuda(cudaStream_t stream, const struct qv_op_gate *op, const void *a,

@@ -46,72 +46,83 @@ norm_weights(const struct norm_shape &s, int i, float (&by)[N], float (&plus)[N]
 }
 
 /*
- * Normalises a row in the registers of a warp, or with WIDE of a block, with VECTORS vectors per
+ * Normalises rows in the registers of a warp, or with WIDE of a block, with VECTORS vectors per
  * thread. With few rows latency matters, so weights are loaded EARLY, together with x. With many
- * rows bandwidth is the limit, and the registers are better spent on more rows at once.
+ * rows bandwidth is the limit: a warp has several, and loads the next one while it computes. The
+ * registers of a block are better spent on more blocks.
  */
 template <typename T, int VECTORS, bool WIDE, bool EARLY>
 static __global__ void
 norm_kernel(const struct norm_shape s, const T *x, T *y)
 {
-    constexpr int N = LANES<T>, KEPT = EARLY ? VECTORS : 1;
-    const int64_t row = blockIdx.x * (int64_t)blockDim.y + threadIdx.y;
+    constexpr bool SEVERAL = !WIDE && !EARLY;
+    constexpr int N = LANES<T>, KEPT = WIDE && !EARLY ? 1 : VECTORS;
+    const int64_t apart = gridDim.x * (int64_t)blockDim.y;
+    int64_t row = blockIdx.x * (int64_t)blockDim.y + threadIdx.y;
     const int step = WIDE ? blockDim.x : WARP, vectors = s.cols / N;
-    raw<T, N> in[VECTORS];
+    raw<T, N> in[VECTORS], next[VECTORS];
+    const auto fetch_row = [&](raw<T, N>(&to)[VECTORS], int64_t from) {
+#pragma unroll
+        for (int k = 0; k < VECTORS; k++) {
+            const int i = threadIdx.x + k * step;
+            to[k] = {};
+            if (i < vectors && from < s.rows)
+                to[k] = fetch<N>(x + from * s.cols + i * N);
+        }
+    };
 #if __CUDA_ARCH__ >= 900
     cudaTriggerProgrammaticLaunchCompletion(); /* cuBLASLt's next kernel may set itself up */
 #endif
-    float by[KEPT][N], plus[KEPT][N], mean = 0, square = 0;
+    float by[KEPT][N], plus[KEPT][N];
     if (row >= s.rows)
         return;
-    x += row * s.cols;
-    y += row * s.cols;
-#pragma unroll
-    for (int k = 0; k < VECTORS; k++) {
-        int i = threadIdx.x + k * step;
-        in[k] = {};
-        if (i < vectors)
-            in[k] = fetch<N>(x + i * N);
-    }
-    if constexpr (EARLY) {
+    fetch_row(in, row);
+    if constexpr (KEPT == VECTORS) {
 #pragma unroll
         for (int k = 0; k < VECTORS; k++)
             norm_weights(s, min((int)threadIdx.x + k * step, vectors - 1) * N, by[k], plus[k]);
     }
-    if (!s.rms) {
+    do {
+        float mean = 0, square = 0;
+        if (SEVERAL)
+            fetch_row(next, row + apart);
+        if (!s.rms) {
+#pragma unroll
+            for (int k = 0; k < VECTORS; k++) {
+                float v[N];
+                unpack(v, in[k]);
+#pragma unroll
+                for (int j = 0; j < N; j++)
+                    mean += v[j];
+            }
+            mean = total<WIDE>(mean) * s.share;
+        }
 #pragma unroll
         for (int k = 0; k < VECTORS; k++) {
-            float v[N];
+            float v[N], centre = (int)threadIdx.x + k * step < vectors ? mean : 0;
             unpack(v, in[k]);
 #pragma unroll
             for (int j = 0; j < N; j++)
-                mean += v[j];
+                square = fmaf(v[j] - centre, v[j] - centre, square);
         }
-        mean = total<WIDE>(mean) * s.share;
-    }
+        const float scale = __frsqrt_rn(fmaf(total<WIDE>(square), s.share, s.eps));
 #pragma unroll
-    for (int k = 0; k < VECTORS; k++) {
-        float v[N], centre = (int)threadIdx.x + k * step < vectors ? mean : 0;
-        unpack(v, in[k]);
+        for (int k = 0; k < VECTORS; k++) {
+            int i = threadIdx.x + k * step;
+            float v[N];
+            if (i >= vectors)
+                break;
+            if constexpr (KEPT < VECTORS)
+                norm_weights(s, i * N, by[0], plus[0]);
+            unpack(v, in[k]);
 #pragma unroll
-        for (int j = 0; j < N; j++)
-            square = fmaf(v[j] - centre, v[j] - centre, square);
-    }
-    const float scale = __frsqrt_rn(fmaf(total<WIDE>(square), s.share, s.eps));
-#pragma unroll
-    for (int k = 0; k < VECTORS; k++) {
-        int i = threadIdx.x + k * step;
-        float v[N];
-        if (i >= vectors)
-            break;
-        if constexpr (!EARLY)
-            norm_weights(s, i * N, by[0], plus[0]);
-        unpack(v, in[k]);
-#pragma unroll
-        for (int j = 0; j < N; j++)
-            v[j] = fmaf((v[j] - mean) * scale, by[k % KEPT][j], plus[k % KEPT][j]);
-        store(y + i * N, v);
-    }
+            for (int j = 0; j < N; j++)
+                v[j] = fmaf((v[j] - mean) * scale, by[k % KEPT][j], plus[k % KEPT][j]);
+            store(y + row * s.cols + i * N, v);
+        }
+        row += apart;
+        memcpy(in, next, sizeof in);
+    } while (SEVERAL && row < s.rows);
 }
 
 /* Normalises any number of rows and columns. */
@@ -139,19 +150,21 @@ norm_any_kernel(const struct norm_shape s, int64_t cols, const T *x, T *y)
 /* Launches rows of VECTORS vectors per lane of a warp. */
 template <typename T, int VECTORS>
 static cudaError_t
-norm_narrow(cudaStream_t stream, const struct norm_shape &s, const T *x, T *y)
+norm_narrow(cudaStream_t stream, const struct norm_shape &s, int multiprocessors, const T *x, T *y)
 {
-    enum { FEW = 2048, WARPS = 4 }; /* an H200 holds a warp per row for up to FEW rows */
-    if (s.rows <= FEW)
+    /* FEW: vectors per lane of all rows, which an H200 holds at once. BLOCKS: per multiprocessor */
+    enum { FEW = 8192, WARPS = 4, BLOCKS = 3 };
+    if (s.rows * VECTORS <= FEW)
         return launch(stream, s.rows, dim3(WARP), norm_kernel<T, VECTORS, false, true>, s, x, y);
-    return launch(stream, ceil_div(s.rows, WARPS), dim3(WARP, WARPS),
+    const int64_t blocks = ceil_div(s.rows, WARPS), at_once = (int64_t)multiprocessors * BLOCKS;
+    return launch(stream, blocks < at_once ? blocks : at_once, dim3(WARP, WARPS),
                   norm_kernel<T, VECTORS, false, false>, s, x, y);
 }
 
 template <typename T>
 static cudaError_t
 norm_typed(cudaStream_t stream, const struct qv_op_norm *op, const float *weight, const float *bias,
-           const void *px, void *py)
+           int multiprocessors, const void *px, void *py)
 {
     enum { WIDE_VECTORS = 2, MOST_THREADS = 1024, FEW = 512 };
     const T *x = (const T *)px;
@@ -163,11 +176,11 @@ norm_typed(cudaStream_t stream, const struct qv_op_norm *op, const float *weight
     if (op->cols % LANES<T> || vectors > WIDE_VECTORS * MOST_THREADS || op->rows > INT32_MAX)
         return launch(stream, op->rows, dim3(THREADS), norm_any_kernel<T>, s, op->cols, x, y);
     if (vectors <= 2 * WARP)
-        return norm_narrow<T, 2>(stream, s, x, y);
+        return norm_narrow<T, 2>(stream, s, multiprocessors, x, y);
     if (vectors <= 4 * WARP)
-        return norm_narrow<T, 4>(stream, s, x, y);
+        return norm_narrow<T, 4>(stream, s, multiprocessors, x, y);
     if (vectors <= 5 * WARP)
-        return norm_narrow<T, 5>(stream, s, x, y);
+        return norm_narrow<T, 5>(stream, s, multiprocessors, x, y);
     unsigned threads = (unsigned)ceil_div(ceil_div(vectors, WIDE_VECTORS), WARP) * WARP;
     return launch(stream, op->rows, dim3(threads),
                   op->rows <= FEW ? norm_kernel<T, WIDE_VECTORS, true, true>
@@ -177,9 +190,10 @@ norm_typed(cudaStream_t stream, const struct qv_op_norm *op, const float *weight
 
 cudaError_t
 qv_norm_cuda(cudaStream_t stream, const struct qv_op_norm *op, const void *x, const void *weight,
-             const void *bias, void *y)
+             const void *bias, void *y, int multiprocessors)
 {
     const float *w = (const float *)weight, *b = (const float *)bias;
-    return typed(op->y_dtype,
-                 [&](auto t) { return norm_typed<decltype(t)>(stream, op, w, b, x, y); });
+    return typed(op->y_dtype, [&](auto t) {
+        return norm_typed<decltype(t)>(stream, op, w, b, multiprocessors, x, y);
+    });
 }
