@@ -538,13 +538,18 @@ TEST(kernels_have_names)
 }
 
 /* On Hopper no product uses clusters of more than two blocks, which cuBLASLt suggests for these
- * sizes, and which sometimes fail while another process uses the GPU. */
+ * sizes (nothing else for the last four), and which sometimes fail while another process uses the
+ * GPU. */
 TEST(clusters_are_small_on_hopper)
 {
     static const char *const ops[] = {
         "gemm m=10560 n=1024 k=4096 alpha=1 bias=1 residual_rows=10560 dtype=bf16",
         "gemm m=10560 n=1024 k=1024 alpha=1 bias=1 residual_rows=10560 dtype=bf16",
         "gemm m=1520 n=2560 k=4096 alpha=1 bias=1 dtype=bf16",
+        "gemm m=760 n=1280 k=3456 alpha=1 bias=1 residual_rows=760 dtype=bf16",
+        "gemm m=760 n=1280 k=1280 alpha=1 bias=1 residual_rows=760 dtype=bf16",
+        "gemm m=760 n=1152 k=4352 alpha=1 bias=1 residual_rows=760 dtype=bf16",
+        "gemm m=256 n=1280 k=1280 alpha=1 bias=1 dtype=bf16",
     };
     const struct qv_backend *be = &qv_backend_cuda;
     struct qv_device *dev = NULL;
