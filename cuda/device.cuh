@@ -7,6 +7,7 @@
 
 #include <stdint.h>
 #include <string.h>
+#include <type_traits>
 
 #include "launch.h"
 
@@ -254,6 +255,19 @@ typed(int64_t dtype, F f)
     case QV_DTYPE_MAX: break;
     }
     return cudaErrorNotSupported;
+}
+
+/* The same, and passes the number of elements in a vector as a constant: LANES, or 1 if they do not
+ * divide each of some sizes. sizes: their bitwise or. */
+template <typename F>
+static inline cudaError_t
+typed_vectors(int64_t dtype, int64_t sizes, F f)
+{
+    return typed(dtype, [&](auto t) {
+        constexpr int N = LANES<decltype(t)>;
+        return sizes % N ? f(t, std::integral_constant<int, 1>())
+                         : f(t, std::integral_constant<int, N>());
+    });
 }
 
 /* value reads one element, set writes one. */
