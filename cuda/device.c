@@ -41,6 +41,7 @@ close_cuda(struct qv_device *device)
 {
     struct qv_device_cuda *dev = device_cuda(device);
     const cudaStream_t streams[] = { dev->in.stream, dev->stream, dev->out.stream };
+    const struct entered_cuda entered = qv_enter_cuda(dev);
     for (int i = 0; i < LIBRARIES; i++)
         join_warmer(dev, i);
     for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
@@ -71,6 +72,7 @@ close_cuda(struct qv_device *device)
         cudaStreamDestroy(dev->stream);
     cudaGetLastError();
     free(dev);
+    qv_leave_cuda(entered);
 }
 
 /* Reports why cudaGetDeviceCount found no device. */
@@ -246,26 +248,27 @@ caps_cuda(const struct qv_device *device, struct qv_caps *out)
     unsigned lt = (unsigned)cublasLtGetVersion(), dnn = (unsigned)cudnnGetVersion();
     int driver = 0;
     cudaDriverGetVersion(&driver);
-    *out = (struct qv_caps){ .alignment = 256,
-                             .dtype = QV_BF16,
-                             .dtype_reason = "this GPU multiplies bf16 natively",
-                             .chunk_rows = 6144,
-                             .pack_rows = 12288, /* 4% faster there, for 64 images and tower M */
-                             .bucket_rows = 128,
-                             .least_rows = 512,
-                             .chunks = 2,
-                             /* measured on an H200 at the sizes of towers; f32 attention is our own
+    *out =
+        (struct qv_caps){ .alignment = 256,
+                          .dtype = QV_BF16,
+                          .dtype_reason = "this GPU multiplies bf16 natively",
+                          .chunk_rows = 6144,
+                          .pack_rows = 12288, /* 4% faster there, for 64 images and tower M */
+                          .bucket_rows = 128,
+                          .least_rows = 512,
+                          .chunks = 2,
+                          /* measured on an H200 at the sizes of towers; f32 attention is our own
                               * kernel */
-                             .same_f32 = { .gemm_rows = QV_NOT_SEEN },
-                             .same_bf16 = { .head_dims = { 64, dev->sm == 90 ? 80 : 64 } },
-                             .free_segments = dev->sm == 90,
-                             /* 2 x 3456 columns of bf16: 42 MB of the 60 MB cache. On Hopper fc1 and
+                          .same_f32 = { .gemm_rows = QV_NOT_SEEN },
+                          .same_bf16 = { .head_dims = { 64, dev->sm == 90 ? 80 : 64 } },
+                          .free_segments = dev->sm == 90,
+                          /* 2 x 3456 columns of bf16: 42 MB of the 60 MB cache. On Hopper fc1 and
                               * the gate are one kernel, and this is 18 times its tiles at once */
-                             .gated_rows = dev->sm == 90 ? 8448 : 3072,
-                             .side = true,
-                             .width_multiple = 128, /* whole cache lines save 2% of a tower L */
-                             .residual_apart = true,
-                             .tanh_error = 0x1p-11 }; /* from the PTX ISA, tanh.approx.f32 */
+                          .gated_rows = dev->sm == 90 ? 8448 : 3072,
+                          .side = true,
+                          .width_multiple = 128, /* whole cache lines save 2% of a tower L */
+                          .residual_apart = true,
+                          .tanh_error = 0x1p-11 }; /* from the PTX ISA, tanh.approx.f32 */
     snprintf(out->device, sizeof out->device,
              "%.40s, sm_%d, CUDA %u.%u, cuBLASLt %u.%u.%u, cuDNN %u.%u.%u%s", dev->name, dev->sm,
              (unsigned)driver / 1000 % 100, (unsigned)driver / 10 % 100, lt / 10000 % 100,
@@ -428,62 +431,70 @@ describe_cuda(const struct qv_kernel *kernel, char *text, size_t size)
 
 /* ---- the table: each verb runs in the device's context -------------------------------------- */
 
-/* Verbs that return a status. They fail immediately on a lost device. */
-#define STATUS_VERBS(X)                                                                            \
-    X(alloc, qv_alloc_cuda,                                                                        \
-      (struct qv_device * device, size_t bytes, struct qv_memory * *out, qv_error * err),          \
-      (device, bytes, out, err))                                                                   \
-    X(upload, qv_upload_cuda,                                                                      \
-      (struct qv_device * device, struct qv_buffer dst, const void *src, size_t bytes,             \
-       qv_error *err),                                                                             \
-      (device, dst, src, bytes, err))                                                              \
-    X(download, qv_download_cuda,                                                                  \
-      (struct qv_device * device, const struct qv_download *parts, size_t n, qv_error *err),       \
-      (device, parts, n, err))                                                                     \
-    X(layout, layout_cuda,                                                                         \
-      (struct qv_device * device, const struct qv_matrix *matrix, struct qv_layout *out,           \
-       qv_error *err),                                                                             \
-      (device, matrix, out, err))                                                                  \
-    X(lay_out, lay_out_cuda,                                                                       \
-      (struct qv_device * device, const struct qv_matrix *matrix, int64_t row0, int64_t rows,      \
-       const void *src, struct qv_buffer dst, qv_error *err),                                      \
-      (device, matrix, row0, rows, src, dst, err))                                                 \
-    X(prepare, prepare_cuda,                                                                       \
-      (struct qv_device * device, const struct qv_op *op, int choice, struct qv_kernel **out,      \
-       size_t *scratch_bytes, qv_error *err),                                                      \
-      (device, op, choice, out, scratch_bytes, err))                                               \
-    X(run, qv_run_cuda,                                                                            \
-      (struct qv_device * device, const struct qv_call *calls, size_t n, qv_error *err),           \
-      (device, calls, n, err))                                                                     \
-    X(record, qv_record_cuda,                                                                      \
-      (struct qv_device * device, const struct qv_call *calls, size_t n,                           \
-       struct qv_recording **out, qv_error *err),                                                  \
-      (device, calls, n, out, err))                                                                \
-    X(replay, qv_replay_cuda,                                                                      \
-      (struct qv_device * device, struct qv_recording * recording, qv_error * err),                \
-      (device, recording, err))                                                                    \
-    X(wait_side, qv_wait_side_cuda,                                                                \
-      (struct qv_device * device, struct qv_recording * recording, qv_error * err),                \
-      (device, recording, err))                                                                    \
-    X(mark, qv_mark_cuda, (struct qv_device * device, int mark, qv_error *err),                    \
-      (device, mark, err))                                                                         \
-    X(wait, qv_wait_cuda, (struct qv_device * device, int mark, qv_error *err),                    \
-      (device, mark, err))                                                                         \
-    X(elapsed, qv_elapsed_cuda,                                                                    \
-      (struct qv_device * device, int begin, int end, double *ms, qv_error *err),                  \
-      (device, begin, end, ms, err))                                                               \
-    X(sync, qv_sync_cuda, (struct qv_device * device, qv_error * err), (device, err))
+/* ANY: any thread may call the verb while another uses the device, so it neither checks nor records
+ * whether the device was lost. The other verbs fail immediately on a lost device. */
+enum caller { OWNER, ANY };
 
-#define STATUS_VERB(name, verb, parameters, arguments)                                             \
-    static qv_status name##_in_context parameters                                                  \
+/* Begins a verb. qv_leave_cuda() must follow, even if this fails. */
+static qv_status
+enter(struct qv_device_cuda *dev, enum caller caller, struct entered_cuda *entered, qv_error *err)
+{
+    *entered = qv_enter_cuda(dev);
+    qv_status status = caller == OWNER ? qv_check_device_cuda(dev, err) : QV_OK;
+    if (!status)
+        status =
+            qv_check_cuda(caller == OWNER ? dev : NULL, entered->error, "cuCtxPushCurrent", err);
+    return status;
+}
+
+/* Verbs that return a status: X(caller, name, function, parameters after the device, arguments) */
+#define STATUS_VERBS(X)                                                                            \
+    X(OWNER, alloc, qv_alloc_cuda, (size_t bytes, struct qv_memory * *out, qv_error * err),        \
+      (bytes, out, err))                                                                           \
+    X(OWNER, upload, qv_upload_cuda,                                                               \
+      (struct qv_buffer dst, const void *src, size_t bytes, qv_error *err),                        \
+      (dst, src, bytes, err))                                                                      \
+    X(OWNER, download, qv_download_cuda,                                                           \
+      (const struct qv_download *parts, size_t n, qv_error *err), (parts, n, err))                 \
+    X(OWNER, layout, layout_cuda,                                                                  \
+      (const struct qv_matrix *matrix, struct qv_layout *out, qv_error *err), (matrix, out, err))  \
+    X(OWNER, lay_out, lay_out_cuda,                                                                \
+      (const struct qv_matrix *matrix, int64_t row0, int64_t rows, const void *src,                \
+       struct qv_buffer dst, qv_error *err),                                                       \
+      (matrix, row0, rows, src, dst, err))                                                         \
+    X(OWNER, prepare, prepare_cuda,                                                                \
+      (const struct qv_op *op, int choice, struct qv_kernel **out, size_t *scratch_bytes,          \
+       qv_error *err),                                                                             \
+      (op, choice, out, scratch_bytes, err))                                                       \
+    X(OWNER, run, qv_run_cuda, (const struct qv_call *calls, size_t n, qv_error *err),             \
+      (calls, n, err))                                                                             \
+    X(OWNER, record, qv_record_cuda,                                                               \
+      (const struct qv_call *calls, size_t n, struct qv_recording **out, qv_error *err),           \
+      (calls, n, out, err))                                                                        \
+    X(OWNER, replay, qv_replay_cuda, (struct qv_recording * recording, qv_error * err),            \
+      (recording, err))                                                                            \
+    X(OWNER, wait_side, qv_wait_side_cuda, (struct qv_recording * recording, qv_error * err),      \
+      (recording, err))                                                                            \
+    X(OWNER, mark, qv_mark_cuda, (int mark, qv_error *err), (mark, err))                           \
+    X(OWNER, wait, qv_wait_cuda, (int mark, qv_error *err), (mark, err))                           \
+    X(OWNER, elapsed, qv_elapsed_cuda, (int begin, int end, double *ms, qv_error *err),            \
+      (begin, end, ms, err))                                                                       \
+    X(OWNER, sync, qv_sync_cuda, (qv_error * err), (err))                                          \
+    X(ANY, lock_pages, qv_lock_pages_cuda, (size_t bytes, void **out, qv_error *err),              \
+      (bytes, out, err))                                                                           \
+    X(ANY, resize, qv_resize_cuda, (const struct qv_resize *r, void **out, qv_error *err),         \
+      (r, out, err))                                                                               \
+    X(ANY, read_frames, qv_read_frames_cuda,                                                       \
+      (void *to, const void *frames, size_t bytes, qv_error *err), (to, frames, bytes, err))
+
+#define LIST(...) __VA_ARGS__
+#define STATUS_VERB(caller, name, function, parameters, arguments)                                 \
+    static qv_status name##_in_context(struct qv_device *device, LIST parameters)                  \
     {                                                                                              \
-        struct qv_device_cuda *dev = device_cuda(device);                                          \
-        const struct entered_cuda entered = qv_enter_cuda(dev);                                    \
-        qv_status status = qv_check_device_cuda(dev, err);                                         \
+        struct entered_cuda entered;                                                               \
+        qv_status status = enter(device_cuda(device), caller, &entered, err);                      \
         if (!status)                                                                               \
-            status = qv_check_cuda(dev, entered.error, "cuCtxPushCurrent", err);                   \
-        if (!status)                                                                               \
-            status = verb arguments;                                                               \
+            status = function(device, LIST arguments);                                             \
         qv_leave_cuda(entered);                                                                    \
         return status;                                                                             \
     }
@@ -491,22 +502,17 @@ STATUS_VERBS(STATUS_VERB)
 
 /* Verbs that free. After a device is lost their calls fail, which is harmless. */
 #define FREEING_VERBS(X)                                                                           \
-    X(close, close_cuda, (struct qv_device * device), (device))                                    \
-    X(free, qv_free_cuda, (struct qv_device * device, struct qv_memory * memory),                  \
-      (device, memory))                                                                            \
-    X(free_frames, qv_free_frames_cuda, (struct qv_device * device, void *frames),                 \
-      (device, frames))                                                                            \
-    X(unlock_pages, qv_unlock_pages_cuda, (struct qv_device * device, void *p), (device, p))       \
-    X(release, release_cuda, (struct qv_device * device, struct qv_kernel * kernel),               \
-      (device, kernel))                                                                            \
-    X(forget, qv_forget_cuda, (struct qv_device * device, struct qv_recording * recording),        \
-      (device, recording))
+    X(free, qv_free_cuda, struct qv_memory *)                                                      \
+    X(free_frames, qv_free_frames_cuda, void *)                                                    \
+    X(unlock_pages, qv_unlock_pages_cuda, void *)                                                  \
+    X(release, release_cuda, struct qv_kernel *)                                                   \
+    X(forget, qv_forget_cuda, struct qv_recording *)
 
-#define FREEING_VERB(name, verb, parameters, arguments)                                            \
-    static void name##_in_context parameters                                                       \
+#define FREEING_VERB(name, function, type)                                                         \
+    static void name##_in_context(struct qv_device *device, type freed)                            \
     {                                                                                              \
         const struct entered_cuda entered = qv_enter_cuda(device_cuda(device));                    \
-        verb arguments;                                                                            \
+        function(device, freed);                                                                   \
         qv_leave_cuda(entered);                                                                    \
     }
 FREEING_VERBS(FREEING_VERB)
@@ -521,43 +527,18 @@ wrap_in_context(struct qv_device *device, const void *p, size_t bytes, struct qv
     return wraps;
 }
 
-/* Verbs that any thread may call while another uses the device, so they do not check whether it was
- * lost. */
-#define ANY_THREADS_VERBS(X)                                                                       \
-    X(lock_pages, qv_lock_pages_cuda,                                                              \
-      (struct qv_device * device, size_t bytes, void **out, qv_error *err),                        \
-      (device, bytes, out, err))                                                                   \
-    X(resize, qv_resize_cuda,                                                                      \
-      (struct qv_device * device, const struct qv_resize *r, void **out, qv_error *err),           \
-      (device, r, out, err))                                                                       \
-    X(read_frames, qv_read_frames_cuda,                                                            \
-      (struct qv_device * device, void *to, const void *frames, size_t bytes, qv_error *err),      \
-      (device, to, frames, bytes, err))
-
-#define ANY_THREADS_VERB(name, verb, parameters, arguments)                                        \
-    static qv_status name##_in_context parameters                                                  \
-    {                                                                                              \
-        const struct entered_cuda entered = qv_enter_cuda(device_cuda(device));                    \
-        qv_status status = qv_check_cuda(NULL, entered.error, "cuCtxPushCurrent", err);            \
-        if (!status)                                                                               \
-            status = verb arguments;                                                               \
-        qv_leave_cuda(entered);                                                                    \
-        return status;                                                                             \
-    }
-ANY_THREADS_VERBS(ANY_THREADS_VERB)
-
 const struct qv_backend qv_backend_cuda = { .name = "cuda",
                                             .open = open_cuda,
+                                            .close = close_cuda,
                                             .caps = caps_cuda,
                                             .wrap = wrap_in_context,
                                             .frames_stream = qv_frames_stream_cuda,
                                             .describe = describe_cuda,
                                             .warm = warm_cuda,
-#define ENTRY(name, verb, parameters, arguments) .name = name##_in_context,
-                                            STATUS_VERBS(ENTRY) FREEING_VERBS(ENTRY)
-                                                ANY_THREADS_VERBS(ENTRY)
-#undef ENTRY
-};
+#define STATUS_ENTRY(caller, name, ...) .name = name##_in_context,
+#define FREEING_ENTRY(name, ...) .name = name##_in_context,
+                                            STATUS_VERBS(STATUS_ENTRY)
+                                                FREEING_VERBS(FREEING_ENTRY) };
 
 const struct qv_backend *
 qv_backend_entry(const char *build_id, const char **own)
