@@ -16,6 +16,8 @@
 #include "error.h"
 #include "launch.h"
 
+#define COUNT_OF(array) ((int)(sizeof(array) / sizeof *(array)))
+
 /* Pinned blocks for copies in one direction, used in turn; small copies to the device share a
  * block. done[i] is recorded after the device's last copy from or to blocks[i]; once it has
  * happened, the block may be reused. */
@@ -98,7 +100,7 @@ address_cuda(struct qv_buffer b)
 /* cuda/memory.c: verbs of the backend's table (backend.h), and the blocks that copies go
  * through. */
 qv_status qv_staging_open_cuda(struct qv_device_cuda *dev, struct staging_cuda *s, qv_error *err);
-void qv_staging_close_cuda(struct qv_device_cuda *dev, struct staging_cuda *s);
+void qv_staging_close_cuda(struct staging_cuda *s);
 qv_status qv_alloc_cuda(struct qv_device *dev, size_t bytes, struct qv_memory **out, qv_error *err);
 void qv_free_cuda(struct qv_device *dev, struct qv_memory *memory);
 bool qv_wrap_cuda(struct qv_device *dev, const void *p, size_t bytes, struct qv_memory *out);

@@ -6,8 +6,6 @@
 
 #include "dtype.h"
 
-#define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
-
 /* The number of configurations to request from a heuristic: for f32 it lists about 30 that compute
  * in TF32 before the first allowed one. */
 enum { MOST_CONFIGURATIONS = 64, MOST_NOTES = 32, MOST_KNOBS = 32 };
@@ -166,7 +164,7 @@ qv_describe_tensor_cuda(struct sketch_cuda *sketch, const struct tensor_cuda *te
           &tensor->offsets },
     };
     return qv_describe_cuda(sketch, CUDNN_BACKEND_TENSOR_DESCRIPTOR, attributes,
-                            LENGTH(attributes) - !tensor->offsets);
+                            COUNT_OF(attributes) - !tensor->offsets);
 }
 
 void
@@ -182,7 +180,7 @@ qv_pointwise_cuda(struct sketch_cuda *sketch, cudnnPointwiseMode_t mode, double 
     };
     const cudnnBackendDescriptor_t pointwise =
         qv_describe_cuda(sketch, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, how,
-                         LENGTH(how) - (mode != CUDNN_POINTWISE_SWISH_FWD));
+                         COUNT_OF(how) - (mode != CUDNN_POINTWISE_SWISH_FWD));
     const struct attribute_cuda what[] = {
         { CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
           &pointwise },
@@ -191,7 +189,7 @@ qv_pointwise_cuda(struct sketch_cuda *sketch, cudnnPointwiseMode_t mode, double 
         { CUDNN_ATTR_OPERATION_POINTWISE_BDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &b },
     };
     qv_operation_cuda(sketch, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, what,
-                      LENGTH(what) - !b);
+                      COUNT_OF(what) - !b);
 }
 
 static void
@@ -232,7 +230,7 @@ suits(cudnnBackendNumericalNote_t note, int64_t dtype, bool tf32)
     const bool applies[] = {
         [ALWAYS] = true, [F32] = dtype == QV_F32, [STRICT_F32] = dtype == QV_F32 && !tf32
     };
-    for (int i = 0; i < LENGTH(refused); i++)
+    for (int i = 0; i < COUNT_OF(refused); i++)
         if (refused[i].note == note && applies[refused[i].refused_for])
             return false;
     return true;
@@ -344,7 +342,7 @@ find_configurations(struct search *search, cudnnBackendHeurMode_t mode, struct c
     struct sketch_cuda sketch = { 0 };
     cudnnBackendDescriptor_t heuristic =
         qv_describe_cuda(&sketch, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, attributes,
-                         LENGTH(attributes) - !properties);
+                         COUNT_OF(attributes) - !properties);
     *out = (struct configurations){ 0 };
     if (heuristic)
         succeeded(&sketch, ask_heuristic(heuristic, out), "a heuristic's results");
@@ -388,7 +386,7 @@ plan_of(const struct target_cuda *target, cudnnBackendDescriptor_t configuration
         { CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
           &target->properties },
     };
-    return make_plan(attributes, LENGTH(attributes) - !target->properties, out);
+    return make_plan(attributes, COUNT_OF(attributes) - !target->properties, out);
 }
 
 /* Tries the configurations of one mode in turn. */
@@ -434,7 +432,7 @@ describe_graph(struct sketch_cuda *sketch, const struct target_cuda *target)
         { CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle },
     };
     return qv_describe_cuda(sketch, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, attributes,
-                            LENGTH(attributes) - !handle);
+                            COUNT_OF(attributes) - !handle);
 }
 
 /* Running out of memory does not mean that cuDNN lacks support for the graph. */
@@ -480,7 +478,7 @@ take_kept(const struct target_cuda *target, const char *key, struct graph_cuda *
               (int64_t)(bytes - sizeof head), kept + sizeof head },
         };
         memcpy(&head, kept, sizeof head);
-        taken = !make_plan(attributes, LENGTH(attributes), out);
+        taken = !make_plan(attributes, COUNT_OF(attributes), out);
         if (!taken)
             qv_graph_close_cuda(out);
         out->engine = head.engine;
@@ -533,7 +531,7 @@ qv_graph_open_cuda(struct sketch_cuda *sketch, const struct target_cuda *target,
     search.status = sketch->status;
     if (sketch->status)
         snprintf(search.message, sizeof search.message, "%s", sketch->message);
-    for (int i = 0; i < LENGTH(modes) && !sketch->status && !taken; i++)
+    for (int i = 0; i < COUNT_OF(modes) && !sketch->status && !taken; i++)
         taken = take_plan(&search, modes[i], out);
     if (taken) {
         keep(target, key, out);
@@ -597,7 +595,7 @@ qv_graph_run_cuda(struct qv_device_cuda *dev, const struct graph_cuda *graph,
     cudnnStatus_t s = cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack);
     if (!s) {
         call = "cudnnBackendSetAttribute";
-        s = set_attributes(pack, attributes, LENGTH(attributes));
+        s = set_attributes(pack, attributes, COUNT_OF(attributes));
     }
     if (!s) {
         call = "cudnnBackendFinalize";

@@ -34,42 +34,40 @@ join_warmer(struct qv_device_cuda *dev, int library)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
+enum { SHARED_STREAMS = 3 }; /* streams of the work and its copies, which may all be the caller's */
+
 /* After a device is lost these calls fail, which is harmless here. Streams are waited for one by
  * one, because waiting for the whole device would break a capture in another thread. */
 static void
 close_cuda(struct qv_device *device)
 {
     struct qv_device_cuda *dev = device_cuda(device);
-    const cudaStream_t streams[] = { dev->in.stream, dev->stream, dev->out.stream };
+    const cudaStream_t streams[] = { dev->in.stream, dev->stream, dev->out.stream, dev->recorder,
+                                     dev->side };
+    const cudaEvent_t events[] = { dev->uploaded, dev->fork, dev->join };
     const struct entered_cuda entered = qv_enter_cuda(dev);
     for (int i = 0; i < LIBRARIES; i++)
         join_warmer(dev, i);
-    for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
+    for (int i = 0; i < COUNT_OF(streams); i++)
         if (streams[i])
             cudaStreamSynchronize(streams[i]);
-    qv_staging_close_cuda(dev, &dev->in);
-    qv_staging_close_cuda(dev, &dev->out);
+    qv_staging_close_cuda(&dev->in);
+    qv_staging_close_cuda(&dev->out);
     qv_copier_close(dev->copier);
     for (int i = 0; i < QV_MARKS; i++)
         if (dev->marks[i])
             cudaEventDestroy(dev->marks[i]);
-    if (dev->uploaded)
-        cudaEventDestroy(dev->uploaded);
+    for (int i = 0; i < COUNT_OF(events); i++)
+        if (events[i])
+            cudaEventDestroy(events[i]);
     if (dev->cudnn)
         cudnnDestroy(dev->cudnn);
     if (dev->lt)
         cublasLtDestroy(dev->lt);
-    if (dev->fork)
-        cudaEventDestroy(dev->fork);
-    if (dev->join)
-        cudaEventDestroy(dev->join);
-    if (dev->recorder)
-        cudaStreamDestroy(dev->recorder);
-    if (dev->side)
-        cudaStreamDestroy(dev->side);
     qv_frames_close_cuda(dev);
-    if (dev->own_stream && dev->stream)
-        cudaStreamDestroy(dev->stream);
+    for (int i = dev->own_stream ? 0 : SHARED_STREAMS; i < COUNT_OF(streams); i++)
+        if (streams[i])
+            cudaStreamDestroy(streams[i]);
     cudaGetLastError();
     free(dev);
     qv_leave_cuda(entered);
@@ -174,16 +172,11 @@ check_cudnn(qv_error *err)
 static qv_status
 open_parts(struct qv_device_cuda *dev, int threads, qv_error *err)
 {
+    cudaStream_t *const streams[] = { &dev->in.stream, &dev->stream, &dev->out.stream,
+                                      &dev->recorder, &dev->side };
     qv_status status = QV_OK;
-    if (dev->own_stream)
-        status = qv_check_cuda(dev, cudaStreamCreateWithFlags(&dev->stream, cudaStreamNonBlocking),
-                               "cudaStreamCreate", err);
-    if (!status)
-        status =
-            qv_check_cuda(dev, cudaStreamCreateWithFlags(&dev->recorder, cudaStreamNonBlocking),
-                          "cudaStreamCreate", err);
-    if (!status)
-        status = qv_check_cuda(dev, cudaStreamCreateWithFlags(&dev->side, cudaStreamNonBlocking),
+    for (int i = dev->own_stream ? 0 : SHARED_STREAMS; i < COUNT_OF(streams) && !status; i++)
+        status = qv_check_cuda(dev, cudaStreamCreateWithFlags(streams[i], cudaStreamNonBlocking),
                                "cudaStreamCreate", err);
     if (!status)
         status = qv_staging_open_cuda(dev, &dev->in, err);
@@ -197,7 +190,7 @@ open_parts(struct qv_device_cuda *dev, int threads, qv_error *err)
         status = qv_check_cuda(dev, cudaEventCreateWithFlags(&dev->marks[i], cudaEventBlockingSync),
                                "cudaEventCreate", err);
     cudaEvent_t *const events[] = { &dev->uploaded, &dev->fork, &dev->join };
-    for (size_t i = 0; i < sizeof events / sizeof *events && !status; i++)
+    for (int i = 0; i < COUNT_OF(events) && !status; i++)
         status = qv_check_cuda(dev, cudaEventCreateWithFlags(events[i], cudaEventDisableTiming),
                                "cudaEventCreate", err);
     return status;
@@ -212,7 +205,7 @@ open_cuda(const struct qv_device_options *options, struct qv_device **out, qv_er
     dev->base.backend = &qv_backend_cuda;
     dev->ordinal = options->ordinal;
     dev->tf32 = options->tf32;
-    dev->stream = options->stream;
+    dev->stream = dev->in.stream = dev->out.stream = options->stream;
     dev->own_stream = !options->stream;
     dev->plan_cache = options->plan_cache;
     qv_status status = find_device(dev, err);

@@ -473,14 +473,12 @@ describe_gemm(const struct qv_kernel *kernel, char *text, size_t size)
     }
     snprintf(text, size, "cuBLASLt algorithm %u",
              (unsigned)algorithm_value(&g->algo, CUBLASLT_ALGO_CONFIG_ID));
-    append_name("tile", matmul_tile_names, sizeof matmul_tile_names / sizeof *matmul_tile_names,
+    append_name("tile", matmul_tile_names, COUNT_OF(matmul_tile_names),
                 algorithm_value(&g->algo, CUBLASLT_ALGO_CONFIG_TILE_ID), text, size);
-    append_name("stages", matmul_stages_names,
-                sizeof matmul_stages_names / sizeof *matmul_stages_names,
+    append_name("stages", matmul_stages_names, COUNT_OF(matmul_stages_names),
                 algorithm_value(&g->algo, CUBLASLT_ALGO_CONFIG_STAGES_ID), text, size);
-    append_name("clusters", cluster_shape_names,
-                sizeof cluster_shape_names / sizeof *cluster_shape_names, cluster_of(&g->algo),
-                text, size);
+    append_name("clusters", cluster_shape_names, COUNT_OF(cluster_shape_names),
+                cluster_of(&g->algo), text, size);
     size_t used = strlen(text);
     if (g->padded_bytes)
         used += (size_t)snprintf(text + used, size - used, ", rows of x padded first");
