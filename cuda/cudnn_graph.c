@@ -39,12 +39,22 @@ succeeded(struct sketch_cuda *sketch, cudnnStatus_t status, const char *call)
     return !sketch->status;
 }
 
+/* Makes a finalised descriptor. *call: the last call, which is the one that failed, if any. *out may
+ * need to be destroyed even then. */
 static cudnnStatus_t
-set_attributes(cudnnBackendDescriptor_t descriptor, const struct attribute_cuda *attributes, int n)
+make(cudnnBackendDescriptorType_t type, const struct attribute_cuda *attributes, int n,
+     cudnnBackendDescriptor_t *out, const char **call)
 {
-    cudnnStatus_t s = CUDNN_STATUS_SUCCESS;
-    for (const struct attribute_cuda *a = attributes; a < attributes + n && !s; a++)
-        s = cudnnBackendSetAttribute(descriptor, a->name, a->type, a->count, a->values);
+    *call = "cudnnBackendCreateDescriptor";
+    cudnnStatus_t s = cudnnBackendCreateDescriptor(type, out);
+    for (const struct attribute_cuda *a = attributes; a < attributes + n && !s; a++) {
+        *call = "cudnnBackendSetAttribute";
+        s = cudnnBackendSetAttribute(*out, a->name, a->type, a->count, a->values);
+    }
+    if (!s) {
+        *call = "cudnnBackendFinalize";
+        s = cudnnBackendFinalize(*out);
+    }
     return s;
 }
 
@@ -103,21 +113,17 @@ qv_describe_cuda(struct sketch_cuda *sketch, cudnnBackendDescriptorType_t type,
                  const struct attribute_cuda *attributes, int n)
 {
     cudnnBackendDescriptor_t out = NULL;
+    const char *call;
     if (sketch->status)
         return NULL;
     if (sketch->n == SKETCH_MOST) {
         succeeded(sketch, CUDNN_STATUS_BAD_PARAM_OUT_OF_BOUND, "a sketch's descriptors");
         return NULL;
     }
-    if (!succeeded(sketch, cudnnBackendCreateDescriptor(type, &out),
-                   "cudnnBackendCreateDescriptor"))
-        return NULL;
     fold_attributes(sketch, type, attributes, n);
+    const cudnnStatus_t s = make(type, attributes, n, &out, &call);
     sketch->descriptors[sketch->n++] = out;
-    if (!succeeded(sketch, set_attributes(out, attributes, n), "cudnnBackendSetAttribute") ||
-        !succeeded(sketch, cudnnBackendFinalize(out), "cudnnBackendFinalize"))
-        return NULL;
-    return out;
+    return succeeded(sketch, s, call) ? out : NULL;
 }
 
 void
@@ -362,13 +368,10 @@ static cudnnStatus_t
 make_plan(const struct attribute_cuda *attributes, int n, struct graph_cuda *out)
 {
     int64_t bytes = 0, one;
+    const char *call;
     *out = (struct graph_cuda){ 0 };
     cudnnStatus_t s =
-        cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &out->plan);
-    if (!s)
-        s = set_attributes(out->plan, attributes, n);
-    if (!s)
-        s = cudnnBackendFinalize(out->plan);
+        make(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, attributes, n, &out->plan, &call);
     if (!s)
         s = cudnnBackendGetAttribute(out->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
                                      CUDNN_TYPE_INT64, 1, &one, &bytes);
@@ -591,16 +594,9 @@ qv_graph_run_cuda(struct qv_device_cuda *dev, const struct graph_cuda *graph,
         { CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n, pointers },
         { CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace },
     };
-    const char *call = "cudnnBackendCreateDescriptor";
-    cudnnStatus_t s = cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack);
-    if (!s) {
-        call = "cudnnBackendSetAttribute";
-        s = set_attributes(pack, attributes, COUNT_OF(attributes));
-    }
-    if (!s) {
-        call = "cudnnBackendFinalize";
-        s = cudnnBackendFinalize(pack);
-    }
+    const char *call;
+    cudnnStatus_t s =
+        make(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, attributes, COUNT_OF(attributes), &pack, &call);
     if (!s) {
         call = "cudnnBackendExecute";
         s = cudnnBackendExecute(dev->cudnn, graph->plan, pack);
