@@ -39,6 +39,7 @@ struct qv_device_cuda {
     struct CUctx_st *context; /* the device's primary context, a CUcontext of the driver's */
     int ordinal, sm;          /* sm: 90 for compute capability 9.0 */
     int multiprocessors;
+    size_t shared_bytes;         /* the most shared memory of a block */
     bool own_stream;             /* false: the stream is the caller's */
     bool tf32;                   /* TF32 is allowed for f32 */
     cudaStream_t stream;         /* the stream of the work */

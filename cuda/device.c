@@ -144,6 +144,7 @@ check_device(struct qv_device_cuda *dev, qv_error *err)
         return status;
     dev->sm = 10 * props.major + props.minor;
     dev->multiprocessors = props.multiProcessorCount;
+    dev->shared_bytes = props.sharedMemPerBlockOptin;
     snprintf(dev->name, sizeof dev->name, "%.63s", props.name);
     if (dev->sm < 80)
         return qv_fail(err, QV_ENODEVICE,

@@ -552,22 +552,9 @@ __launch_bounds__(WARPS *WARP,
 
 /* The properties of a device that decide how a product is cut. */
 struct few_device {
-    int processors, shared_bytes, major;
+    int sm, processors;
+    size_t shared_bytes; /* the most of a block */
 };
-
-static cudaError_t
-ask_device(struct few_device *out)
-{
-    int *const to[] = { &out->processors, &out->shared_bytes, &out->major };
-    static const cudaDeviceAttr what[] = { cudaDevAttrMultiProcessorCount,
-                                           cudaDevAttrMaxSharedMemoryPerBlockOptin,
-                                           cudaDevAttrComputeCapabilityMajor };
-    int device = 0;
-    cudaError_t error = cudaGetDevice(&device);
-    for (int i = 0; i < 3 && !error; i++)
-        error = cudaDeviceGetAttribute(to[i], what[i], device);
-    return error;
-}
 
 /* Returns the shared memory of a block of this many tiles: its warps' parts, a barrier padded to 16
  * bytes, and the other block's sums. */
@@ -587,9 +574,9 @@ cut_for(const struct codes_shape &s, const struct few_device &d)
 {
     struct few_cut best = {};
     int64_t fewest = INT64_MAX, most = MOST_TILES;
-    while (most > 1 && block_bytes<P>(most) > (size_t)d.shared_bytes)
+    while (most > 1 && block_bytes<P>(most) > d.shared_bytes)
         most--; /* every GPU's blocks have room for one */
-    for (int ranks = 1; ranks <= (d.major >= 9 ? MOST_RANKS : 1); ranks++) {
+    for (int ranks = 1; ranks <= (d.sm >= 90 ? MOST_RANKS : 1); ranks++) {
         const int64_t at_once = max(d.processors / ranks, 1);
         const int64_t times = ceil_div(s.tiles, most * at_once);
         const int64_t clusters = min(s.tiles, times * at_once);
@@ -604,15 +591,12 @@ cut_for(const struct codes_shape &s, const struct few_device &d)
 
 template <int BITS>
 static cudaError_t
-launch_few(cudaStream_t stream, const struct codes_shape &s, const struct few_epilogue &e,
-           const bf16 *x, bf16 *y)
+launch_few(cudaStream_t stream, const struct few_device &d, const struct codes_shape &s,
+           const struct few_epilogue &e, const bf16 *x, bf16 *y)
 {
     typedef few_part<BITS> P;
     const auto kernel = s.dtype == QV_F16 ? few_kernel<BITS, true> : few_kernel<BITS, false>;
     struct few_epilogue scaled = e;
-    struct few_device d;
-    if (const cudaError_t error = ask_device(&d))
-        return error;
     scaled.alpha = ldexpf(e.alpha, -DOWN);
     const struct few_cut cut = cut_for<P>(s, d);
     cudaLaunchConfig_t config = {};
@@ -622,19 +606,21 @@ launch_few(cudaStream_t stream, const struct codes_shape &s, const struct few_ep
     attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     config.attrs = attributes;
-    config.numAttrs = d.major >= 9 ? 2 : 0;
+    config.numAttrs = d.sm >= 90 ? 2 : 0;
     config.gridDim =
         dim3((unsigned)cut.ranks, (unsigned)ceil_div(e.m, QV_FEW_AT_ONCE), (unsigned)cut.clusters);
     config.blockDim = dim3(WARPS * WARP);
     config.dynamicSmemBytes = block_bytes<P>(cut.most_tiles);
     config.stream = stream;
-    return launch_as(config, (size_t)d.shared_bytes, kernel, s, cut, scaled, x, y);
+    return launch_as(config, d.shared_bytes, kernel, s, cut, scaled, x, y);
 }
 
 cudaError_t
 qv_gemm_few_cuda(cudaStream_t stream, const struct qv_op_gemm_few *op, const void *x, const void *w,
-                 const void *bias, const void *residual, void *y)
+                 const void *bias, const void *residual, void *y, int sm, int blocks,
+                 size_t shared_bytes)
 {
+    const struct few_device d = { sm, blocks, shared_bytes };
     const struct qv_groups groups = { op->w_bits, op->w_group, (qv_dtype)op->w_dtype };
     const struct codes_shape s = shape_of(op->n, op->k, &groups, w);
     const struct few_epilogue e = { op->m,
@@ -644,6 +630,6 @@ qv_gemm_few_cuda(cudaStream_t stream, const struct qv_op_gemm_few *op, const voi
                                     (int)op->act,
                                     op->bias ? bias : NULL,
                                     op->residual_rows ? residual : NULL };
-    return op->w_bits == 4 ? launch_few<4>(stream, s, e, (const bf16 *)x, (bf16 *)y)
-                           : launch_few<8>(stream, s, e, (const bf16 *)x, (bf16 *)y);
+    return op->w_bits == 4 ? launch_few<4>(stream, d, s, e, (const bf16 *)x, (bf16 *)y)
+                           : launch_few<8>(stream, d, s, e, (const bf16 *)x, (bf16 *)y);
 }

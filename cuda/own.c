@@ -52,7 +52,8 @@ describe_own(const struct qv_kernel *kernel, char *text, size_t size)
 
 OWN(patchify, prepare_own, p[0], p[1], p[2], p[3], p[4])
 OWN(convert, prepare_own, p[0], p[1])
-OWN(gemm_few, prepare_few, p[0], p[1], p[2], p[3], p[4])
+OWN(gemm_few, prepare_few, p[0], p[1], p[2], p[3], p[4], dev->sm, dev->multiprocessors,
+    dev->shared_bytes)
 OWN(norm, prepare_own, p[0], p[1], p[2], p[3])
 OWN(rope, prepare_own, p[0], p[1], p[2], p[3])
 OWN(gate, prepare_own, p[0], p[1], p[2])
