@@ -141,16 +141,9 @@ qv_operation_cuda(struct sketch_cuda *sketch, cudnnBackendDescriptorType_t type,
 static cudnnDataType_t
 cudnn_type(int64_t dtype)
 {
-    switch ((qv_dtype)dtype) {
-    case QV_F32: return CUDNN_DATA_FLOAT;
-    case QV_BF16: return CUDNN_DATA_BFLOAT16;
-    case QV_F16: return CUDNN_DATA_HALF;
-    case QV_U8: return CUDNN_DATA_UINT8;
-    case QV_I32: return CUDNN_DATA_INT32;
-    case QV_DTYPE_AUTO:
-    case QV_DTYPE_MAX: break;
-    }
-    return (cudnnDataType_t)-1; /* a value that cuDNN rejects */
+    return dtype == QV_F32   ? CUDNN_DATA_FLOAT
+           : dtype == QV_I32 ? CUDNN_DATA_INT32
+                             : CUDNN_DATA_BFLOAT16;
 }
 
 cudnnBackendDescriptor_t

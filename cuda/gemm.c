@@ -28,16 +28,7 @@ enum {
 static cudaDataType_t
 type_of(int64_t dtype)
 {
-    switch ((qv_dtype)dtype) {
-    case QV_F32: return CUDA_R_32F;
-    case QV_BF16: return CUDA_R_16BF;
-    case QV_F16: return CUDA_R_16F;
-    case QV_U8: return CUDA_R_8U;
-    case QV_I32: return CUDA_R_32I;
-    case QV_DTYPE_AUTO:
-    case QV_DTYPE_MAX: break;
-    }
-    return (cudaDataType_t)-1; /* a value that cuBLASLt rejects */
+    return dtype == QV_F32 ? CUDA_R_32F : CUDA_R_16BF; /* prepare refuses other dtypes */
 }
 
 /* Pads k so that rows of bf16 begin at multiples of 16 bytes. Rows of f32 may begin anywhere. */
