@@ -152,6 +152,12 @@ fetch(const T *p)
     return r;
 }
 
+static __device__ __forceinline__ uint32_t
+shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
 /* Writes a word to global memory with one store. nvcc 13.0 may split a plain assignment of 8 or 16
  * bytes into smaller stores, depending on the code around it. */
 template <typename W>

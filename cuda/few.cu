@@ -152,7 +152,7 @@ begin_x(uint4 (&to)[4][QV_FEW_AT_ONCE][4], const bf16 *x, int m, int64_t k, int6
     const bf16 *from = x + lane / 16 * k + (at < k ? at : 0);
 #pragma unroll 1
     for (int row = lane / 16; row < m; row += 2, from += 2 * k)
-        begin_copy((bf16 *)&to[part / 4][row][part % 4], from, at < k);
+        begin_copy(&to[part / 4][row][part % 4], from, at < k);
 }
 
 /* A lane's values of x in a slice, which registers hold for all tiles of w, and their sums over
@@ -424,10 +424,10 @@ arrive_in_cluster(uint64_t *barrier, int bytes)
 {
 #if __CUDA_ARCH__ >= 900
     if (threadIdx.x == 0) {
-        const uint32_t at = (uint32_t)__cvta_generic_to_shared(barrier);
         asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n"
                      "fence.mbarrier_init.release.cluster;\n"
-                     "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at),
+                     "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
+                         shared_address(barrier)),
                      "r"(bytes)
                      : "memory");
     }
@@ -451,8 +451,7 @@ static __device__ __forceinline__ void
 send(float *p, float v, uint64_t *barrier)
 {
 #if __CUDA_ARCH__ >= 900
-    uint32_t at = (uint32_t)__cvta_generic_to_shared(p);
-    uint32_t count = (uint32_t)__cvta_generic_to_shared(barrier);
+    uint32_t at = shared_address(p), count = shared_address(barrier);
     asm volatile("mapa.shared::cluster.u32 %0, %0, 0;\n"
                  "mapa.shared::cluster.u32 %1, %1, 0;\n"
                  "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %2, [%1];"
@@ -475,7 +474,7 @@ await_sent(uint64_t *barrier)
                  "again:\n"
                  "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\n"
                  "@!done bra again;\n"
-                 "}" ::"r"((uint32_t)__cvta_generic_to_shared(barrier))
+                 "}" ::"r"(shared_address(barrier))
                  : "memory");
 #else
     (void)barrier;
