@@ -595,8 +595,6 @@ launch_few(cudaStream_t stream, const struct few_device &d, const struct codes_s
 {
     typedef few_part<BITS> P;
     const auto kernel = s.dtype == QV_F16 ? few_kernel<BITS, true> : few_kernel<BITS, false>;
-    struct few_epilogue scaled = e;
-    scaled.alpha = ldexpf(e.alpha, -DOWN);
     const struct few_cut cut = cut_for<P>(s, d);
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attributes[2] = {};
@@ -611,7 +609,7 @@ launch_few(cudaStream_t stream, const struct few_device &d, const struct codes_s
     config.blockDim = dim3(WARPS * WARP);
     config.dynamicSmemBytes = block_bytes<P>(cut.most_tiles);
     config.stream = stream;
-    return launch_as(config, d.shared_bytes, kernel, s, cut, scaled, x, y);
+    return launch_as(config, d.shared_bytes, kernel, s, cut, e, x, y);
 }
 
 cudaError_t
@@ -625,7 +623,7 @@ qv_gemm_few_cuda(cudaStream_t stream, const struct qv_op_gemm_few *op, const voi
     const struct few_epilogue e = { op->m,
                                     op->n,
                                     op->residual_rows,
-                                    (float)op->alpha,
+                                    ldexpf((float)op->alpha, -DOWN),
                                     (int)op->act,
                                     op->bias ? bias : NULL,
                                     op->residual_rows ? residual : NULL };
