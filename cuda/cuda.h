@@ -175,6 +175,7 @@ struct qv_kernel {
  * addresses; *scratch_bytes is 0 before prepare. */
 struct verbs_cuda {
     enum library_cuda library; /* the library that prepare needs; LIBRARIES: none */
+    /* NULL: there is nothing to prepare. */
     qv_status (*prepare)(struct qv_device_cuda *dev, struct qv_kernel *kernel,
                          size_t *scratch_bytes, qv_error *err);
     qv_status (*run)(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p,

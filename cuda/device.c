@@ -376,7 +376,7 @@ prepare_cuda(struct qv_device *device, const struct qv_op *op, int choice, struc
     kernel->verbs = verbs[op->kind];
     *scratch_bytes = 0;
     status = open_libraries(dev, op, err);
-    if (!status)
+    if (!status && kernel->verbs->prepare)
         status = kernel->verbs->prepare(dev, kernel, scratch_bytes, err);
     if (status)
         release_cuda(device, kernel);
