@@ -39,8 +39,8 @@ succeeded(struct sketch_cuda *sketch, cudnnStatus_t status, const char *call)
     return !sketch->status;
 }
 
-/* Makes a finalised descriptor. *call: the last call, which is the one that failed, if any. *out may
- * need to be destroyed even then. */
+/* Makes a finalised descriptor. *call: the call that failed, or else the last one. Even after a
+ * failure *out must be destroyed, unless it is NULL. */
 static cudnnStatus_t
 make(cudnnBackendDescriptorType_t type, const struct attribute_cuda *attributes, int n,
      cudnnBackendDescriptor_t *out, const char **call)
