@@ -68,7 +68,7 @@ sketch_attention(struct sketch_cuda *sketch, const struct qv_op_attention *op)
         CUDNN_ATTR_OPERATION_SDPA_FWD_SCALEDESC,      CUDNN_ATTR_OPERATION_SDPA_FWD_SEQ_LEN_QDESC,
         CUDNN_ATTR_OPERATION_SDPA_FWD_SEQ_LEN_KVDESC,
     };
-    enum { N_TENSORS = sizeof tensors / sizeof *tensors, N = sizeof names / sizeof *names };
+    enum { N_TENSORS = COUNT_OF(tensors), N = COUNT_OF(names) };
     cudnnBackendDescriptor_t descriptors[N];
     struct attribute_cuda attributes[N];
     for (int i = 0; i < N; i++) {
@@ -172,7 +172,7 @@ run_attention(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *
         { Q_FIRST, "attention's list", lists ? lists[2] : NULL, sizeof(int32_t) },
         { Y_FIRST, "attention's list", lists ? lists[3] : NULL, sizeof(int32_t) },
     };
-    enum { OF_LISTS = 3, N = sizeof bindings / sizeof *bindings };
+    enum { OF_LISTS = 3, N = COUNT_OF(bindings) };
     return qv_graph_run_cuda(dev, graph, bindings, lists ? N : N - OF_LISTS, scratch, err);
 }
 

@@ -253,7 +253,7 @@ describe_convolution(struct sketch_cuda *sketch, const struct qv_op_conv *op)
         { CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, n, dilations + flat },
     };
     return qv_describe_cuda(sketch, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, attributes,
-                            sizeof attributes / sizeof *attributes);
+                            COUNT_OF(attributes));
 }
 
 static void
@@ -277,7 +277,7 @@ add_convolution(struct sketch_cuda *sketch, const struct qv_op_conv *op,
         { CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA, CUDNN_TYPE_FLOAT, 1, &zero },
     };
     qv_operation_cuda(sketch, CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR, attributes,
-                      sizeof attributes / sizeof *attributes);
+                      COUNT_OF(attributes));
 }
 
 static void
@@ -388,7 +388,7 @@ run_once(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const
     int n = 3, n_steps = list_steps(op, conv, steps);
     memcpy(bindings, all, 3 * sizeof *all);
     for (int i = 0; i < n_steps; i++)
-        for (size_t j = 3; j < sizeof all / sizeof *all; j++)
+        for (int j = 3; j < COUNT_OF(all); j++)
             if (steps[i].b.id == all[j].id)
                 bindings[n++] = all[j];
     return qv_graph_run_cuda(dev, &conv->graph, bindings, n, workspace, err);

@@ -16,6 +16,8 @@
 #include "error.h"
 #include "launch.h"
 
+#define COUNT_OF(array) ((int)(sizeof(array) / sizeof *(array)))
+
 /* Pinned blocks for copies in one direction, used in turn; small copies to the device share a
  * block. done[i] is recorded after the device's last copy from or to blocks[i]; once it has
  * happened, the block may be reused. */
@@ -37,6 +39,7 @@ struct qv_device_cuda {
     struct CUctx_st *context; /* the device's primary context, a CUcontext of the driver's */
     int ordinal, sm;          /* sm: 90 for compute capability 9.0 */
     int multiprocessors;
+    size_t shared_bytes;         /* the most shared memory of a block */
     bool own_stream;             /* false: the stream is the caller's */
     bool tf32;                   /* TF32 is allowed for f32 */
     cudaStream_t stream;         /* the stream of the work */
@@ -98,7 +101,7 @@ address_cuda(struct qv_buffer b)
 /* cuda/memory.c: verbs of the backend's table (backend.h), and the blocks that copies go
  * through. */
 qv_status qv_staging_open_cuda(struct qv_device_cuda *dev, struct staging_cuda *s, qv_error *err);
-void qv_staging_close_cuda(struct qv_device_cuda *dev, struct staging_cuda *s);
+void qv_staging_close_cuda(struct staging_cuda *s);
 qv_status qv_alloc_cuda(struct qv_device *dev, size_t bytes, struct qv_memory **out, qv_error *err);
 void qv_free_cuda(struct qv_device *dev, struct qv_memory *memory);
 bool qv_wrap_cuda(struct qv_device *dev, const void *p, size_t bytes, struct qv_memory *out);
@@ -172,6 +175,7 @@ struct qv_kernel {
  * addresses; *scratch_bytes is 0 before prepare. */
 struct verbs_cuda {
     enum library_cuda library; /* the library that prepare needs; LIBRARIES: none */
+    /* NULL: there is nothing to prepare. */
     qv_status (*prepare)(struct qv_device_cuda *dev, struct qv_kernel *kernel,
                          size_t *scratch_bytes, qv_error *err);
     qv_status (*run)(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p,

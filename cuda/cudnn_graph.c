@@ -6,8 +6,6 @@
 
 #include "dtype.h"
 
-#define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
-
 /* The number of configurations to request from a heuristic: for f32 it lists about 30 that compute
  * in TF32 before the first allowed one. */
 enum { MOST_CONFIGURATIONS = 64, MOST_NOTES = 32, MOST_KNOBS = 32 };
@@ -41,12 +39,22 @@ succeeded(struct sketch_cuda *sketch, cudnnStatus_t status, const char *call)
     return !sketch->status;
 }
 
+/* Makes a finalised descriptor. *call: the call that failed, or else the last one. Even after a
+ * failure *out must be destroyed, unless it is NULL. */
 static cudnnStatus_t
-set_attributes(cudnnBackendDescriptor_t descriptor, const struct attribute_cuda *attributes, int n)
+make(cudnnBackendDescriptorType_t type, const struct attribute_cuda *attributes, int n,
+     cudnnBackendDescriptor_t *out, const char **call)
 {
-    cudnnStatus_t s = CUDNN_STATUS_SUCCESS;
-    for (const struct attribute_cuda *a = attributes; a < attributes + n && !s; a++)
-        s = cudnnBackendSetAttribute(descriptor, a->name, a->type, a->count, a->values);
+    *call = "cudnnBackendCreateDescriptor";
+    cudnnStatus_t s = cudnnBackendCreateDescriptor(type, out);
+    for (const struct attribute_cuda *a = attributes; a < attributes + n && !s; a++) {
+        *call = "cudnnBackendSetAttribute";
+        s = cudnnBackendSetAttribute(*out, a->name, a->type, a->count, a->values);
+    }
+    if (!s) {
+        *call = "cudnnBackendFinalize";
+        s = cudnnBackendFinalize(*out);
+    }
     return s;
 }
 
@@ -105,21 +113,17 @@ qv_describe_cuda(struct sketch_cuda *sketch, cudnnBackendDescriptorType_t type,
                  const struct attribute_cuda *attributes, int n)
 {
     cudnnBackendDescriptor_t out = NULL;
+    const char *call;
     if (sketch->status)
         return NULL;
     if (sketch->n == SKETCH_MOST) {
         succeeded(sketch, CUDNN_STATUS_BAD_PARAM_OUT_OF_BOUND, "a sketch's descriptors");
         return NULL;
     }
-    if (!succeeded(sketch, cudnnBackendCreateDescriptor(type, &out),
-                   "cudnnBackendCreateDescriptor"))
-        return NULL;
     fold_attributes(sketch, type, attributes, n);
+    const cudnnStatus_t s = make(type, attributes, n, &out, &call);
     sketch->descriptors[sketch->n++] = out;
-    if (!succeeded(sketch, set_attributes(out, attributes, n), "cudnnBackendSetAttribute") ||
-        !succeeded(sketch, cudnnBackendFinalize(out), "cudnnBackendFinalize"))
-        return NULL;
-    return out;
+    return succeeded(sketch, s, call) ? out : NULL;
 }
 
 void
@@ -137,16 +141,9 @@ qv_operation_cuda(struct sketch_cuda *sketch, cudnnBackendDescriptorType_t type,
 static cudnnDataType_t
 cudnn_type(int64_t dtype)
 {
-    switch ((qv_dtype)dtype) {
-    case QV_F32: return CUDNN_DATA_FLOAT;
-    case QV_BF16: return CUDNN_DATA_BFLOAT16;
-    case QV_F16: return CUDNN_DATA_HALF;
-    case QV_U8: return CUDNN_DATA_UINT8;
-    case QV_I32: return CUDNN_DATA_INT32;
-    case QV_DTYPE_AUTO:
-    case QV_DTYPE_MAX: break;
-    }
-    return (cudnnDataType_t)-1; /* a value that cuDNN rejects */
+    return dtype == QV_F32   ? CUDNN_DATA_FLOAT
+           : dtype == QV_I32 ? CUDNN_DATA_INT32
+                             : CUDNN_DATA_BFLOAT16;
 }
 
 cudnnBackendDescriptor_t
@@ -166,7 +163,7 @@ qv_describe_tensor_cuda(struct sketch_cuda *sketch, const struct tensor_cuda *te
           &tensor->offsets },
     };
     return qv_describe_cuda(sketch, CUDNN_BACKEND_TENSOR_DESCRIPTOR, attributes,
-                            LENGTH(attributes) - !tensor->offsets);
+                            COUNT_OF(attributes) - !tensor->offsets);
 }
 
 void
@@ -182,7 +179,7 @@ qv_pointwise_cuda(struct sketch_cuda *sketch, cudnnPointwiseMode_t mode, double 
     };
     const cudnnBackendDescriptor_t pointwise =
         qv_describe_cuda(sketch, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, how,
-                         LENGTH(how) - (mode != CUDNN_POINTWISE_SWISH_FWD));
+                         COUNT_OF(how) - (mode != CUDNN_POINTWISE_SWISH_FWD));
     const struct attribute_cuda what[] = {
         { CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
           &pointwise },
@@ -191,7 +188,7 @@ qv_pointwise_cuda(struct sketch_cuda *sketch, cudnnPointwiseMode_t mode, double 
         { CUDNN_ATTR_OPERATION_POINTWISE_BDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &b },
     };
     qv_operation_cuda(sketch, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, what,
-                      LENGTH(what) - !b);
+                      COUNT_OF(what) - !b);
 }
 
 static void
@@ -232,7 +229,7 @@ suits(cudnnBackendNumericalNote_t note, int64_t dtype, bool tf32)
     const bool applies[] = {
         [ALWAYS] = true, [F32] = dtype == QV_F32, [STRICT_F32] = dtype == QV_F32 && !tf32
     };
-    for (int i = 0; i < LENGTH(refused); i++)
+    for (int i = 0; i < COUNT_OF(refused); i++)
         if (refused[i].note == note && applies[refused[i].refused_for])
             return false;
     return true;
@@ -344,7 +341,7 @@ find_configurations(struct search *search, cudnnBackendHeurMode_t mode, struct c
     struct sketch_cuda sketch = { 0 };
     cudnnBackendDescriptor_t heuristic =
         qv_describe_cuda(&sketch, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, attributes,
-                         LENGTH(attributes) - !properties);
+                         COUNT_OF(attributes) - !properties);
     *out = (struct configurations){ 0 };
     if (heuristic)
         succeeded(&sketch, ask_heuristic(heuristic, out), "a heuristic's results");
@@ -364,13 +361,10 @@ static cudnnStatus_t
 make_plan(const struct attribute_cuda *attributes, int n, struct graph_cuda *out)
 {
     int64_t bytes = 0, one;
+    const char *call;
     *out = (struct graph_cuda){ 0 };
     cudnnStatus_t s =
-        cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &out->plan);
-    if (!s)
-        s = set_attributes(out->plan, attributes, n);
-    if (!s)
-        s = cudnnBackendFinalize(out->plan);
+        make(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, attributes, n, &out->plan, &call);
     if (!s)
         s = cudnnBackendGetAttribute(out->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
                                      CUDNN_TYPE_INT64, 1, &one, &bytes);
@@ -388,7 +382,7 @@ plan_of(const struct target_cuda *target, cudnnBackendDescriptor_t configuration
         { CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
           &target->properties },
     };
-    return make_plan(attributes, LENGTH(attributes) - !target->properties, out);
+    return make_plan(attributes, COUNT_OF(attributes) - !target->properties, out);
 }
 
 /* Tries the configurations of one mode in turn. */
@@ -434,7 +428,7 @@ describe_graph(struct sketch_cuda *sketch, const struct target_cuda *target)
         { CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle },
     };
     return qv_describe_cuda(sketch, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, attributes,
-                            LENGTH(attributes) - !handle);
+                            COUNT_OF(attributes) - !handle);
 }
 
 /* Running out of memory does not mean that cuDNN lacks support for the graph. */
@@ -480,7 +474,7 @@ take_kept(const struct target_cuda *target, const char *key, struct graph_cuda *
               (int64_t)(bytes - sizeof head), kept + sizeof head },
         };
         memcpy(&head, kept, sizeof head);
-        taken = !make_plan(attributes, LENGTH(attributes), out);
+        taken = !make_plan(attributes, COUNT_OF(attributes), out);
         if (!taken)
             qv_graph_close_cuda(out);
         out->engine = head.engine;
@@ -533,7 +527,7 @@ qv_graph_open_cuda(struct sketch_cuda *sketch, const struct target_cuda *target,
     search.status = sketch->status;
     if (sketch->status)
         snprintf(search.message, sizeof search.message, "%s", sketch->message);
-    for (int i = 0; i < LENGTH(modes) && !sketch->status && !taken; i++)
+    for (int i = 0; i < COUNT_OF(modes) && !sketch->status && !taken; i++)
         taken = take_plan(&search, modes[i], out);
     if (taken) {
         keep(target, key, out);
@@ -593,16 +587,9 @@ qv_graph_run_cuda(struct qv_device_cuda *dev, const struct graph_cuda *graph,
         { CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n, pointers },
         { CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace },
     };
-    const char *call = "cudnnBackendCreateDescriptor";
-    cudnnStatus_t s = cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack);
-    if (!s) {
-        call = "cudnnBackendSetAttribute";
-        s = set_attributes(pack, attributes, LENGTH(attributes));
-    }
-    if (!s) {
-        call = "cudnnBackendFinalize";
-        s = cudnnBackendFinalize(pack);
-    }
+    const char *call;
+    cudnnStatus_t s =
+        make(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, attributes, COUNT_OF(attributes), &pack, &call);
     if (!s) {
         call = "cudnnBackendExecute";
         s = cudnnBackendExecute(dev->cudnn, graph->plan, pack);

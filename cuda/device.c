@@ -34,43 +34,43 @@ join_warmer(struct qv_device_cuda *dev, int library)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
+enum { SHARED_STREAMS = 3 }; /* streams of the work and its copies, which may all be the caller's */
+
 /* After a device is lost these calls fail, which is harmless here. Streams are waited for one by
  * one, because waiting for the whole device would break a capture in another thread. */
 static void
 close_cuda(struct qv_device *device)
 {
     struct qv_device_cuda *dev = device_cuda(device);
-    const cudaStream_t streams[] = { dev->in.stream, dev->stream, dev->out.stream };
+    const cudaStream_t streams[] = { dev->in.stream, dev->stream, dev->out.stream, dev->recorder,
+                                     dev->side };
+    const cudaEvent_t events[] = { dev->uploaded, dev->fork, dev->join };
+    const struct entered_cuda entered = qv_enter_cuda(dev);
     for (int i = 0; i < LIBRARIES; i++)
         join_warmer(dev, i);
-    for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
+    for (int i = 0; i < COUNT_OF(streams); i++)
         if (streams[i])
             cudaStreamSynchronize(streams[i]);
-    qv_staging_close_cuda(dev, &dev->in);
-    qv_staging_close_cuda(dev, &dev->out);
+    qv_staging_close_cuda(&dev->in);
+    qv_staging_close_cuda(&dev->out);
     qv_copier_close(dev->copier);
     for (int i = 0; i < QV_MARKS; i++)
         if (dev->marks[i])
             cudaEventDestroy(dev->marks[i]);
-    if (dev->uploaded)
-        cudaEventDestroy(dev->uploaded);
+    for (int i = 0; i < COUNT_OF(events); i++)
+        if (events[i])
+            cudaEventDestroy(events[i]);
     if (dev->cudnn)
         cudnnDestroy(dev->cudnn);
     if (dev->lt)
         cublasLtDestroy(dev->lt);
-    if (dev->fork)
-        cudaEventDestroy(dev->fork);
-    if (dev->join)
-        cudaEventDestroy(dev->join);
-    if (dev->recorder)
-        cudaStreamDestroy(dev->recorder);
-    if (dev->side)
-        cudaStreamDestroy(dev->side);
     qv_frames_close_cuda(dev);
-    if (dev->own_stream && dev->stream)
-        cudaStreamDestroy(dev->stream);
+    for (int i = dev->own_stream ? 0 : SHARED_STREAMS; i < COUNT_OF(streams); i++)
+        if (streams[i])
+            cudaStreamDestroy(streams[i]);
     cudaGetLastError();
     free(dev);
+    qv_leave_cuda(entered);
 }
 
 /* Reports why cudaGetDeviceCount found no device. */
@@ -144,6 +144,7 @@ check_device(struct qv_device_cuda *dev, qv_error *err)
         return status;
     dev->sm = 10 * props.major + props.minor;
     dev->multiprocessors = props.multiProcessorCount;
+    dev->shared_bytes = props.sharedMemPerBlockOptin;
     snprintf(dev->name, sizeof dev->name, "%.63s", props.name);
     if (dev->sm < 80)
         return qv_fail(err, QV_ENODEVICE,
@@ -172,16 +173,11 @@ check_cudnn(qv_error *err)
 static qv_status
 open_parts(struct qv_device_cuda *dev, int threads, qv_error *err)
 {
+    cudaStream_t *const streams[] = { &dev->in.stream, &dev->stream, &dev->out.stream,
+                                      &dev->recorder, &dev->side };
     qv_status status = QV_OK;
-    if (dev->own_stream)
-        status = qv_check_cuda(dev, cudaStreamCreateWithFlags(&dev->stream, cudaStreamNonBlocking),
-                               "cudaStreamCreate", err);
-    if (!status)
-        status =
-            qv_check_cuda(dev, cudaStreamCreateWithFlags(&dev->recorder, cudaStreamNonBlocking),
-                          "cudaStreamCreate", err);
-    if (!status)
-        status = qv_check_cuda(dev, cudaStreamCreateWithFlags(&dev->side, cudaStreamNonBlocking),
+    for (int i = dev->own_stream ? 0 : SHARED_STREAMS; i < COUNT_OF(streams) && !status; i++)
+        status = qv_check_cuda(dev, cudaStreamCreateWithFlags(streams[i], cudaStreamNonBlocking),
                                "cudaStreamCreate", err);
     if (!status)
         status = qv_staging_open_cuda(dev, &dev->in, err);
@@ -195,7 +191,7 @@ open_parts(struct qv_device_cuda *dev, int threads, qv_error *err)
         status = qv_check_cuda(dev, cudaEventCreateWithFlags(&dev->marks[i], cudaEventBlockingSync),
                                "cudaEventCreate", err);
     cudaEvent_t *const events[] = { &dev->uploaded, &dev->fork, &dev->join };
-    for (size_t i = 0; i < sizeof events / sizeof *events && !status; i++)
+    for (int i = 0; i < COUNT_OF(events) && !status; i++)
         status = qv_check_cuda(dev, cudaEventCreateWithFlags(events[i], cudaEventDisableTiming),
                                "cudaEventCreate", err);
     return status;
@@ -210,7 +206,7 @@ open_cuda(const struct qv_device_options *options, struct qv_device **out, qv_er
     dev->base.backend = &qv_backend_cuda;
     dev->ordinal = options->ordinal;
     dev->tf32 = options->tf32;
-    dev->stream = options->stream;
+    dev->stream = dev->in.stream = dev->out.stream = options->stream;
     dev->own_stream = !options->stream;
     dev->plan_cache = options->plan_cache;
     qv_status status = find_device(dev, err);
@@ -379,7 +375,7 @@ prepare_cuda(struct qv_device *device, const struct qv_op *op, int choice, struc
     kernel->verbs = verbs[op->kind];
     *scratch_bytes = 0;
     status = open_libraries(dev, op, err);
-    if (!status)
+    if (!status && kernel->verbs->prepare)
         status = kernel->verbs->prepare(dev, kernel, scratch_bytes, err);
     if (status)
         release_cuda(device, kernel);
@@ -428,62 +424,70 @@ describe_cuda(const struct qv_kernel *kernel, char *text, size_t size)
 
 /* ---- the table: each verb runs in the device's context -------------------------------------- */
 
-/* Verbs that return a status. They fail immediately on a lost device. */
-#define STATUS_VERBS(X)                                                                            \
-    X(alloc, qv_alloc_cuda,                                                                        \
-      (struct qv_device * device, size_t bytes, struct qv_memory * *out, qv_error * err),          \
-      (device, bytes, out, err))                                                                   \
-    X(upload, qv_upload_cuda,                                                                      \
-      (struct qv_device * device, struct qv_buffer dst, const void *src, size_t bytes,             \
-       qv_error *err),                                                                             \
-      (device, dst, src, bytes, err))                                                              \
-    X(download, qv_download_cuda,                                                                  \
-      (struct qv_device * device, const struct qv_download *parts, size_t n, qv_error *err),       \
-      (device, parts, n, err))                                                                     \
-    X(layout, layout_cuda,                                                                         \
-      (struct qv_device * device, const struct qv_matrix *matrix, struct qv_layout *out,           \
-       qv_error *err),                                                                             \
-      (device, matrix, out, err))                                                                  \
-    X(lay_out, lay_out_cuda,                                                                       \
-      (struct qv_device * device, const struct qv_matrix *matrix, int64_t row0, int64_t rows,      \
-       const void *src, struct qv_buffer dst, qv_error *err),                                      \
-      (device, matrix, row0, rows, src, dst, err))                                                 \
-    X(prepare, prepare_cuda,                                                                       \
-      (struct qv_device * device, const struct qv_op *op, int choice, struct qv_kernel **out,      \
-       size_t *scratch_bytes, qv_error *err),                                                      \
-      (device, op, choice, out, scratch_bytes, err))                                               \
-    X(run, qv_run_cuda,                                                                            \
-      (struct qv_device * device, const struct qv_call *calls, size_t n, qv_error *err),           \
-      (device, calls, n, err))                                                                     \
-    X(record, qv_record_cuda,                                                                      \
-      (struct qv_device * device, const struct qv_call *calls, size_t n,                           \
-       struct qv_recording **out, qv_error *err),                                                  \
-      (device, calls, n, out, err))                                                                \
-    X(replay, qv_replay_cuda,                                                                      \
-      (struct qv_device * device, struct qv_recording * recording, qv_error * err),                \
-      (device, recording, err))                                                                    \
-    X(wait_side, qv_wait_side_cuda,                                                                \
-      (struct qv_device * device, struct qv_recording * recording, qv_error * err),                \
-      (device, recording, err))                                                                    \
-    X(mark, qv_mark_cuda, (struct qv_device * device, int mark, qv_error *err),                    \
-      (device, mark, err))                                                                         \
-    X(wait, qv_wait_cuda, (struct qv_device * device, int mark, qv_error *err),                    \
-      (device, mark, err))                                                                         \
-    X(elapsed, qv_elapsed_cuda,                                                                    \
-      (struct qv_device * device, int begin, int end, double *ms, qv_error *err),                  \
-      (device, begin, end, ms, err))                                                               \
-    X(sync, qv_sync_cuda, (struct qv_device * device, qv_error * err), (device, err))
+/* ANY: any thread may call the verb while another uses the device, so it neither checks nor records
+ * whether the device was lost. The other verbs fail immediately on a lost device. */
+enum caller { OWNER, ANY };
 
-#define STATUS_VERB(name, verb, parameters, arguments)                                             \
-    static qv_status name##_in_context parameters                                                  \
+/* Begins a verb. qv_leave_cuda() must follow, even if this fails. */
+static qv_status
+enter(struct qv_device_cuda *dev, enum caller caller, struct entered_cuda *entered, qv_error *err)
+{
+    *entered = qv_enter_cuda(dev);
+    qv_status status = caller == OWNER ? qv_check_device_cuda(dev, err) : QV_OK;
+    if (!status)
+        status =
+            qv_check_cuda(caller == OWNER ? dev : NULL, entered->error, "cuCtxPushCurrent", err);
+    return status;
+}
+
+/* Verbs that return a status: X(caller, name, function, parameters after the device, arguments) */
+#define STATUS_VERBS(X)                                                                            \
+    X(OWNER, alloc, qv_alloc_cuda, (size_t bytes, struct qv_memory * *out, qv_error * err),        \
+      (bytes, out, err))                                                                           \
+    X(OWNER, upload, qv_upload_cuda,                                                               \
+      (struct qv_buffer dst, const void *src, size_t bytes, qv_error *err),                        \
+      (dst, src, bytes, err))                                                                      \
+    X(OWNER, download, qv_download_cuda,                                                           \
+      (const struct qv_download *parts, size_t n, qv_error *err), (parts, n, err))                 \
+    X(OWNER, layout, layout_cuda,                                                                  \
+      (const struct qv_matrix *matrix, struct qv_layout *out, qv_error *err), (matrix, out, err))  \
+    X(OWNER, lay_out, lay_out_cuda,                                                                \
+      (const struct qv_matrix *matrix, int64_t row0, int64_t rows, const void *src,                \
+       struct qv_buffer dst, qv_error *err),                                                       \
+      (matrix, row0, rows, src, dst, err))                                                         \
+    X(OWNER, prepare, prepare_cuda,                                                                \
+      (const struct qv_op *op, int choice, struct qv_kernel **out, size_t *scratch_bytes,          \
+       qv_error *err),                                                                             \
+      (op, choice, out, scratch_bytes, err))                                                       \
+    X(OWNER, run, qv_run_cuda, (const struct qv_call *calls, size_t n, qv_error *err),             \
+      (calls, n, err))                                                                             \
+    X(OWNER, record, qv_record_cuda,                                                               \
+      (const struct qv_call *calls, size_t n, struct qv_recording **out, qv_error *err),           \
+      (calls, n, out, err))                                                                        \
+    X(OWNER, replay, qv_replay_cuda, (struct qv_recording * recording, qv_error * err),            \
+      (recording, err))                                                                            \
+    X(OWNER, wait_side, qv_wait_side_cuda, (struct qv_recording * recording, qv_error * err),      \
+      (recording, err))                                                                            \
+    X(OWNER, mark, qv_mark_cuda, (int mark, qv_error *err), (mark, err))                           \
+    X(OWNER, wait, qv_wait_cuda, (int mark, qv_error *err), (mark, err))                           \
+    X(OWNER, elapsed, qv_elapsed_cuda, (int begin, int end, double *ms, qv_error *err),            \
+      (begin, end, ms, err))                                                                       \
+    X(OWNER, sync, qv_sync_cuda, (qv_error * err), (err))                                          \
+    X(ANY, lock_pages, qv_lock_pages_cuda, (size_t bytes, void **out, qv_error *err),              \
+      (bytes, out, err))                                                                           \
+    X(ANY, resize, qv_resize_cuda, (const struct qv_resize *r, void **out, qv_error *err),         \
+      (r, out, err))                                                                               \
+    X(ANY, read_frames, qv_read_frames_cuda,                                                       \
+      (void *to, const void *frames, size_t bytes, qv_error *err), (to, frames, bytes, err))
+
+#define LIST(...) __VA_ARGS__
+#define STATUS_VERB(caller, name, function, parameters, arguments)                                 \
+    static qv_status name##_in_context(struct qv_device *device, LIST parameters)                  \
     {                                                                                              \
-        struct qv_device_cuda *dev = device_cuda(device);                                          \
-        const struct entered_cuda entered = qv_enter_cuda(dev);                                    \
-        qv_status status = qv_check_device_cuda(dev, err);                                         \
+        struct entered_cuda entered;                                                               \
+        qv_status status = enter(device_cuda(device), caller, &entered, err);                      \
         if (!status)                                                                               \
-            status = qv_check_cuda(dev, entered.error, "cuCtxPushCurrent", err);                   \
-        if (!status)                                                                               \
-            status = verb arguments;                                                               \
+            status = function(device, LIST arguments);                                             \
         qv_leave_cuda(entered);                                                                    \
         return status;                                                                             \
     }
@@ -491,22 +495,17 @@ STATUS_VERBS(STATUS_VERB)
 
 /* Verbs that free. After a device is lost their calls fail, which is harmless. */
 #define FREEING_VERBS(X)                                                                           \
-    X(close, close_cuda, (struct qv_device * device), (device))                                    \
-    X(free, qv_free_cuda, (struct qv_device * device, struct qv_memory * memory),                  \
-      (device, memory))                                                                            \
-    X(free_frames, qv_free_frames_cuda, (struct qv_device * device, void *frames),                 \
-      (device, frames))                                                                            \
-    X(unlock_pages, qv_unlock_pages_cuda, (struct qv_device * device, void *p), (device, p))       \
-    X(release, release_cuda, (struct qv_device * device, struct qv_kernel * kernel),               \
-      (device, kernel))                                                                            \
-    X(forget, qv_forget_cuda, (struct qv_device * device, struct qv_recording * recording),        \
-      (device, recording))
+    X(free, qv_free_cuda, struct qv_memory *)                                                      \
+    X(free_frames, qv_free_frames_cuda, void *)                                                    \
+    X(unlock_pages, qv_unlock_pages_cuda, void *)                                                  \
+    X(release, release_cuda, struct qv_kernel *)                                                   \
+    X(forget, qv_forget_cuda, struct qv_recording *)
 
-#define FREEING_VERB(name, verb, parameters, arguments)                                            \
-    static void name##_in_context parameters                                                       \
+#define FREEING_VERB(name, function, type)                                                         \
+    static void name##_in_context(struct qv_device *device, type freed)                            \
     {                                                                                              \
         const struct entered_cuda entered = qv_enter_cuda(device_cuda(device));                    \
-        verb arguments;                                                                            \
+        function(device, freed);                                                                   \
         qv_leave_cuda(entered);                                                                    \
     }
 FREEING_VERBS(FREEING_VERB)
@@ -521,43 +520,18 @@ wrap_in_context(struct qv_device *device, const void *p, size_t bytes, struct qv
     return wraps;
 }
 
-/* Verbs that any thread may call while another uses the device, so they do not check whether it was
- * lost. */
-#define ANY_THREADS_VERBS(X)                                                                       \
-    X(lock_pages, qv_lock_pages_cuda,                                                              \
-      (struct qv_device * device, size_t bytes, void **out, qv_error *err),                        \
-      (device, bytes, out, err))                                                                   \
-    X(resize, qv_resize_cuda,                                                                      \
-      (struct qv_device * device, const struct qv_resize *r, void **out, qv_error *err),           \
-      (device, r, out, err))                                                                       \
-    X(read_frames, qv_read_frames_cuda,                                                            \
-      (struct qv_device * device, void *to, const void *frames, size_t bytes, qv_error *err),      \
-      (device, to, frames, bytes, err))
-
-#define ANY_THREADS_VERB(name, verb, parameters, arguments)                                        \
-    static qv_status name##_in_context parameters                                                  \
-    {                                                                                              \
-        const struct entered_cuda entered = qv_enter_cuda(device_cuda(device));                    \
-        qv_status status = qv_check_cuda(NULL, entered.error, "cuCtxPushCurrent", err);            \
-        if (!status)                                                                               \
-            status = verb arguments;                                                               \
-        qv_leave_cuda(entered);                                                                    \
-        return status;                                                                             \
-    }
-ANY_THREADS_VERBS(ANY_THREADS_VERB)
-
 const struct qv_backend qv_backend_cuda = { .name = "cuda",
                                             .open = open_cuda,
+                                            .close = close_cuda,
                                             .caps = caps_cuda,
                                             .wrap = wrap_in_context,
                                             .frames_stream = qv_frames_stream_cuda,
                                             .describe = describe_cuda,
                                             .warm = warm_cuda,
-#define ENTRY(name, verb, parameters, arguments) .name = name##_in_context,
-                                            STATUS_VERBS(ENTRY) FREEING_VERBS(ENTRY)
-                                                ANY_THREADS_VERBS(ENTRY)
-#undef ENTRY
-};
+#define STATUS_ENTRY(caller, name, ...) .name = name##_in_context,
+#define FREEING_ENTRY(name, ...) .name = name##_in_context,
+                                            STATUS_VERBS(STATUS_ENTRY)
+                                                FREEING_VERBS(FREEING_ENTRY) };
 
 const struct qv_backend *
 qv_backend_entry(const char *build_id, const char **own)

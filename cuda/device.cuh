@@ -7,6 +7,7 @@
 
 #include <stdint.h>
 #include <string.h>
+#include <type_traits>
 
 #include "launch.h"
 
@@ -151,6 +152,12 @@ fetch(const T *p)
     return r;
 }
 
+static __device__ __forceinline__ uint32_t
+shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
 /* Writes a word to global memory with one store. nvcc 13.0 may split a plain assignment of 8 or 16
  * bytes into smaller stores, depending on the code around it. */
 template <typename W>
@@ -254,6 +261,19 @@ typed(int64_t dtype, F f)
     case QV_DTYPE_MAX: break;
     }
     return cudaErrorNotSupported;
+}
+
+/* The same, and passes the number of elements in a vector as a constant: LANES, or 1 if they do not
+ * divide each of some sizes. sizes: their bitwise or. */
+template <typename F>
+static inline cudaError_t
+typed_vectors(int64_t dtype, int64_t sizes, F f)
+{
+    return typed(dtype, [&](auto t) {
+        constexpr int N = LANES<decltype(t)>;
+        return sizes % N ? f(t, std::integral_constant<int, 1>())
+                         : f(t, std::integral_constant<int, N>());
+    });
 }
 
 /* value reads one element, set writes one. */

@@ -152,7 +152,7 @@ begin_x(uint4 (&to)[4][QV_FEW_AT_ONCE][4], const bf16 *x, int m, int64_t k, int6
     const bf16 *from = x + lane / 16 * k + (at < k ? at : 0);
 #pragma unroll 1
     for (int row = lane / 16; row < m; row += 2, from += 2 * k)
-        begin_copy((bf16 *)&to[part / 4][row][part % 4], from, at < k);
+        begin_copy(&to[part / 4][row][part % 4], from, at < k);
 }
 
 /* A lane's values of x in a slice, which registers hold for all tiles of w, and their sums over
@@ -424,10 +424,10 @@ arrive_in_cluster(uint64_t *barrier, int bytes)
 {
 #if __CUDA_ARCH__ >= 900
     if (threadIdx.x == 0) {
-        const uint32_t at = (uint32_t)__cvta_generic_to_shared(barrier);
         asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n"
                      "fence.mbarrier_init.release.cluster;\n"
-                     "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at),
+                     "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
+                         shared_address(barrier)),
                      "r"(bytes)
                      : "memory");
     }
@@ -451,8 +451,7 @@ static __device__ __forceinline__ void
 send(float *p, float v, uint64_t *barrier)
 {
 #if __CUDA_ARCH__ >= 900
-    uint32_t at = (uint32_t)__cvta_generic_to_shared(p);
-    uint32_t count = (uint32_t)__cvta_generic_to_shared(barrier);
+    uint32_t at = shared_address(p), count = shared_address(barrier);
     asm volatile("mapa.shared::cluster.u32 %0, %0, 0;\n"
                  "mapa.shared::cluster.u32 %1, %1, 0;\n"
                  "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %2, [%1];"
@@ -475,7 +474,7 @@ await_sent(uint64_t *barrier)
                  "again:\n"
                  "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\n"
                  "@!done bra again;\n"
-                 "}" ::"r"((uint32_t)__cvta_generic_to_shared(barrier))
+                 "}" ::"r"(shared_address(barrier))
                  : "memory");
 #else
     (void)barrier;
@@ -552,22 +551,9 @@ __launch_bounds__(WARPS *WARP,
 
 /* The properties of a device that decide how a product is cut. */
 struct few_device {
-    int processors, shared_bytes, major;
+    int sm, processors;
+    size_t shared_bytes; /* the most of a block */
 };
-
-static cudaError_t
-ask_device(struct few_device *out)
-{
-    int *const to[] = { &out->processors, &out->shared_bytes, &out->major };
-    static const cudaDeviceAttr what[] = { cudaDevAttrMultiProcessorCount,
-                                           cudaDevAttrMaxSharedMemoryPerBlockOptin,
-                                           cudaDevAttrComputeCapabilityMajor };
-    int device = 0;
-    cudaError_t error = cudaGetDevice(&device);
-    for (int i = 0; i < 3 && !error; i++)
-        error = cudaDeviceGetAttribute(to[i], what[i], device);
-    return error;
-}
 
 /* Returns the shared memory of a block of this many tiles: its warps' parts, a barrier padded to 16
  * bytes, and the other block's sums. */
@@ -587,9 +573,9 @@ cut_for(const struct codes_shape &s, const struct few_device &d)
 {
     struct few_cut best = {};
     int64_t fewest = INT64_MAX, most = MOST_TILES;
-    while (most > 1 && block_bytes<P>(most) > (size_t)d.shared_bytes)
+    while (most > 1 && block_bytes<P>(most) > d.shared_bytes)
         most--; /* every GPU's blocks have room for one */
-    for (int ranks = 1; ranks <= (d.major >= 9 ? MOST_RANKS : 1); ranks++) {
+    for (int ranks = 1; ranks <= (d.sm >= 90 ? MOST_RANKS : 1); ranks++) {
         const int64_t at_once = max(d.processors / ranks, 1);
         const int64_t times = ceil_div(s.tiles, most * at_once);
         const int64_t clusters = min(s.tiles, times * at_once);
@@ -604,16 +590,11 @@ cut_for(const struct codes_shape &s, const struct few_device &d)
 
 template <int BITS>
 static cudaError_t
-launch_few(cudaStream_t stream, const struct codes_shape &s, const struct few_epilogue &e,
-           const bf16 *x, bf16 *y)
+launch_few(cudaStream_t stream, const struct few_device &d, const struct codes_shape &s,
+           const struct few_epilogue &e, const bf16 *x, bf16 *y)
 {
     typedef few_part<BITS> P;
     const auto kernel = s.dtype == QV_F16 ? few_kernel<BITS, true> : few_kernel<BITS, false>;
-    struct few_epilogue scaled = e;
-    struct few_device d;
-    if (const cudaError_t error = ask_device(&d))
-        return error;
-    scaled.alpha = ldexpf(e.alpha, -DOWN);
     const struct few_cut cut = cut_for<P>(s, d);
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attributes[2] = {};
@@ -622,28 +603,30 @@ launch_few(cudaStream_t stream, const struct codes_shape &s, const struct few_ep
     attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     config.attrs = attributes;
-    config.numAttrs = d.major >= 9 ? 2 : 0;
+    config.numAttrs = d.sm >= 90 ? 2 : 0;
     config.gridDim =
         dim3((unsigned)cut.ranks, (unsigned)ceil_div(e.m, QV_FEW_AT_ONCE), (unsigned)cut.clusters);
     config.blockDim = dim3(WARPS * WARP);
     config.dynamicSmemBytes = block_bytes<P>(cut.most_tiles);
     config.stream = stream;
-    return launch_as(config, (size_t)d.shared_bytes, kernel, s, cut, scaled, x, y);
+    return launch_as(config, d.shared_bytes, kernel, s, cut, e, x, y);
 }
 
 cudaError_t
 qv_gemm_few_cuda(cudaStream_t stream, const struct qv_op_gemm_few *op, const void *x, const void *w,
-                 const void *bias, const void *residual, void *y)
+                 const void *bias, const void *residual, void *y, int sm, int blocks,
+                 size_t shared_bytes)
 {
+    const struct few_device d = { sm, blocks, shared_bytes };
     const struct qv_groups groups = { op->w_bits, op->w_group, (qv_dtype)op->w_dtype };
     const struct codes_shape s = shape_of(op->n, op->k, &groups, w);
     const struct few_epilogue e = { op->m,
                                     op->n,
                                     op->residual_rows,
-                                    (float)op->alpha,
+                                    ldexpf((float)op->alpha, -DOWN),
                                     (int)op->act,
                                     op->bias ? bias : NULL,
                                     op->residual_rows ? residual : NULL };
-    return op->w_bits == 4 ? launch_few<4>(stream, s, e, (const bf16 *)x, (bf16 *)y)
-                           : launch_few<8>(stream, s, e, (const bf16 *)x, (bf16 *)y);
+    return op->w_bits == 4 ? launch_few<4>(stream, d, s, e, (const bf16 *)x, (bf16 *)y)
+                           : launch_few<8>(stream, d, s, e, (const bf16 *)x, (bf16 *)y);
 }

@@ -28,16 +28,7 @@ enum {
 static cudaDataType_t
 type_of(int64_t dtype)
 {
-    switch ((qv_dtype)dtype) {
-    case QV_F32: return CUDA_R_32F;
-    case QV_BF16: return CUDA_R_16BF;
-    case QV_F16: return CUDA_R_16F;
-    case QV_U8: return CUDA_R_8U;
-    case QV_I32: return CUDA_R_32I;
-    case QV_DTYPE_AUTO:
-    case QV_DTYPE_MAX: break;
-    }
-    return (cudaDataType_t)-1; /* a value that cuBLASLt rejects */
+    return dtype == QV_F32 ? CUDA_R_32F : CUDA_R_16BF; /* prepare refuses other dtypes */
 }
 
 /* Pads k so that rows of bf16 begin at multiples of 16 bytes. Rows of f32 may begin anywhere. */
@@ -494,14 +485,12 @@ describe_gemm(const struct qv_kernel *kernel, char *text, size_t size)
     }
     snprintf(text, size, "cuBLASLt algorithm %u",
              (unsigned)algorithm_value(&g->algo, CUBLASLT_ALGO_CONFIG_ID));
-    append_name("tile", matmul_tile_names, sizeof matmul_tile_names / sizeof *matmul_tile_names,
+    append_name("tile", matmul_tile_names, COUNT_OF(matmul_tile_names),
                 algorithm_value(&g->algo, CUBLASLT_ALGO_CONFIG_TILE_ID), text, size);
-    append_name("stages", matmul_stages_names,
-                sizeof matmul_stages_names / sizeof *matmul_stages_names,
+    append_name("stages", matmul_stages_names, COUNT_OF(matmul_stages_names),
                 algorithm_value(&g->algo, CUBLASLT_ALGO_CONFIG_STAGES_ID), text, size);
-    append_name("clusters", cluster_shape_names,
-                sizeof cluster_shape_names / sizeof *cluster_shape_names, cluster_of(&g->algo),
-                text, size);
+    append_name("clusters", cluster_shape_names, COUNT_OF(cluster_shape_names),
+                cluster_of(&g->algo), text, size);
     size_t used = strlen(text);
     if (g->padded_bytes)
         used += (size_t)snprintf(text + used, size - used, ", rows of x padded first");

@@ -74,8 +74,7 @@ add_gemm(struct sketch_cuda *sketch, const struct qv_op_gemm *op, cudnnBackendDe
         { CUDNN_ATTR_OPERATION_MATMUL_BDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &w },
         { CUDNN_ATTR_OPERATION_MATMUL_CDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &y },
     };
-    qv_operation_cuda(sketch, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, what,
-                      sizeof what / sizeof *what);
+    qv_operation_cuda(sketch, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, what, COUNT_OF(what));
 }
 
 static void
@@ -119,6 +118,6 @@ qv_gemm_graph_run_cuda(struct qv_device_cuda *dev, const struct qv_op_gemm *op,
         { Y, "gemm's y", p[4], TENSOR_ALIGNMENT },
         { BIAS, "gemm's bias", p[2], TENSOR_ALIGNMENT },
     };
-    enum { N = sizeof bindings / sizeof *bindings };
+    enum { N = COUNT_OF(bindings) };
     return qv_graph_run_cuda(dev, graph, bindings, op->bias ? N : N - 1, workspace, err);
 }

@@ -14,12 +14,6 @@ enum {
     SWIZZLE_32 = 3
 };
 
-static __device__ __forceinline__ uint32_t
-shared_address(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
 static __device__ __forceinline__ void
 open_signal(uint64_t *signal, int arrivals)
 {

@@ -36,9 +36,11 @@ cudaError_t qv_im2col_cuda(cudaStream_t stream, const struct qv_op_im2col *op, c
 cudaError_t qv_epilogue_cuda(cudaStream_t stream, const struct qv_op_epilogue *op, const void *x,
                              const void *bias, const void *residual, void *y);
 
-/* x is bf16, w has the layout of codes.h with scales of 16 bits, n is at most 16 * UINT16_MAX. */
+/* x is bf16, w has the layout of codes.h with scales of 16 bits, n is at most 16 * UINT16_MAX. The
+ * GPU has `blocks` multiprocessors, and its blocks at most `shared_bytes` of shared memory. */
 cudaError_t qv_gemm_few_cuda(cudaStream_t stream, const struct qv_op_gemm_few *op, const void *x,
-                             const void *w, const void *bias, const void *residual, void *y);
+                             const void *w, const void *bias, const void *residual, void *y, int sm,
+                             int blocks, size_t shared_bytes);
 
 /* The two passes of a resize; the axis's tables are in the device's memory. Across: frames of
  * `height` rows to dst[n, height, axis->out, 3]. Down: bytes src[frames, axis->in, row] to

@@ -108,13 +108,7 @@ qv_wrap_cuda(struct qv_device *device, const void *p, size_t bytes, struct qv_me
 qv_status
 qv_staging_open_cuda(struct qv_device_cuda *dev, struct staging_cuda *s, qv_error *err)
 {
-    s->stream = dev->stream;
     qv_status status = QV_OK;
-    if (dev->own_stream) {
-        s->stream = NULL;
-        status = qv_check_cuda(dev, cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking),
-                               "cudaStreamCreate", err);
-    }
     for (int i = 0; i < STAGING_BLOCKS && !status; i++) {
         status =
             qv_check_cuda(dev, cudaMallocHost(&s->blocks[i], STAGING_BYTES), "cudaMallocHost", err);
@@ -127,7 +121,7 @@ qv_staging_open_cuda(struct qv_device_cuda *dev, struct staging_cuda *s, qv_erro
 }
 
 void
-qv_staging_close_cuda(struct qv_device_cuda *dev, struct staging_cuda *s)
+qv_staging_close_cuda(struct staging_cuda *s)
 {
     for (int i = 0; i < STAGING_BLOCKS; i++) {
         if (s->done[i])
@@ -135,8 +129,6 @@ qv_staging_close_cuda(struct qv_device_cuda *dev, struct staging_cuda *s)
         if (s->blocks[i])
             cudaFreeHost(s->blocks[i]);
     }
-    if (s->stream && s->stream != dev->stream)
-        cudaStreamDestroy(s->stream);
 }
 
 /* Lets the device copy without a block. wait: until the copy is done, because src or dst belongs to

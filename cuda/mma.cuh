@@ -9,22 +9,14 @@
 #include "device.cuh"
 
 /* Begins a copy of 16 bytes to shared memory; await_copies() waits for all copies of the thread. If
- * `there` is false, zeros are written and nothing is read. */
+ * `there` is false, zeros are written and nothing is read. end_copies() groups the copies since the
+ * last group. */
 static __device__ __forceinline__ void
-begin_copy(bf16 *to, const bf16 *from, bool there)
+begin_copy(void *to, const void *from, bool there = true)
 {
-    const uint32_t shared = (uint32_t)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(from),
-                 "r"(there ? 16 : 0)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
+                 "l"(from), "r"(there ? 16 : 0)
                  : "memory");
-}
-
-/* Begins to copy 16 bytes unconditionally. end_copies() groups the copies since the last group. */
-static __device__ __forceinline__ void
-begin_copy(void *to, const void *from)
-{
-    const uint32_t shared = (uint32_t)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
 }
 
 static __device__ __forceinline__ void
@@ -52,10 +44,9 @@ await_copies()
 static __device__ __forceinline__ void
 load_blocks(uint32_t (&blocks)[4], const bf16 *row)
 {
-    const uint32_t shared = (uint32_t)__cvta_generic_to_shared(row);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(blocks[0]), "=r"(blocks[1]), "=r"(blocks[2]), "=r"(blocks[3])
-                 : "r"(shared)
+                 : "r"(shared_address(row))
                  : "memory");
 }
 
@@ -63,10 +54,9 @@ load_blocks(uint32_t (&blocks)[4], const bf16 *row)
 static __device__ __forceinline__ void
 load_blocks_transposed(uint32_t (&blocks)[4], const bf16 *row)
 {
-    const uint32_t shared = (uint32_t)__cvta_generic_to_shared(row);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(blocks[0]), "=r"(blocks[1]), "=r"(blocks[2]), "=r"(blocks[3])
-                 : "r"(shared)
+                 : "r"(shared_address(row))
                  : "memory");
 }
 

@@ -232,11 +232,11 @@ attention_kernel(const struct attention_shape s, const T *all_q, const T *all_k,
     }
 }
 
-template <typename T>
-static cudaError_t
-attention_typed(cudaStream_t stream, const struct qv_op_attention *op, const int32_t *list,
-                const void *q, const void *k, const void *v, void *y)
+cudaError_t
+qv_attention_naive_cuda(cudaStream_t stream, const struct qv_op_attention *op, const void *list,
+                        const void *q, const void *k, const void *v, void *y)
 {
+    const int32_t *lists = (const int32_t *)list;
     int64_t width = op->heads * op->head_dim, per_segment = ceil_div(op->segment_rows, TILE);
     /* for segments of any length this is a bound: all whole tiles, and one partial tile per
      * segment */
@@ -251,26 +251,20 @@ attention_typed(cudaStream_t stream, const struct qv_op_attention *op, const int
                                  op->segment_rows,
                                  divisor_of(per_head),
                                  divisor_of(per_segment ? per_segment : 1),
-                                 list,
-                                 list ? list + op->segments + 1 : NULL,
+                                 lists,
+                                 lists ? lists + op->segments + 1 : NULL,
                                  (int)op->head_dim,
                                  (float)op->scale };
-    return launch(stream, s.tiles, dim3(THREADS),
-                  op->head_dim <= 64    ? attention_kernel<T, 4>
-                  : op->head_dim <= 80  ? attention_kernel<T, 5>
-                  : op->head_dim <= 128 ? attention_kernel<T, 8>
-                                        : attention_kernel<T, 16>,
-                  s, (const T *)q, (const T *)k, (const T *)v, (T *)y);
-}
-
-cudaError_t
-qv_attention_naive_cuda(cudaStream_t stream, const struct qv_op_attention *op, const void *list,
-                        const void *q, const void *k, const void *v, void *y)
-{
     if (op->head_dim > 256)
         return cudaErrorNotSupported;
     return typed(op->y_dtype, [&](auto t) {
-        return attention_typed<decltype(t)>(stream, op, (const int32_t *)list, q, k, v, y);
+        typedef decltype(t) T;
+        return launch(stream, s.tiles, dim3(THREADS),
+                      op->head_dim <= 64    ? attention_kernel<T, 4>
+                      : op->head_dim <= 80  ? attention_kernel<T, 5>
+                      : op->head_dim <= 128 ? attention_kernel<T, 8>
+                                            : attention_kernel<T, 16>,
+                      s, (const T *)q, (const T *)k, (const T *)v, (T *)y);
     });
 }
 
@@ -416,10 +410,9 @@ conv_narrow_kernel(const struct conv_shape s, const T *x, const T *w, const T *b
     epilogue_sum(s, bias, residual, y, row, o, sum);
 }
 
-template <typename T>
-static cudaError_t
-conv_typed(cudaStream_t stream, const struct qv_op_conv *op, const void *x, const void *w,
-           const void *bias, const void *residual, void *y)
+cudaError_t
+qv_conv_naive_cuda(cudaStream_t stream, const struct qv_op_conv *op, const void *x, const void *w,
+                   const void *bias, const void *residual, void *y)
 {
     enum { NARROW = 16 };
     int64_t ds = (op->d - op->dd * (op->kd - 1) - 1) / op->sd + 1;
@@ -446,16 +439,10 @@ conv_typed(cudaStream_t stream, const struct qv_op_conv *op, const void *x, cons
                             divisor_of(o),
                             divisor_of(op->residual_rows ? op->residual_rows : 1) };
     bool narrow = o < NARROW;
-    return launch(stream, narrow ? ceil_div(rows * op->o, THREADS) : s.tiles, dim3(THREADS),
-                  narrow ? conv_narrow_kernel<T> : conv_kernel<T>, s, (const T *)x, (const T *)w,
-                  (const T *)bias, (const T *)residual, y);
-}
-
-cudaError_t
-qv_conv_naive_cuda(cudaStream_t stream, const struct qv_op_conv *op, const void *x, const void *w,
-                   const void *bias, const void *residual, void *y)
-{
     return typed(op->x_dtype, [&](auto t) {
-        return conv_typed<decltype(t)>(stream, op, x, w, bias, residual, y);
+        typedef decltype(t) T;
+        return launch(stream, narrow ? ceil_div(rows * op->o, THREADS) : s.tiles, dim3(THREADS),
+                      narrow ? conv_narrow_kernel<T> : conv_kernel<T>, s, (const T *)x,
+                      (const T *)w, (const T *)bias, (const T *)residual, y);
     });
 }

@@ -161,39 +161,32 @@ norm_narrow(cudaStream_t stream, const struct norm_shape &s, int multiprocessors
                   norm_kernel<T, VECTORS, false, false>, s, x, y);
 }
 
-template <typename T>
-static cudaError_t
-norm_typed(cudaStream_t stream, const struct qv_op_norm *op, const float *weight, const float *bias,
-           int multiprocessors, const void *px, void *py)
-{
-    enum { WIDE_VECTORS = 2, MOST_THREADS = 1024, FEW = 512 };
-    const T *x = (const T *)px;
-    T *y = (T *)py;
-    int64_t vectors = op->cols / LANES<T>;
-    const struct norm_shape s = {
-        op->rows, (int)op->cols, 1 / (float)op->cols, (float)op->eps, op->rms != 0, weight, bias
-    };
-    if (op->cols % LANES<T> || vectors > WIDE_VECTORS * MOST_THREADS || op->rows > INT32_MAX)
-        return launch(stream, op->rows, dim3(THREADS), norm_any_kernel<T>, s, op->cols, x, y);
-    if (vectors <= 2 * WARP)
-        return norm_narrow<T, 2>(stream, s, multiprocessors, x, y);
-    if (vectors <= 4 * WARP)
-        return norm_narrow<T, 4>(stream, s, multiprocessors, x, y);
-    if (vectors <= 5 * WARP)
-        return norm_narrow<T, 5>(stream, s, multiprocessors, x, y);
-    unsigned threads = (unsigned)ceil_div(ceil_div(vectors, WIDE_VECTORS), WARP) * WARP;
-    return launch(stream, op->rows, dim3(threads),
-                  op->rows <= FEW ? norm_kernel<T, WIDE_VECTORS, true, true>
-                                  : norm_kernel<T, WIDE_VECTORS, true, false>,
-                  s, x, y);
-}
-
 cudaError_t
 qv_norm_cuda(cudaStream_t stream, const struct qv_op_norm *op, const void *x, const void *weight,
              const void *bias, void *y, int multiprocessors)
 {
-    const float *w = (const float *)weight, *b = (const float *)bias;
+    enum { WIDE_VECTORS = 2, MOST_THREADS = 1024, FEW = 512 };
+    const struct norm_shape s = { op->rows,           (int)op->cols, 1 / (float)op->cols,
+                                  (float)op->eps,     op->rms != 0,  (const float *)weight,
+                                  (const float *)bias };
     return typed(op->y_dtype, [&](auto t) {
-        return norm_typed<decltype(t)>(stream, op, w, b, multiprocessors, x, y);
+        typedef decltype(t) T;
+        const T *from = (const T *)x;
+        T *to = (T *)y;
+        int64_t vectors = op->cols / LANES<T>;
+        if (op->cols % LANES<T> || vectors > WIDE_VECTORS * MOST_THREADS || op->rows > INT32_MAX)
+            return launch(stream, op->rows, dim3(THREADS), norm_any_kernel<T>, s, op->cols, from,
+                          to);
+        if (vectors <= 2 * WARP)
+            return norm_narrow<T, 2>(stream, s, multiprocessors, from, to);
+        if (vectors <= 4 * WARP)
+            return norm_narrow<T, 4>(stream, s, multiprocessors, from, to);
+        if (vectors <= 5 * WARP)
+            return norm_narrow<T, 5>(stream, s, multiprocessors, from, to);
+        unsigned threads = (unsigned)ceil_div(ceil_div(vectors, WIDE_VECTORS), WARP) * WARP;
+        return launch(stream, op->rows, dim3(threads),
+                      op->rows <= FEW ? norm_kernel<T, WIDE_VECTORS, true, true>
+                                      : norm_kernel<T, WIDE_VECTORS, true, false>,
+                      s, from, to);
     });
 }

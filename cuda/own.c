@@ -4,21 +4,11 @@
 #include "codes.h"
 
 static qv_status
-prepare_own(struct qv_device_cuda *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
-            qv_error *err)
-{
-    (void)dev;
-    (void)kernel;
-    (void)scratch_bytes;
-    (void)err;
-    return QV_OK;
-}
-
-static qv_status
 prepare_few(struct qv_device_cuda *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
             qv_error *err)
 {
     const struct qv_op_gemm_few *op = &kernel->op.u.gemm_few;
+    (void)dev, (void)scratch_bytes;
     const int64_t most = UINT16_MAX * (int64_t)QV_CODES_ROWS_CUDA; /* blocks along a grid's axis */
     if (op->x_dtype != QV_BF16 || op->w_dtype == QV_F32 || op->n > most)
         return qv_fail(
@@ -27,7 +17,7 @@ prepare_few(struct qv_device_cuda *dev, struct qv_kernel *kernel, size_t *scratc
             "n up to %lld",
             qv_dtype_name((qv_dtype)op->x_dtype), qv_dtype_name((qv_dtype)op->w_dtype),
             (long long)op->n, (long long)most);
-    return prepare_own(dev, kernel, scratch_bytes, err);
+    return QV_OK;
 }
 
 static void
@@ -50,13 +40,14 @@ describe_own(const struct qv_kernel *kernel, char *text, size_t size)
         .library = LIBRARIES, .prepare = prepare_it, .run = run_##name, .describe = describe_own   \
     };
 
-OWN(patchify, prepare_own, p[0], p[1], p[2], p[3], p[4])
-OWN(convert, prepare_own, p[0], p[1])
-OWN(gemm_few, prepare_few, p[0], p[1], p[2], p[3], p[4])
-OWN(norm, prepare_own, p[0], p[1], p[2], p[3], dev->multiprocessors)
-OWN(rope, prepare_own, p[0], p[1], p[2], p[3])
-OWN(gate, prepare_own, p[0], p[1], p[2])
-OWN(gather, prepare_own, p[0], p[1], p[2])
-OWN(interpolate, prepare_own, p[0], p[1], p[2], p[3])
-OWN(im2col, prepare_own, p[0], p[1])
-OWN(epilogue, prepare_own, p[0], p[1], p[2], p[3])
+OWN(patchify, NULL, p[0], p[1], p[2], p[3], p[4])
+OWN(convert, NULL, p[0], p[1])
+OWN(gemm_few, prepare_few, p[0], p[1], p[2], p[3], p[4], dev->sm, dev->multiprocessors,
+    dev->shared_bytes)
+OWN(norm, NULL, p[0], p[1], p[2], p[3], dev->multiprocessors)
+OWN(rope, NULL, p[0], p[1], p[2], p[3])
+OWN(gate, NULL, p[0], p[1], p[2])
+OWN(gather, NULL, p[0], p[1], p[2])
+OWN(interpolate, NULL, p[0], p[1], p[2], p[3])
+OWN(im2col, NULL, p[0], p[1])
+OWN(epilogue, NULL, p[0], p[1], p[2], p[3])

@@ -117,18 +117,6 @@ rows_kernel(const struct rows_shape s, const uint8_t *frames, T *y)
     }
 }
 
-template <typename T>
-static cudaError_t
-rows_typed(cudaStream_t stream, const struct rows_shape &s, const uint8_t *frames, T *y)
-{
-    bool fast = s.patch == 16 && s.channels == 3 && s.temporal == 2;
-    return launch(stream, ceil_div(s.rows, THREADS / WARP), dim3(THREADS),
-                  fast                   ? rows16_kernel<T>
-                  : s.row_dim % LANES<T> ? rows_kernel<T, 1>
-                                         : rows_kernel<T, LANES<T>>,
-                  s, frames, y);
-}
-
 cudaError_t
 qv_patchify_cuda(cudaStream_t stream, const struct qv_op_patchify *op, const void *frames,
                  const void *places, const void *norms, const void *coords, void *y)
@@ -144,7 +132,13 @@ qv_patchify_cuda(cudaStream_t stream, const struct qv_op_patchify *op, const voi
                                   (const int4 *)places,
                                   (const int4 *)coords,
                                   (const float2 *)norms };
+    const bool fast = s.patch == 16 && s.channels == 3 && s.temporal == 2;
     return typed(op->y_dtype, [&](auto t) {
-        return rows_typed(stream, s, (const uint8_t *)frames, (decltype(t) *)y);
+        typedef decltype(t) T;
+        return launch(stream, ceil_div(s.rows, THREADS / WARP), dim3(THREADS),
+                      fast                   ? rows16_kernel<T>
+                      : s.row_dim % LANES<T> ? rows_kernel<T, 1>
+                                             : rows_kernel<T, LANES<T>>,
+                      s, (const uint8_t *)frames, (T *)y);
     });
 }

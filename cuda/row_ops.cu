@@ -47,21 +47,16 @@ convert_kernel(int64_t n, const From *x, To *y)
     }
 }
 
-template <typename From, typename To>
-static cudaError_t
-convert_typed(cudaStream_t stream, int64_t n, const void *x, void *y)
-{
-    typedef convert_size<From, To> size;
-    return launch(stream, ceil_div(n, THREADS * size::AHEAD * size::N), dim3(THREADS),
-                  convert_kernel<From, To>, n, (const From *)x, (To *)y);
-}
-
 cudaError_t
 qv_convert_cuda(cudaStream_t stream, const struct qv_op_convert *op, const void *x, void *y)
 {
     return typed(op->x_dtype, [&](auto from) {
         return typed(op->y_dtype, [&](auto to) {
-            return convert_typed<decltype(from), decltype(to)>(stream, op->n, x, y);
+            typedef decltype(from) From;
+            typedef decltype(to) To;
+            typedef convert_size<From, To> size;
+            return launch(stream, ceil_div(op->n, THREADS * size::AHEAD * size::N), dim3(THREADS),
+                          convert_kernel<From, To>, op->n, (const From *)x, (To *)y);
         });
     });
 }
@@ -165,26 +160,18 @@ rope_vectors(cudaStream_t stream, const struct qv_op_rope *op, const void *cosin
                   (T *)x);
 }
 
-/* Chooses the widest vectors that divide halves of heads (and so the columns) and rows. */
-template <typename T>
-static cudaError_t
-rope_typed(cudaStream_t stream, const struct qv_op_rope *op, const void *cosines, const void *sines,
-           const void *coords, void *x)
-{
-    int64_t half = op->head_dim / 2;
-    if (half % 4 || op->x_stride % 4)
-        return rope_vectors<T, 1>(stream, op, cosines, sines, coords, x);
-    if (half % LANES<T> || op->x_stride % LANES<T>)
-        return rope_vectors<T, 4>(stream, op, cosines, sines, coords, x);
-    return rope_vectors<T, LANES<T>>(stream, op, cosines, sines, coords, x);
-}
-
 cudaError_t
 qv_rope_cuda(cudaStream_t stream, const struct qv_op_rope *op, const void *cosines,
              const void *sines, const void *coords, void *x)
 {
+    /* the widest vectors that divide halves of heads (and so the columns) and rows */
+    const int64_t sizes = op->head_dim / 2 | op->x_stride;
     return typed(op->x_dtype, [&](auto t) {
-        return rope_typed<decltype(t)>(stream, op, cosines, sines, coords, x);
+        typedef decltype(t) T;
+        return sizes % 4 ? rope_vectors<T, 1>(stream, op, cosines, sines, coords, x)
+               : sizes % LANES<T>
+                   ? rope_vectors<T, 4>(stream, op, cosines, sines, coords, x)
+                   : rope_vectors<T, LANES<T>>(stream, op, cosines, sines, coords, x);
     });
 }
 
@@ -217,26 +204,17 @@ interpolate_kernel(int64_t vectors, const struct divisor per_row, int quads, con
     store(y + i * N, sum);
 }
 
-template <typename T, int N>
-static cudaError_t
-interpolate_vectors(cudaStream_t stream, const struct qv_op_interpolate *op, const void *table,
-                    const void *index, const void *weight, void *y)
-{
-    int64_t vectors = op->rows * (op->cols / N);
-    return launch(stream, ceil_div(vectors, THREADS), dim3(THREADS), interpolate_kernel<T, N>,
-                  vectors, divisor_of(op->cols / N), (int)(op->taps / 4), (const T *)table,
-                  (const int4 *)index, (const float4 *)weight, (T *)y);
-}
-
 cudaError_t
 qv_interpolate_cuda(cudaStream_t stream, const struct qv_op_interpolate *op, const void *table,
                     const void *index, const void *weight, void *y)
 {
-    return typed(op->y_dtype, [&](auto t) {
+    return typed_vectors(op->y_dtype, op->cols, [&](auto t, auto n) {
         typedef decltype(t) T;
-        return op->cols % LANES<T>
-                   ? interpolate_vectors<T, 1>(stream, op, table, index, weight, y)
-                   : interpolate_vectors<T, LANES<T>>(stream, op, table, index, weight, y);
+        constexpr int N = n;
+        const int64_t vectors = op->rows * (op->cols / N);
+        return launch(stream, ceil_div(vectors, THREADS), dim3(THREADS), interpolate_kernel<T, N>,
+                      vectors, divisor_of(op->cols / N), (int)(op->taps / 4), (const T *)table,
+                      (const int4 *)index, (const float4 *)weight, (T *)y);
     });
 }
 
@@ -292,32 +270,23 @@ epilogue_kernel(const struct epilogue_shape s, const float *x, const T *bias, co
     }
 }
 
-template <typename T, int N>
-static cudaError_t
-epilogue_vectors(cudaStream_t stream, const struct qv_op_epilogue *op, const void *x,
-                 const void *bias, const void *residual, void *y)
-{
-    struct epilogue_shape s = { op->rows * (op->cols / N),
-                                divisor_of(op->cols / N),
-                                divisor_of(op->residual_rows ? op->residual_rows : 1),
-                                (float)op->alpha,
-                                (int)op->act,
-                                op->bias != 0,
-                                op->residual_rows != 0 };
-    return launch(stream, ceil_div(s.vectors, THREADS * FINISH_AHEAD), dim3(THREADS),
-                  epilogue_kernel<T, N>, s, (const float *)x, (const T *)bias, (const T *)residual,
-                  (T *)y);
-}
-
 cudaError_t
 qv_epilogue_cuda(cudaStream_t stream, const struct qv_op_epilogue *op, const void *x,
                  const void *bias, const void *residual, void *y)
 {
-    return typed(op->y_dtype, [&](auto t) {
+    return typed_vectors(op->y_dtype, op->cols, [&](auto t, auto n) {
         typedef decltype(t) T;
-        return op->cols % LANES<T>
-                   ? epilogue_vectors<T, 1>(stream, op, x, bias, residual, y)
-                   : epilogue_vectors<T, LANES<T>>(stream, op, x, bias, residual, y);
+        constexpr int N = n;
+        const struct epilogue_shape s = { op->rows * (op->cols / N),
+                                          divisor_of(op->cols / N),
+                                          divisor_of(op->residual_rows ? op->residual_rows : 1),
+                                          (float)op->alpha,
+                                          (int)op->act,
+                                          op->bias != 0,
+                                          op->residual_rows != 0 };
+        return launch(stream, ceil_div(s.vectors, THREADS * FINISH_AHEAD), dim3(THREADS),
+                      epilogue_kernel<T, N>, s, (const float *)x, (const T *)bias,
+                      (const T *)residual, (T *)y);
     });
 }
 
@@ -349,26 +318,18 @@ gate_kernel(const struct gate_shape s, const T *a, const T *b, T *y)
     store(y + i * N, v);
 }
 
-template <typename T, int N>
-static cudaError_t
-gate_vectors(cudaStream_t stream, const struct qv_op_gate *op, const void *a, const void *b,
-             void *y)
-{
-    const struct gate_shape s = { op->rows * (op->cols / N), divisor_of(op->cols / N),
-                                  qv_row_stride(op->a_stride, op->cols),
-                                  qv_row_stride(op->b_stride, op->cols), (int)op->act };
-    return launch(stream, ceil_div(s.vectors, THREADS), dim3(THREADS), gate_kernel<T, N>, s,
-                  (const T *)a, (const T *)b, (T *)y);
-}
-
 cudaError_t
 qv_gate_cuda(cudaStream_t stream, const struct qv_op_gate *op, const void *a, const void *b,
              void *y)
 {
-    return typed(op->y_dtype, [&](auto t) {
+    const int64_t sizes = op->cols | op->a_stride | op->b_stride;
+    return typed_vectors(op->y_dtype, sizes, [&](auto t, auto n) {
         typedef decltype(t) T;
-        bool vectors = !(op->cols % LANES<T> || op->a_stride % LANES<T> || op->b_stride % LANES<T>);
-        return vectors ? gate_vectors<T, LANES<T>>(stream, op, a, b, y)
-                       : gate_vectors<T, 1>(stream, op, a, b, y);
+        constexpr int N = n;
+        const struct gate_shape s = { op->rows * (op->cols / N), divisor_of(op->cols / N),
+                                      qv_row_stride(op->a_stride, op->cols),
+                                      qv_row_stride(op->b_stride, op->cols), (int)op->act };
+        return launch(stream, ceil_div(s.vectors, THREADS), dim3(THREADS), gate_kernel<T, N>, s,
+                      (const T *)a, (const T *)b, (T *)y);
     });
 }
