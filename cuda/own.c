@@ -8,7 +8,8 @@ prepare_few(struct qv_device_cuda *dev, struct qv_kernel *kernel, size_t *scratc
             qv_error *err)
 {
     const struct qv_op_gemm_few *op = &kernel->op.u.gemm_few;
-    (void)dev, (void)scratch_bytes;
+    (void)dev;
+    (void)scratch_bytes;
     const int64_t most = UINT16_MAX * (int64_t)QV_CODES_ROWS_CUDA; /* blocks along a grid's axis */
     if (op->x_dtype != QV_BF16 || op->w_dtype == QV_F32 || op->n > most)
         return qv_fail(
