@@ -255,8 +255,9 @@ caps_cuda(const struct qv_device *device, struct qv_caps *out)
                              .same_f32 = { .gemm_rows = QV_NOT_SEEN },
                              .same_bf16 = { .head_dims = { 64, dev->sm == 90 ? 80 : 64 } },
                              .free_segments = dev->sm == 90,
-                             /* with 2 x 3456 columns of bf16 the cache holds 3072 rows; on Hopper
-                              * fc1 and the gate are one kernel, whose tiles 2816 rows fill */
+                             /* of 2 x 3456 columns of bf16 the cache holds 3072 rows; on Hopper fc1
+                              * and the gate are one kernel, and an H200 computes 2816 rows in six
+                              * full waves of its tiles */
                              .gated_rows = dev->sm == 90 ? 3 * 2816 : 3072,
                              .side = true,
                              .width_multiple = 128, /* whole cache lines save 2% of a tower L */

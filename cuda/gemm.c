@@ -268,8 +268,8 @@ runs(struct qv_device_cuda *dev, struct gemm_cuda *g)
     return true;
 }
 
-/* Chooses the tiles of an unreliable algorithm, without clusters. Those for clusters of 4x2 blocks
- * lose the least: products of towers, 64 to 760 rows, take 1.05 of the time on an H200. */
+/* Uses an unreliable algorithm's tiles without clusters. Tiles meant for clusters of 4x2 blocks lose
+ * the least: products of towers, 64 to 760 rows, take 1.05 of the time on an H200. */
 static bool
 choose_tiles(struct qv_device_cuda *dev, struct gemm_cuda *g,
              const cublasLtMatmulHeuristicResult_t *found, int n, int64_t id)
@@ -330,7 +330,8 @@ choose(struct qv_device_cuda *dev, struct qv_kernel *kernel, bool f32_sums, int6
     if (!chosen && choose_tiles(dev, g, found, n, id))
         return QV_OK;
     if (!chosen)
-        return qv_fail(err, QV_EUNSUPPORTED, "gemm: cuBLASLt has no algorithm without split sums");
+        return qv_fail(err, QV_EUNSUPPORTED,
+                       "gemm: cuBLASLt has no algorithm without split sums and large clusters");
     g->algo = chosen->algo;
     g->workspace_bytes = chosen->workspaceSize;
     return QV_OK;

@@ -4,9 +4,9 @@
  * bits of the two: sums get their bias and are rounded to bf16, turned (rope) or multiplied (gate)
  * in f32, and rounded again. A block has a warpgroup that copies x and w (with one active thread)
  * and two that compute, each a tile of its own: 128 rows of two or three heads, or of 96 pairs of
- * columns. They multiply by turns, so that one's tile is finished and written while the tensor
- * cores multiply for the other. What limits the kernel is shared memory's bandwidth, which
- * products, copies and the ends of tiles share. Sums over k are not split, so a row's bits do not
+ * columns. They take turns to multiply, so that one's tile is finished and written while the tensor
+ * cores multiply for the other. Shared memory's bandwidth limits the kernel: products, copies and
+ * the ends of tiles all use it. Sums over k are not split, so a row's bits do not
  * depend on the other rows.
  */
 #include "hopper.cuh"
@@ -26,7 +26,7 @@ enum {
     ALIGNMENT = 1024 /* of swizzled rows */
 };
 
-/* HEAD_DIM 0 is the gate: the tile's first half of columns are a's, the second are b's. */
+/* HEAD_DIM 0 means the gate: the first half of a tile's columns is a, the second is b. */
 template <int HEAD_DIM> struct room {
     static constexpr int N = HEAD_DIM > 64 ? 2 * HEAD_DIM : 192; /* columns of a tile */
     static constexpr int COLS = HEAD_DIM ? N : N / 2;            /* of y in a tile */
@@ -162,7 +162,7 @@ template <int HEAD_DIM> struct product {
         commit_products();
     }
 
-    /* Stores words of the strip: columns `first` and on. */
+    /* Stores the strip's words, from the eight columns number `first` on. */
     __device__ __forceinline__ void
     fill_strip(bf16 *strip, const uint32_t (&words)[2][EIGHTS], int first)
     {

@@ -48,8 +48,8 @@ norm_weights(const struct norm_shape &s, int i, float (&by)[N], float (&plus)[N]
 /*
  * Normalises rows in the registers of a warp, or with WIDE of a block, with VECTORS vectors per
  * thread. With few rows latency matters, so weights are loaded EARLY, together with x. With many
- * rows bandwidth is the limit: a warp has several, and loads the next one while it computes. The
- * registers of a block are better spent on more blocks.
+ * rows bandwidth is the limit: a warp handles several, and loads the next one while it computes. A
+ * WIDE kernel's registers are better spent on more blocks at once.
  */
 template <typename T, int VECTORS, bool WIDE, bool EARLY>
 static __global__ void
@@ -84,7 +84,7 @@ norm_kernel(const struct norm_shape s, const T *x, T *y)
     }
     do {
         float mean = 0, square = 0;
-        if (SEVERAL)
+        if constexpr (SEVERAL)
             fetch_row(next, row + apart);
         if (!s.rms) {
 #pragma unroll
@@ -121,7 +121,8 @@ norm_kernel(const struct norm_shape s, const T *x, T *y)
             store(y + row * s.cols + i * N, v);
         }
         row += apart;
-        memcpy(in, next, sizeof in);
+        if constexpr (SEVERAL)
+            memcpy(in, next, sizeof in);
     } while (SEVERAL && row < s.rows);
 }
 
@@ -152,7 +153,7 @@ template <typename T, int VECTORS>
 static cudaError_t
 norm_narrow(cudaStream_t stream, const struct norm_shape &s, int multiprocessors, const T *x, T *y)
 {
-    /* FEW: vectors per lane of all rows, which an H200 holds at once. BLOCKS: per multiprocessor */
+    /* FEW: rows * VECTORS that an H200 holds at once. BLOCKS: per multiprocessor */
     enum { FEW = 8192, WARPS = 4, BLOCKS = 3 };
     if (s.rows * VECTORS <= FEW)
         return launch(stream, s.rows, dim3(WARP), norm_kernel<T, VECTORS, false, true>, s, x, y);

@@ -18,15 +18,15 @@ order(struct qv_device_cuda *dev, cudaStream_t before, cudaEvent_t event, cudaSt
     return status;
 }
 
-/* Returns whether `at` is n bytes behind `from`. */
+/* Returns whether `at` is n bytes after `from`. */
 static bool
-is_behind(struct qv_buffer at, struct qv_buffer from, int64_t n)
+is_after(struct qv_buffer at, struct qv_buffer from, int64_t n)
 {
     return at.memory == from.memory && at.offset == from.offset + (size_t)n;
 }
 
 /* Returns whether one kernel runs both calls, on Hopper: a gemm, and the rope or gate of its y. The
- * gate's y must not be where the gemm's x is, which the kernel reads to its end. */
+ * gate's y must not overlap the gemm's x, which the kernel reads until it ends. */
 static bool
 are_one(const struct qv_device_cuda *dev, const struct qv_call *gemm, const struct qv_call *next)
 {
@@ -36,10 +36,10 @@ are_one(const struct qv_device_cuda *dev, const struct qv_call *gemm, const stru
         return false;
     const struct qv_buffer x = gemm->operands[0], y = gemm->operands[4], *of = next->operands;
     if (second->kind == QV_OP_rope)
-        return is_behind(of[3], y, 0);
+        return is_after(of[3], y, 0);
     const int64_t half = second->u.gate.cols * 2, to = second->u.gate.rows * half;
     const int64_t from = first->u.gemm.m * first->u.gemm.k * 2;
-    return gemm->passing && is_behind(of[0], y, 0) && is_behind(of[1], y, half) &&
+    return gemm->transient && is_after(of[0], y, 0) && is_after(of[1], y, half) &&
            (of[2].memory != x.memory || of[2].offset + (size_t)to <= x.offset ||
             x.offset + (size_t)from <= of[2].offset);
 }

@@ -188,6 +188,55 @@ TEST(pieces_of_a_gated_mlp_are_not_seen)
     }
 }
 
+/* The output of a transient call that no call has read yet. */
+struct unread {
+    struct tiny *t;
+    struct qv_buffer y;
+    size_t bytes;
+    int n; /* outputs that were lost */
+};
+
+/* Loses the output once the next call is done. */
+static void
+lose(void *user, const struct qv_step *step, const struct qv_call *call)
+{
+    struct unread *u = user;
+    const int y = qv_op_output(&step->op);
+    if (u->bytes) {
+        void *lost = test_alloc(u->bytes);
+        memset(lost, 0xff, u->bytes);
+        assert_ok(u->t->ctx->backend->upload(u->t->ctx->dev, u->y, lost, u->bytes, ERR));
+        u->bytes = 0;
+        u->n++;
+    }
+    if (call->transient) {
+        u->y = call->operands[y];
+        u->bytes = qv_op_view(&step->op, y).bytes;
+    }
+}
+
+/* Only the next call reads the output of a transient call, which is fc1 of a gated MLP. */
+TEST(only_the_next_call_reads_a_transient_output)
+{
+    enum { MANY = 8, PIECE = 128, PIECES = 4 };
+    EACH_BACKEND (b) {
+        struct tiny t = tiny_open_family(QV_GOLDEN "/qwen2_5_vl", *b, QV_F32, 2);
+        uint8_t *frames = tiny_frames(&t, 2 * MANY, DOWN, ACROSS, 3);
+        const qv_item clip = { .data = frames, .grid_thw = { MANY, DOWN, ACROSS } };
+        const qv_plan_options o = { .capacity.patches = MANY * PAIR_ROWS, .capacity.windows = 64 };
+        struct unread unread = { .t = &t };
+        size_t bytes;
+        t.ctx->caps.gated_rows = PIECE; /* The MLP has 480. */
+        qv_plan *plan = tiny_plan(&t, &o);
+        const void *right = tiny_chunk(&t, plan, &clip, 1, QV_F32, &bytes);
+        plan->probe = lose;
+        plan->probe_user = &unread;
+        const void *tokens = tiny_chunk(&t, plan, &clip, 1, QV_F32, &bytes);
+        assert_memory_equal(right, tokens, bytes);
+        assert_int_equal(unread.n, LAYERS * PIECES);
+    }
+}
+
 /* A chunk has room for a limited number of windows, and the error says so. */
 TEST(more_windows_than_there_is_room_for_are_refused)
 {

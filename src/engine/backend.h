@@ -75,8 +75,8 @@ struct qv_caps {
     int chunks; /* chunks of a plan that run at once: 2 if copies overlap with computation */
     /* padding inside the tower to this multiple suits GEMMs; 0: none needed */
     int64_t width_multiple;
-    /* rows of a gated MLP to compute at a time, so that fc1's output fits in the device's cache; 0:
-     * all */
+    /* rows of a gated MLP to compute at a time, for example so that fc1's output fits in the device's
+     * cache; 0: all */
     int64_t gated_rows;
     bool side; /* work on a side stream saves time */
     /* a gemm's residual must not be its y, since the sum would be rounded twice */
@@ -118,12 +118,12 @@ struct qv_layout {
 /* One operation of a chunk's work, with its operands. scratch.memory may be NULL if the kernel
  * needs none. A call with `side` may run on a side stream, once all earlier calls are done. Only
  * three things wait for it: later side calls, a call with `waits`, and the end of the list (and
- * wait_side). A device may also run all calls in order, and neighbours as one kernel. What a call
- * with `passing` writes is read by the next call alone, so such a kernel need not write it. */
+ * wait_side). A device may also run all calls in order, and neighbours as one kernel. Only the next
+ * call reads the output of a `transient` call; a kernel that runs both need not write it. */
 struct qv_call {
     struct qv_kernel *kernel;
     struct qv_buffer operands[QV_MAX_OPERANDS], scratch;
-    bool side, waits, passing;
+    bool side, waits, transient;
 };
 
 /* Keeps compiled kernels for the next process, by device and library versions and under a key that

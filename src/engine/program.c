@@ -206,7 +206,7 @@ qv_program_load(struct qv_program *p, struct qv_arena *arena, const struct qv_bu
             .scratch = { p->arena->memory, work_begins(p->arena) + p->scratch_offsets[step->side] },
             .side = step->side,
             .waits = step->waits,
-            .passing = step->passing,
+            .transient = step->transient,
         };
         for (int j = 0; j < qv_op_n_operands(step->op.kind); j++) {
             const int at = step->operands[j];

@@ -24,9 +24,9 @@ struct qv_step {
     int operands[QV_MAX_OPERANDS];
     /* offset into the operand in bytes, for example of k and v in packed qkv */
     int64_t offsets[QV_MAX_OPERANDS];
-    char layer[40];            /* the layer that this step completes, such as "blocks.0"; else "" */
-    int64_t layer_cols;        /* columns of that layer's output */
-    bool side, waits, passing; /* as in qv_call */
+    char layer[40];     /* the layer that this step completes, such as "blocks.0"; else "" */
+    int64_t layer_cols; /* columns of that layer's output */
+    bool side, waits, transient; /* as in qv_call */
 };
 
 /*

@@ -322,8 +322,7 @@ gate(struct builder *b, int64_t rows, int64_t cols, int x, int y)
     return step;
 }
 
-/* Returns the number of pieces, of about gated_rows rows each, into which a gated MLP is cut, so
- * that fc1's output for a piece is still cached when the gate reads it. */
+/* Returns the number of pieces, of about gated_rows rows each, into which a gated MLP is cut. */
 static int64_t
 gated_pieces(const struct builder *b)
 {
@@ -348,7 +347,7 @@ gated(struct builder *b, struct qv_linear fc1)
         struct qv_step *const step =
             linear(b, rows, SLOT_A, fc1, QV_ACT_NONE, QV_NO_OPERAND, SLOT_B);
         step->offsets[0] = row * width * element;
-        step->passing = true;
+        step->transient = true;
         gate(b, rows, cols, SLOT_B, SLOT_B)->offsets[2] = inside + row * cols * element;
     }
     return inside;
