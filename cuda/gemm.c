@@ -268,8 +268,8 @@ runs(struct qv_device_cuda *dev, struct gemm_cuda *g)
     return true;
 }
 
-/* Uses an unreliable algorithm's tiles without clusters. Tiles meant for clusters of 4x2 blocks lose
- * the least: products of towers, 64 to 760 rows, take 1.05 of the time on an H200. */
+/* Uses an unreliable algorithm's tiles without clusters. Tiles meant for clusters of 4x2 blocks
+ * lose the least: products of towers, 64 to 760 rows, take 1.05 of the time on an H200. */
 static bool
 choose_tiles(struct qv_device_cuda *dev, struct gemm_cuda *g,
              const cublasLtMatmulHeuristicResult_t *found, int n, int64_t id)

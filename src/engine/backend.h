@@ -75,8 +75,8 @@ struct qv_caps {
     int chunks; /* chunks of a plan that run at once: 2 if copies overlap with computation */
     /* padding inside the tower to this multiple suits GEMMs; 0: none needed */
     int64_t width_multiple;
-    /* rows of a gated MLP to compute at a time, for example so that fc1's output fits in the device's
-     * cache; 0: all */
+    /* rows of a gated MLP to compute at a time, for example so that fc1's output fits in the
+     * device's cache; 0: all */
     int64_t gated_rows;
     bool side; /* work on a side stream saves time */
     /* a gemm's residual must not be its y, since the sum would be rounded twice */
