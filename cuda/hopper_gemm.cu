@@ -6,8 +6,8 @@
  * and two that compute, each a tile of its own: 128 rows of two or three heads, or of 96 pairs of
  * columns. They take turns to multiply, so that one's tile is finished and written while the tensor
  * cores multiply for the other. Shared memory's bandwidth limits the kernel: products, copies and
- * the ends of tiles all use it. Sums over k are not split, so a row's bits do not
- * depend on the other rows.
+ * the ends of tiles all use it. Sums over k are not split, so a row's bits do not depend on the
+ * other rows.
  */
 #include "hopper.cuh"
 
