@@ -579,10 +579,10 @@ fill_values(struct qv_device *dev, struct qv_buffer to, const struct qv_view *v,
 {
     enum { POSITIONS = 64 };
     for (size_t i = 0; i < v->bytes / qv_dtype_bytes(v->dtype); i++) {
-        seed = seed * 1664525 + 1013904223;
-        const float f = (float)(seed >> 8) / (1 << 23) - 1;
+        const uint32_t random = test_random(&seed) >> 8;
+        const float f = (float)random / (1 << 23) - 1;
         if (v->dtype == QV_I32)
-            ((int32_t *)values)[i] = (int32_t)(seed >> 8) % POSITIONS;
+            ((int32_t *)values)[i] = (int32_t)random % POSITIONS;
         else
             qv_store(values, v->dtype, (int64_t)i,
                      exact && v->dtype == QV_BF16 ? roundf(1.5F * f) : f);
@@ -809,8 +809,8 @@ TEST(a_pair_alone)
     if (props.major != 9 || props.multiProcessorCount != 132)
         skip();
     struct qv_device *const dev = open_on_stream(&stream);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        check_pair_alone(dev, stream, cases[i]);
+    EACH (words, cases)
+        check_pair_alone(dev, stream, *words);
     dev->backend->close(dev);
     cudaStreamDestroy(stream);
 }
@@ -859,10 +859,10 @@ TEST(a_pair_is_one_kernel)
     if (props.major == 9 && props.multiProcessorCount != 132)
         skip(); /* which sizes fill the GPU depends on it */
     struct qv_device *const dev = open_on_stream(&stream);
-    for (size_t i = 0; i < sizeof one / sizeof *one; i++)
-        check_pair(dev, stream, one[i], props.major == 9);
-    for (size_t i = 0; i < sizeof two / sizeof *two; i++)
-        check_pair(dev, stream, two[i], false);
+    EACH (words, one)
+        check_pair(dev, stream, *words, props.major == 9);
+    EACH (words, two)
+        check_pair(dev, stream, *words, false);
     dev->backend->close(dev);
     cudaStreamDestroy(stream);
 }
