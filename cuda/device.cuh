@@ -42,15 +42,22 @@ launch_as(const cudaLaunchConfig_t &config, size_t most_shared, void (*kernel)(P
 
 /* Launches a kernel. A grid has at most 2^31 - 1 blocks; kernels that could need more compute
  * further tiles in a loop. shared_bytes is dynamic shared memory, in addition to what the kernel
- * declares, and constant for each kernel. */
+ * declares, and constant for each kernel. early: it may begin while the previous kernel ends
+ * (programmatic dependent launch), on a GPU of compute capability 9.0 or later; it must call
+ * await_launch(). */
 template <typename... Parameters, typename... Arguments>
 static cudaError_t
-launch_shared(cudaStream_t stream, int64_t blocks, dim3 threads, size_t shared_bytes,
+launch_shared(cudaStream_t stream, int64_t blocks, dim3 threads, size_t shared_bytes, bool early,
               void (*kernel)(Parameters...), Arguments... arguments)
 {
     cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute attribute = {};
     if (blocks <= 0)
         return cudaSuccess;
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    config.attrs = &attribute;
+    config.numAttrs = early;
     config.gridDim = dim3((unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX));
     config.blockDim = threads;
     config.dynamicSmemBytes = shared_bytes;
@@ -63,7 +70,18 @@ static cudaError_t
 launch(cudaStream_t stream, int64_t blocks, dim3 threads, void (*kernel)(Parameters...),
        Arguments... arguments)
 {
-    return launch_shared(stream, blocks, threads, 0, kernel, arguments...);
+    return launch_shared(stream, blocks, threads, 0, false, kernel, arguments...);
+}
+
+/* Lets the next kernel begin where there is room, and waits until the previous one has ended:
+ * weights may be read before that, but not its results. */
+static __device__ __forceinline__ void
+await_launch(void)
+{
+#if __CUDA_ARCH__ >= 900
+    cudaTriggerProgrammaticLaunchCompletion();
+    cudaGridDependencySynchronize();
+#endif
 }
 
 /* ---- division -------------------------------------------------------------------------------- */

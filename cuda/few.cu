@@ -287,17 +287,6 @@ multiply_step(float (&sums)[TILES][4], const few_values<BITS> &w, const few_x<BI
     }
 }
 
-/* Waits until the previous kernel has ended: weights may be read before that, but not its results.
- * Lets the next kernel begin where there is room. */
-static __device__ __forceinline__ void
-await_launch()
-{
-#if __CUDA_ARCH__ >= 900
-    cudaTriggerProgrammaticLaunchCompletion();
-    cudaGridDependencySynchronize();
-#endif
-}
-
 /* Begins to copy the warp's first slice; a lane's first 16 bytes of the first tile are at
  * `from`. */
 template <int BITS>

@@ -434,6 +434,7 @@ static __global__ void __launch_bounds__((room<HEAD_DIM>::GROUPS + 1) * GROUP, 1
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
+    await_launch();
     /* moves registers from the copying warpgroup to the computing warpgroups */
     if (threadIdx.x < GROUP) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(room::GROUPS == 2 ? 40 : 32));
@@ -492,8 +493,8 @@ attend(cudaStream_t stream, const struct qv_op_attention *op, const void *list, 
         !describe_boxes(&maps.v, v, boxes(op->v_stride, room::MORE ? NARROW : WIDE, STEP_KEYS)))
         return cudaErrorInvalidValue;
     return launch_shared(stream, blocks, dim3((room::GROUPS + 1) * GROUP),
-                         room::SIGNALS + sizeof(struct signals), hopper_kernel<HEAD_DIM>, maps, s,
-                         (bf16 *)y);
+                         room::SIGNALS + sizeof(struct signals), true, hopper_kernel<HEAD_DIM>,
+                         maps, s, (bf16 *)y);
 }
 
 bool

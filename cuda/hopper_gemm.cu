@@ -305,6 +305,7 @@ static __global__ void __launch_bounds__((COMPUTING + 1) * GROUP, 1)
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
+    await_launch();
     /* moves registers from the copying warpgroup to the computing warpgroups */
     if (threadIdx.x < GROUP) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
@@ -332,7 +333,7 @@ multiply(cudaStream_t stream, const struct qv_op_gemm *op, struct product_shape 
         !describe_boxes(&of_w, p[1], { op->n, 1, op->k, op->k, room::COLS, STEP }))
         return cudaErrorInvalidValue;
     return launch_shared(stream, s.tiles < blocks ? s.tiles : blocks, dim3((COMPUTING + 1) * GROUP),
-                         room::SIGNALS + sizeof(struct ring<HEAD_DIM>),
+                         room::SIGNALS + sizeof(struct ring<HEAD_DIM>), true,
                          hopper_gemm_kernel<HEAD_DIM>, of_x, of_w, s, (bf16 *)y);
 }
 

@@ -4,7 +4,7 @@
  * Pointers are device addresses, aligned to 16 bytes or more (strided operands: plus whole
  * columns). Values are f32 or bf16; all operands whose dtype can vary have the same one,
  * except in convert and gather; sums are in f32. The kernels support any size that qv_op_check()
- * accepts, including more than 2^31 elements.
+ * accepts, including more than 2^31 elements. sm: the compute capability, 90 for 9.0.
  */
 #pragma once
 
@@ -22,9 +22,10 @@ cudaError_t qv_patchify_cuda(cudaStream_t stream, const struct qv_op_patchify *o
 cudaError_t qv_convert_cuda(cudaStream_t stream, const struct qv_op_convert *op, const void *x,
                             void *y);
 cudaError_t qv_norm_cuda(cudaStream_t stream, const struct qv_op_norm *op, const void *x,
-                         const void *weight, const void *bias, void *y, int multiprocessors);
+                         const void *weight, const void *bias, void *y, int sm,
+                         int multiprocessors);
 cudaError_t qv_rope_cuda(cudaStream_t stream, const struct qv_op_rope *op, const void *cosines,
-                         const void *sines, const void *coords, void *x);
+                         const void *sines, const void *coords, void *x, int sm);
 cudaError_t qv_gate_cuda(cudaStream_t stream, const struct qv_op_gate *op, const void *a,
                          const void *b, void *y);
 cudaError_t qv_gather_cuda(cudaStream_t stream, const struct qv_op_gather *op, const void *x,
@@ -59,7 +60,7 @@ cudaError_t qv_pad_rows_cuda(cudaStream_t stream, int64_t rows, int64_t from, in
 bool qv_attention_is_short_cuda(const struct qv_op_attention *op);
 cudaError_t qv_attention_short_cuda(cudaStream_t stream, const struct qv_op_attention *op,
                                     const void *list, const void *q, const void *k, const void *v,
-                                    void *y);
+                                    void *y, int sm);
 
 /* Attention in bf16 on a GPU of compute capability 9.0, which has `blocks` multiprocessors; the
  * first function returns whether it supports an operation. */
