@@ -614,145 +614,177 @@ open_on_stream(cudaStream_t *stream)
     return dev;
 }
 
-/* A gemm, and the rope or gate of its y. */
-struct pair {
-    struct qv_op ops[2];
-    struct qv_call calls[2];
-    struct qv_view views[2][QV_MAX_OPERANDS];
-    void *values[2][QV_MAX_OPERANDS]; /* as uploaded; NULL for operands that lie in the gemm's y */
-    bool gates;
-    struct qv_buffer y; /* what the pair writes */
-    size_t bytes;
-    void *result; /* y on the host */
+enum { MOST_CHAINED = 3 };
+
+/* Operations, each on the y of the one before: a gemm and its rope, for example. */
+struct chain {
+    int n;
+    struct qv_op ops[MOST_CHAINED];
+    struct qv_call calls[MOST_CHAINED];
+    struct qv_view views[MOST_CHAINED][QV_MAX_OPERANDS];
+    void
+        *values[MOST_CHAINED][QV_MAX_OPERANDS]; /* as uploaded; NULL for operands in an earlier y */
+    struct qv_buffer y[MOST_CHAINED];
+    size_t bytes[MOST_CHAINED]; /* of y */
+    void *result;               /* the last y on the host */
 };
 
+/* Returns whether an operand of any operation but the first lies in the y before it. */
+static bool
+is_chained(const struct qv_op *op, int operand)
+{
+    return op->kind == QV_OP_rope        ? operand == 3
+           : op->kind == QV_OP_gate      ? operand < 2
+           : op->kind == QV_OP_attention ? operand >= 1 && operand <= 3
+                                         : operand == 0;
+}
+
 static void
-open_pair(struct qv_device *dev, const char *const words[2], bool exact, struct pair *p)
+open_chain(struct qv_device *dev, const char *const *words, int n, bool exact, struct chain *c)
 {
     const struct qv_backend *be = dev->backend;
-    memset(p, 0, sizeof *p);
-    for (int k = 0; k < 2; k++) {
+    size_t most = 0;
+    memset(c, 0, sizeof *c);
+    c->n = n;
+    for (int k = 0; k < n; k++) {
+        struct qv_op *const op = &c->ops[k];
         size_t scratch = 0;
-        assert_ok(qv_op_parse(words[k], &p->ops[k], ERR) || qv_op_check(&p->ops[k], ERR) ||
-                  be->prepare(dev, &p->ops[k], 0, &p->calls[k].kernel, &scratch, ERR));
-        assert_ok(scratch && be->alloc(dev, scratch, &p->calls[k].scratch.memory, ERR));
-        p->gates = p->ops[k].kind == QV_OP_gate;
-        const int n = qv_op_views(&p->ops[k], p->views[k]);
-        for (int i = 0; i < n; i++) {
-            const struct qv_view *const v = &p->views[k][i];
-            struct qv_buffer *const operand = &p->calls[k].operands[i];
-            if (k == 1 && (p->gates ? i < 2 : i == 3)) {
-                *operand = p->calls[0].operands[4];
-                operand->offset += i == 1 ? (size_t)p->ops[1].u.gate.cols * 2 : 0;
+        assert_ok(qv_op_parse(words[k], op, ERR) || qv_op_check(op, ERR) ||
+                  be->prepare(dev, op, 0, &c->calls[k].kernel, &scratch, ERR));
+        assert_ok(scratch && be->alloc(dev, scratch, &c->calls[k].scratch.memory, ERR));
+        const int operands = qv_op_views(op, c->views[k]), output = qv_op_output(op);
+        for (int i = 0; i < operands; i++) {
+            const struct qv_view *const v = &c->views[k][i];
+            struct qv_buffer *const operand = &c->calls[k].operands[i];
+            if (k > 0 && is_chained(op, i)) {
+                *operand = c->y[k - 1];
+                operand->offset +=
+                    op->kind == QV_OP_gate && i == 1 ? (size_t)op->u.gate.cols * 2 : 0;
             } else if (v->bytes) {
-                p->values[k][i] = malloc(v->bytes);
-                assert_non_null(p->values[k][i]);
+                c->values[k][i] = malloc(v->bytes);
+                assert_non_null(c->values[k][i]);
                 assert_ok(be->alloc(dev, v->bytes, &operand->memory, ERR));
-                fill_values(dev, *operand, v, (uint32_t)(8 * k + i), exact, p->values[k][i]);
+                fill_values(dev, *operand, v, (uint32_t)(8 * k + i), exact, c->values[k][i]);
             }
         }
+        c->y[k] = c->calls[k].operands[output];
+        /* rope turns some of the y before it */
+        c->bytes[k] = op->kind == QV_OP_rope ? c->bytes[k - 1] : c->views[k][output].bytes;
+        most = c->bytes[k] > most ? c->bytes[k] : most;
     }
-    p->calls[0].transient = true;
-    p->y = p->calls[p->gates].operands[p->gates ? 2 : 4]; /* rope turns some of the gemm's y */
-    p->bytes = p->views[p->gates][p->gates ? 2 : 4].bytes;
-    p->result = malloc(p->bytes);
-    assert_non_null(p->result);
+    c->calls[0].transient = true;
+    c->result = malloc(most);
+    assert_non_null(c->result);
 }
 
-/* Runs the pair as one list, or one by one, and downloads y. */
+/* Runs the operations as one list, or one by one, and downloads the last y. Every y begins as
+ * NaNs. */
 static void
-run_pair(struct qv_device *dev, struct pair *p, bool at_once)
+run_chain(struct qv_device *dev, struct chain *c, bool at_once)
 {
     const struct qv_backend *be = dev->backend;
-    memset(p->result, 0xff, p->bytes);
-    assert_ok(be->upload(dev, p->y, p->result, p->bytes, ERR));
-    for (int k = 0; k < 2; k += at_once ? 2 : 1)
-        assert_ok(be->run(dev, &p->calls[k], at_once ? 2 : 1, ERR));
-    assert_ok(be->sync(dev, ERR) ||
-              be->download(dev, &(struct qv_download){ p->result, p->y, p->bytes }, 1, ERR));
+    for (int k = 0; k < c->n; k++) {
+        memset(c->result, 0xff, c->bytes[k]);
+        assert_ok(be->upload(dev, c->y[k], c->result, c->bytes[k], ERR));
+    }
+    for (int k = 0; k < c->n; k += at_once ? c->n : 1)
+        assert_ok(be->run(dev, &c->calls[k], at_once ? (size_t)c->n : 1, ERR) ||
+                  be->sync(dev, ERR));
+    const int last = c->n - 1;
+    assert_ok(
+        be->download(dev, &(struct qv_download){ c->result, c->y[last], c->bytes[last] }, 1, ERR));
 }
 
 static void
-close_pair(struct qv_device *dev, struct pair *p)
+close_chain(struct qv_device *dev, struct chain *c)
 {
     const struct qv_backend *be = dev->backend;
-    for (int k = 0; k < 2; k++) {
-        be->release(dev, p->calls[k].kernel);
-        if (p->calls[k].scratch.memory)
-            be->free(dev, p->calls[k].scratch.memory);
+    for (int k = 0; k < c->n; k++) {
+        be->release(dev, c->calls[k].kernel);
+        if (c->calls[k].scratch.memory)
+            be->free(dev, c->calls[k].scratch.memory);
         for (int i = 0; i < QV_MAX_OPERANDS; i++) {
-            if (p->values[k][i])
-                be->free(dev, p->calls[k].operands[i].memory);
-            free(p->values[k][i]);
+            if (c->values[k][i])
+                be->free(dev, c->calls[k].operands[i].memory);
+            free(c->values[k][i]);
         }
     }
-    free(p->result);
+    free(c->result);
+}
+
+/* Runs a chain one by one, and then as one list: both must give the same bits. */
+static void
+compare_chain(struct qv_device *dev, struct chain *c)
+{
+    const size_t bytes = c->bytes[c->n - 1];
+    char *apart = malloc(bytes);
+    assert_non_null(apart);
+    run_chain(dev, c, false);
+    memcpy(apart, c->result, bytes);
+    run_chain(dev, c, true);
+    assert_memory_equal(apart, c->result, bytes);
+    free(apart);
 }
 
 /* Runs a gemm and the rope or gate of its y one by one, and then as one list, which is one kernel
- * if `fused`: both must give the same bits. */
+ * if `fused`. */
 static void
 check_pair(struct qv_device *dev, cudaStream_t stream, const char *const words[2], bool fused)
 {
-    struct pair p;
-    open_pair(dev, words, false, &p);
+    struct chain c;
+    open_chain(dev, words, 2, false, &c);
     printf("%s; %s\n", words[0], words[1]);
-    char *apart = malloc(p.bytes);
-    assert_non_null(apart);
-    run_pair(dev, &p, false);
-    memcpy(apart, p.result, p.bytes);
-    run_pair(dev, &p, true);
-    assert_memory_equal(apart, p.result, p.bytes);
-    free(apart);
+    compare_chain(dev, &c);
 
-    struct qv_call *const gemm = &p.calls[0], *const next = &p.calls[1];
+    const bool gates = c.ops[1].kind == QV_OP_gate;
+    struct qv_call *const gemm = &c.calls[0], *const next = &c.calls[1];
     const struct qv_call right = *next;
-    assert_int_equal(count_kernels(dev, stream, p.calls, 2) == 1, fused);
+    assert_int_equal(count_kernels(dev, stream, c.calls, 2) == 1, fused);
     next->waits = true; /* for the side stream, and the gemm does not */
-    assert_true(count_kernels(dev, stream, p.calls, 2) > 1);
+    assert_true(count_kernels(dev, stream, c.calls, 2) > 1);
     *next = right;
     next->side = true;
-    assert_true(count_kernels(dev, stream, p.calls, 2) > 1);
+    assert_true(count_kernels(dev, stream, c.calls, 2) > 1);
     *next = right;
-    next->operands[p.gates ? 1 : 3].offset += 64; /* other columns of y */
-    assert_true(count_kernels(dev, stream, p.calls, 2) > 1);
+    next->operands[gates ? 1 : 3].offset += 64; /* other columns of y */
+    assert_true(count_kernels(dev, stream, c.calls, 2) > 1);
     *next = right;
-    if (p.gates) {
+    if (gates) {
         next->operands[0].offset += 64;
-        assert_true(count_kernels(dev, stream, p.calls, 2) > 1);
+        assert_true(count_kernels(dev, stream, c.calls, 2) > 1);
         *next = right;
         next->operands[2] = gemm->operands[0]; /* would be overwritten while it is read */
-        next->operands[2].offset += p.views[0][0].bytes - 1024;
-        assert_true(count_kernels(dev, stream, p.calls, 2) > 1);
+        next->operands[2].offset += c.views[0][0].bytes - 1024;
+        assert_true(count_kernels(dev, stream, c.calls, 2) > 1);
         next->operands[2].offset += 1024; /* after x, as in a plan's arena; and before it */
-        assert_int_equal(count_kernels(dev, stream, p.calls, 2) == 1, fused);
+        assert_int_equal(count_kernels(dev, stream, c.calls, 2) == 1, fused);
         next->operands[2].offset = 0;
-        gemm->operands[0].offset = p.bytes;
-        assert_int_equal(count_kernels(dev, stream, p.calls, 2) == 1, fused);
-        gemm->operands[0].offset = p.bytes - 1024;
-        assert_true(count_kernels(dev, stream, p.calls, 2) > 1);
+        gemm->operands[0].offset = c.bytes[1];
+        assert_int_equal(count_kernels(dev, stream, c.calls, 2) == 1, fused);
+        gemm->operands[0].offset = c.bytes[1] - 1024;
+        assert_true(count_kernels(dev, stream, c.calls, 2) > 1);
         gemm->operands[0].offset = 0;
         *next = right;
         gemm->transient = false;
-        assert_true(count_kernels(dev, stream, p.calls, 2) > 1);
+        assert_true(count_kernels(dev, stream, c.calls, 2) > 1);
     }
-    close_pair(dev, &p);
+    close_chain(dev, &c);
 }
 
 /* Returns y[row, col] of a rope, or of a gate, of a row's sums. */
 static double
-right_value(const struct pair *p, const double *sums, int64_t row, int64_t col)
+right_value(const struct chain *c, const double *sums, int64_t row, int64_t col)
 {
-    const struct qv_op_rope *r = &p->ops[1].u.rope;
-    if (p->gates)
-        return sums[col] / (1 + exp(-sums[col])) * sums[p->ops[1].u.gate.cols + col];
+    const struct qv_op_rope *r = &c->ops[1].u.rope;
+    if (c->ops[1].kind == QV_OP_gate)
+        return sums[col] / (1 + exp(-sums[col])) * sums[c->ops[1].u.gate.cols + col];
     if (col >= r->heads * r->head_dim)
         return sums[col];
     const int64_t half = r->head_dim / 2, quarter = half / 2, d = col % half;
-    const int32_t *at = (const int32_t *)p->values[1][2] + 4 * row;
+    const int32_t *at = (const int32_t *)c->values[1][2] + 4 * row;
     const int64_t angle = d < quarter ? at[2] * quarter + d : (at[3] - 1) * quarter + d;
-    const double cosine = ((const float *)p->values[1][0])[angle];
-    const double sine = ((const float *)p->values[1][1])[angle];
+    const double cosine = ((const float *)c->values[1][0])[angle];
+    const double sine = ((const float *)c->values[1][1])[angle];
     return col % r->head_dim < half ? sums[col] * cosine - sums[col + half] * sine
                                     : sums[col] * cosine + sums[col - half] * sine;
 }
@@ -762,31 +794,31 @@ right_value(const struct pair *p, const double *sums, int64_t row, int64_t col)
 static void
 check_pair_alone(struct qv_device *dev, cudaStream_t stream, const char *const words[2])
 {
-    struct pair p;
-    open_pair(dev, words, true, &p);
-    const struct qv_op_gemm *g = &p.ops[0].u.gemm;
-    const int64_t cols = p.gates ? g->n / 2 : g->n;
+    struct chain c;
+    open_chain(dev, words, 2, true, &c);
+    const struct qv_op_gemm *g = &c.ops[0].u.gemm;
+    const int64_t cols = c.ops[1].kind == QV_OP_gate ? g->n / 2 : g->n;
     double *sums = malloc((size_t)g->n * sizeof *sums);
     assert_non_null(sums);
-    run_pair(dev, &p, true);
-    assert_int_equal(count_kernels(dev, stream, p.calls, 2), 1);
+    run_chain(dev, &c, true);
+    assert_int_equal(count_kernels(dev, stream, c.calls, 2), 1);
     for (int64_t row = g->m - 1; row >= 0; row -= 37) {
         for (int64_t j = 0; j < g->n; j++) {
-            sums[j] = qv_load(p.values[0][2], QV_BF16, j);
+            sums[j] = qv_load(c.values[0][2], QV_BF16, j);
             for (int64_t l = 0; l < g->k; l++)
-                sums[j] += qv_load(p.values[0][0], QV_BF16, row * g->k + l) *
-                           qv_load(p.values[0][1], QV_BF16, j * g->k + l);
+                sums[j] += qv_load(c.values[0][0], QV_BF16, row * g->k + l) *
+                           qv_load(c.values[0][1], QV_BF16, j * g->k + l);
         }
         for (int64_t j = 0; j < cols; j++) {
-            const double right = right_value(&p, sums, row, j);
-            const double got = qv_load(p.result, QV_BF16, row * cols + j);
+            const double right = right_value(&c, sums, row, j);
+            const double got = qv_load(c.result, QV_BF16, row * cols + j);
             if (!(fabs(got - right) <= 0x1p-8 * fabs(right) + 1e-5))
                 fail_msg("%s; %s: row %lld, column %lld is %g, not %g", words[0], words[1],
                          (long long)row, (long long)j, got, right);
         }
     }
     free(sums);
-    close_pair(dev, &p);
+    close_chain(dev, &c);
 }
 
 #define BF16 " dtype=bf16"
@@ -863,6 +895,41 @@ TEST(a_pair_is_one_kernel)
         check_pair(dev, stream, *words, props.major == 9);
     EACH (words, two)
         check_pair(dev, stream, *words, false);
+    dev->backend->close(dev);
+    cudaStreamDestroy(stream);
+}
+
+/* ---- kernels that begin early ---------------------------------------------------------------- */
+
+/* From compute capability 9.0 on a kernel may begin while the previous one still runs. Each of
+ * these follows an attention that takes longer than their launch, leaves them free multiprocessors,
+ * and writes what they read. */
+TEST(kernels_that_begin_early_wait)
+{
+#define SLOW "attention rows=5000 segments=1 segment_rows=5000 heads=1 head_dim=64 scale=0.125" BF16
+    static const char *const next[][2] = {
+        { "norm rows=5000 cols=64 eps=1e-6" BF16 },
+        { "norm rows=1250 cols=256 eps=1e-6" BF16 },
+        { "norm rows=125 cols=2560 eps=1e-6 rms=1" BF16 },
+        { "rope rows=5000 heads=1 head_dim=64 positions=64" BF16 },
+        { SLOW },
+        { "attention rows=5000 segments=125 segment_rows=40 longest=40 heads=1 head_dim=64 "
+          "scale=0.125" BF16 },
+        { "gemm m=5000 n=3072 k=64 alpha=1" BF16, "rope rows=5000" ROPE_64 },
+        { "gemm m=5000 n=6912 k=64 alpha=1" BF16, "gate rows=5000" GATE(3456, 6912) "silu" },
+    };
+    cudaStream_t stream;
+    struct qv_device *const dev = open_on_stream(&stream);
+    EACH (words, next) {
+        const char *const chained[] = { SLOW, (*words)[0], (*words)[1] };
+        struct chain c;
+        printf("%s\n", chained[1]);
+        open_chain(dev, chained, chained[2] ? 3 : 2, false, &c);
+        c.calls[1].transient = true;
+        run_chain(dev, &c, true); /* loads kernels, which takes longer than the attention */
+        compare_chain(dev, &c);
+        close_chain(dev, &c);
+    }
     dev->backend->close(dev);
     cudaStreamDestroy(stream);
 }
