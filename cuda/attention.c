@@ -150,7 +150,7 @@ run_attention(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *
     if (kernel->u.attention.way == ATTENTION_SHORT)
         return qv_check_cuda(dev,
                              qv_attention_short_cuda(dev->stream, op, p[0], p[1], p[2], p[3], p[4],
-                                                     dev->sm),
+                                                     dev->code >= 90),
                              "qv_attention_short_cuda", err);
     if (kernel->u.attention.way == ATTENTION_HOPPER)
         return qv_check_cuda(dev,

@@ -38,6 +38,7 @@ struct qv_device_cuda {
     struct qv_device base;
     struct CUctx_st *context; /* the device's primary context, a CUcontext of the driver's */
     int ordinal, sm;          /* sm: 90 for compute capability 9.0 */
+    int code;                 /* the one that its kernels were compiled for, at most sm */
     int multiprocessors;
     size_t shared_bytes;         /* the most shared memory of a block */
     bool own_stream;             /* false: the stream is the caller's */

@@ -111,20 +111,19 @@ static qv_status
 check_code(struct qv_device_cuda *dev, qv_error *err)
 {
     static const int built[] = { QV_CUDA_ARCHITECTURES, 0 };
-    int from;
-    switch (qv_find_code_cuda(built, dev->sm, &from)) {
+    switch (qv_find_code_cuda(built, dev->sm, &dev->code)) {
     case CODE_RUNS: return QV_OK;
     case CODE_COMPILED:
         snprintf(dev->warning, sizeof dev->warning,
                  "this build has no kernels for sm_%d: the driver compiles the sm_%d ones at first "
                  "use, and their speed has not been measured",
-                 dev->sm, from);
+                 dev->sm, dev->code);
         return QV_OK;
     case CODE_UNSURE:
         snprintf(dev->warning, sizeof dev->warning,
                  "this build has no kernels for sm_%d, and NVIDIA does not promise that the sm_%d "
                  "ones run on it: build with -DQV_CUDA_ARCHITECTURES=%d",
-                 dev->sm, from, dev->sm);
+                 dev->sm, dev->code, dev->sm);
         return QV_OK;
     case CODE_NONE: break;
     }

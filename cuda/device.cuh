@@ -42,9 +42,9 @@ launch_as(const cudaLaunchConfig_t &config, size_t most_shared, void (*kernel)(P
 
 /* Launches a kernel. A grid has at most 2^31 - 1 blocks; kernels that could need more compute
  * further tiles in a loop. shared_bytes is dynamic shared memory, in addition to what the kernel
- * declares, and constant for each kernel. early: it may begin while the previous kernel ends
- * (programmatic dependent launch), on a GPU of compute capability 9.0 or later; it must call
- * await_launch(). */
+ * declares, and constant for each kernel. early: the kernel may start before the previous one has
+ * finished (programmatic dependent launch). It must be compiled for compute capability 9.0 or later,
+ * and all of its threads must call await_launch(). */
 template <typename... Parameters, typename... Arguments>
 static cudaError_t
 launch_shared(cudaStream_t stream, int64_t blocks, dim3 threads, size_t shared_bytes, bool early,
@@ -73,8 +73,9 @@ launch(cudaStream_t stream, int64_t blocks, dim3 threads, void (*kernel)(Paramet
     return launch_shared(stream, blocks, threads, 0, false, kernel, arguments...);
 }
 
-/* Lets the next kernel begin where there is room, and waits until the previous one has ended:
- * weights may be read before that, but not its results. */
+/* Lets the next kernel start where there is room, then waits until the previous kernel, and so all
+ * earlier ones, have finished. Before it a kernel may read weights, but nothing else in global
+ * memory, and write nothing there. */
 static __device__ __forceinline__ void
 await_launch(void)
 {

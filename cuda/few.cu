@@ -540,7 +540,7 @@ __launch_bounds__(WARPS *WARP,
 
 /* The properties of a device that decide how a product is cut. */
 struct few_device {
-    int sm, processors;
+    int code, processors;
     size_t shared_bytes; /* the most of a block */
 };
 
@@ -564,7 +564,7 @@ cut_for(const struct codes_shape &s, const struct few_device &d)
     int64_t fewest = INT64_MAX, most = MOST_TILES;
     while (most > 1 && block_bytes<P>(most) > d.shared_bytes)
         most--; /* every GPU's blocks have room for one */
-    for (int ranks = 1; ranks <= (d.sm >= 90 ? MOST_RANKS : 1); ranks++) {
+    for (int ranks = 1; ranks <= (d.code >= 90 ? MOST_RANKS : 1); ranks++) {
         const int64_t at_once = max(d.processors / ranks, 1);
         const int64_t times = ceil_div(s.tiles, most * at_once);
         const int64_t clusters = min(s.tiles, times * at_once);
@@ -592,7 +592,7 @@ launch_few(cudaStream_t stream, const struct few_device &d, const struct codes_s
     attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     config.attrs = attributes;
-    config.numAttrs = d.sm >= 90 ? 2 : 0;
+    config.numAttrs = d.code >= 90 ? 2 : 0;
     config.gridDim =
         dim3((unsigned)cut.ranks, (unsigned)ceil_div(e.m, QV_FEW_AT_ONCE), (unsigned)cut.clusters);
     config.blockDim = dim3(WARPS * WARP);
@@ -603,10 +603,10 @@ launch_few(cudaStream_t stream, const struct few_device &d, const struct codes_s
 
 cudaError_t
 qv_gemm_few_cuda(cudaStream_t stream, const struct qv_op_gemm_few *op, const void *x, const void *w,
-                 const void *bias, const void *residual, void *y, int sm, int blocks,
+                 const void *bias, const void *residual, void *y, int code, int blocks,
                  size_t shared_bytes)
 {
-    const struct few_device d = { sm, blocks, shared_bytes };
+    const struct few_device d = { code, blocks, shared_bytes };
     const struct qv_groups groups = { op->w_bits, op->w_group, (qv_dtype)op->w_dtype };
     const struct codes_shape s = shape_of(op->n, op->k, &groups, w);
     const struct few_epilogue e = { op->m,

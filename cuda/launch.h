@@ -4,7 +4,8 @@
  * Pointers are device addresses, aligned to 16 bytes or more (strided operands: plus whole
  * columns). Values are f32 or bf16; all operands whose dtype can vary have the same one,
  * except in convert and gather; sums are in f32. The kernels support any size that qv_op_check()
- * accepts, including more than 2^31 elements. sm: the compute capability, 90 for 9.0.
+ * accepts, including more than 2^31 elements. early: a kernel may start before the previous one has
+ * finished; false if kernels were compiled for a compute capability below 9.0.
  */
 #pragma once
 
@@ -22,10 +23,10 @@ cudaError_t qv_patchify_cuda(cudaStream_t stream, const struct qv_op_patchify *o
 cudaError_t qv_convert_cuda(cudaStream_t stream, const struct qv_op_convert *op, const void *x,
                             void *y);
 cudaError_t qv_norm_cuda(cudaStream_t stream, const struct qv_op_norm *op, const void *x,
-                         const void *weight, const void *bias, void *y, int sm,
+                         const void *weight, const void *bias, void *y, bool early,
                          int multiprocessors);
 cudaError_t qv_rope_cuda(cudaStream_t stream, const struct qv_op_rope *op, const void *cosines,
-                         const void *sines, const void *coords, void *x, int sm);
+                         const void *sines, const void *coords, void *x, bool early);
 cudaError_t qv_gate_cuda(cudaStream_t stream, const struct qv_op_gate *op, const void *a,
                          const void *b, void *y);
 cudaError_t qv_gather_cuda(cudaStream_t stream, const struct qv_op_gather *op, const void *x,
@@ -40,8 +41,8 @@ cudaError_t qv_epilogue_cuda(cudaStream_t stream, const struct qv_op_epilogue *o
 /* x is bf16, w has the layout of codes.h with scales of 16 bits, n is at most 16 * UINT16_MAX. The
  * GPU has `blocks` multiprocessors, and its blocks at most `shared_bytes` of shared memory. */
 cudaError_t qv_gemm_few_cuda(cudaStream_t stream, const struct qv_op_gemm_few *op, const void *x,
-                             const void *w, const void *bias, const void *residual, void *y, int sm,
-                             int blocks, size_t shared_bytes);
+                             const void *w, const void *bias, const void *residual, void *y,
+                             int code, int blocks, size_t shared_bytes);
 
 /* The two passes of a resize; the axis's tables are in the device's memory. Across: frames of
  * `height` rows to dst[n, height, axis->out, 3]. Down: bytes src[frames, axis->in, row] to
@@ -60,7 +61,7 @@ cudaError_t qv_pad_rows_cuda(cudaStream_t stream, int64_t rows, int64_t from, in
 bool qv_attention_is_short_cuda(const struct qv_op_attention *op);
 cudaError_t qv_attention_short_cuda(cudaStream_t stream, const struct qv_op_attention *op,
                                     const void *list, const void *q, const void *k, const void *v,
-                                    void *y, int sm);
+                                    void *y, bool early);
 
 /* Attention in bf16 on a GPU of compute capability 9.0, which has `blocks` multiprocessors; the
  * first function returns whether it supports an operation. */

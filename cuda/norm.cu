@@ -70,7 +70,7 @@ norm_kernel(const struct norm_shape s, const T *x, T *y)
                 to[k] = fetch<N>(x + from * s.cols + i * N);
         }
     };
-    await_launch(); /* cuBLASLt's next kernel may set itself up */
+    await_launch();
     float by[KEPT][N], plus[KEPT][N];
     if (row >= s.rows)
         return;
@@ -149,22 +149,22 @@ norm_any_kernel(const struct norm_shape s, int64_t cols, const T *x, T *y)
 /* Launches rows of VECTORS vectors per lane of a warp. */
 template <typename T, int VECTORS>
 static cudaError_t
-norm_narrow(cudaStream_t stream, const struct norm_shape &s, int sm, int multiprocessors,
+norm_narrow(cudaStream_t stream, const struct norm_shape &s, bool early, int multiprocessors,
             const T *x, T *y)
 {
     /* FEW: rows * VECTORS that an H200 holds at once. BLOCKS: per multiprocessor */
     enum { FEW = 8192, WARPS = 4, BLOCKS = 3 };
     if (s.rows * VECTORS <= FEW)
-        return launch_shared(stream, s.rows, dim3(WARP), 0, sm >= 90,
+        return launch_shared(stream, s.rows, dim3(WARP), 0, early,
                              norm_kernel<T, VECTORS, false, true>, s, x, y);
     const int64_t blocks = ceil_div(s.rows, WARPS), at_once = (int64_t)multiprocessors * BLOCKS;
-    return launch_shared(stream, blocks < at_once ? blocks : at_once, dim3(WARP, WARPS), 0,
-                         sm >= 90, norm_kernel<T, VECTORS, false, false>, s, x, y);
+    return launch_shared(stream, blocks < at_once ? blocks : at_once, dim3(WARP, WARPS), 0, early,
+                         norm_kernel<T, VECTORS, false, false>, s, x, y);
 }
 
 cudaError_t
 qv_norm_cuda(cudaStream_t stream, const struct qv_op_norm *op, const void *x, const void *weight,
-             const void *bias, void *y, int sm, int multiprocessors)
+             const void *bias, void *y, bool early, int multiprocessors)
 {
     enum { WIDE_VECTORS = 2, MOST_THREADS = 1024, FEW = 512 };
     const struct norm_shape s = { op->rows,           (int)op->cols, 1 / (float)op->cols,
@@ -179,13 +179,13 @@ qv_norm_cuda(cudaStream_t stream, const struct qv_op_norm *op, const void *x, co
             return launch(stream, op->rows, dim3(THREADS), norm_any_kernel<T>, s, op->cols, from,
                           to);
         if (vectors <= 2 * WARP)
-            return norm_narrow<T, 2>(stream, s, sm, multiprocessors, from, to);
+            return norm_narrow<T, 2>(stream, s, early, multiprocessors, from, to);
         if (vectors <= 4 * WARP)
-            return norm_narrow<T, 4>(stream, s, sm, multiprocessors, from, to);
+            return norm_narrow<T, 4>(stream, s, early, multiprocessors, from, to);
         if (vectors <= 5 * WARP)
-            return norm_narrow<T, 5>(stream, s, sm, multiprocessors, from, to);
+            return norm_narrow<T, 5>(stream, s, early, multiprocessors, from, to);
         unsigned threads = (unsigned)ceil_div(ceil_div(vectors, WIDE_VECTORS), WARP) * WARP;
-        return launch_shared(stream, op->rows, dim3(threads), 0, sm >= 90,
+        return launch_shared(stream, op->rows, dim3(threads), 0, early,
                              op->rows <= FEW ? norm_kernel<T, WIDE_VECTORS, true, true>
                                              : norm_kernel<T, WIDE_VECTORS, true, false>,
                              s, from, to);

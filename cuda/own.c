@@ -43,10 +43,10 @@ describe_own(const struct qv_kernel *kernel, char *text, size_t size)
 
 OWN(patchify, NULL, p[0], p[1], p[2], p[3], p[4])
 OWN(convert, NULL, p[0], p[1])
-OWN(gemm_few, prepare_few, p[0], p[1], p[2], p[3], p[4], dev->sm, dev->multiprocessors,
+OWN(gemm_few, prepare_few, p[0], p[1], p[2], p[3], p[4], dev->code, dev->multiprocessors,
     dev->shared_bytes)
-OWN(norm, NULL, p[0], p[1], p[2], p[3], dev->sm, dev->multiprocessors)
-OWN(rope, NULL, p[0], p[1], p[2], p[3], dev->sm)
+OWN(norm, NULL, p[0], p[1], p[2], p[3], dev->code >= 90, dev->multiprocessors)
+OWN(rope, NULL, p[0], p[1], p[2], p[3], dev->code >= 90)
 OWN(gate, NULL, p[0], p[1], p[2])
 OWN(gather, NULL, p[0], p[1], p[2])
 OWN(interpolate, NULL, p[0], p[1], p[2], p[3])

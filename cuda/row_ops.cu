@@ -140,7 +140,7 @@ rope_kernel(const struct rope_shape s, T *x)
 template <typename T, int N>
 static cudaError_t
 rope_vectors(cudaStream_t stream, const struct qv_op_rope *op, const void *cosines,
-             const void *sines, const void *coords, void *x, int sm)
+             const void *sines, const void *coords, void *x, bool early)
 {
     enum { AIM = 128 }; /* threads of a block: few, so that 760 rows fill the device */
     int64_t half = op->head_dim / 2, groups = ceil_div(op->heads, ROPE_HEADS);
@@ -157,22 +157,22 @@ rope_vectors(cudaStream_t stream, const struct qv_op_rope *op, const void *cosin
                             (const int4 *)coords };
     unsigned width = (unsigned)(items < THREADS ? items : (int64_t)THREADS);
     unsigned height = width < AIM ? (AIM + width / 2) / width : 1;
-    return launch_shared(stream, ceil_div(op->rows, height), dim3(width, height), 0, sm >= 90,
+    return launch_shared(stream, ceil_div(op->rows, height), dim3(width, height), 0, early,
                          rope_kernel<T, N>, s, (T *)x);
 }
 
 cudaError_t
 qv_rope_cuda(cudaStream_t stream, const struct qv_op_rope *op, const void *cosines,
-             const void *sines, const void *coords, void *x, int sm)
+             const void *sines, const void *coords, void *x, bool early)
 {
     /* the widest vectors that divide halves of heads (and so the columns) and rows */
     const int64_t sizes = op->head_dim / 2 | op->x_stride;
     return typed(op->x_dtype, [&](auto t) {
         typedef decltype(t) T;
-        return sizes % 4 ? rope_vectors<T, 1>(stream, op, cosines, sines, coords, x, sm)
+        return sizes % 4 ? rope_vectors<T, 1>(stream, op, cosines, sines, coords, x, early)
                : sizes % LANES<T>
-                   ? rope_vectors<T, 4>(stream, op, cosines, sines, coords, x, sm)
-                   : rope_vectors<T, LANES<T>>(stream, op, cosines, sines, coords, x, sm);
+                   ? rope_vectors<T, 4>(stream, op, cosines, sines, coords, x, early)
+                   : rope_vectors<T, LANES<T>>(stream, op, cosines, sines, coords, x, early);
     });
 }
 

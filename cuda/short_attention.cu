@@ -224,10 +224,10 @@ __launch_bounds__(SHORT_THREADS, tile<HEAD_DIM>::BLOCKS)
 template <int HEAD_DIM>
 static cudaError_t
 attend(cudaStream_t stream, const struct qv_op_attention *op, const struct short_shape &s,
-       const void *q, const void *k, const void *v, void *y, int sm)
+       const void *q, const void *k, const void *v, void *y, bool early)
 {
     return launch_shared(stream, s.step * op->heads, dim3(SHORT_THREADS), tile<HEAD_DIM>::BYTES,
-                         sm >= 90, short_kernel<HEAD_DIM>, s, (const bf16 *)q, (const bf16 *)k,
+                         early, short_kernel<HEAD_DIM>, s, (const bf16 *)q, (const bf16 *)k,
                          (const bf16 *)v, (bf16 *)y);
 }
 
@@ -245,7 +245,7 @@ qv_attention_is_short_cuda(const struct qv_op_attention *op)
 
 cudaError_t
 qv_attention_short_cuda(cudaStream_t stream, const struct qv_op_attention *op, const void *list,
-                        const void *q, const void *k, const void *v, void *y, int sm)
+                        const void *q, const void *k, const void *v, void *y, bool early)
 {
     const int64_t width = op->heads * op->head_dim, most = ceil_div(MOST_BLOCKS, op->heads);
     const int64_t step = op->segments < most ? op->segments : most;
@@ -261,10 +261,10 @@ qv_attention_short_cuda(cudaStream_t stream, const struct qv_op_attention *op, c
                                    lists ? lists + op->segments + 1 : NULL,
                                    (float)(op->scale * M_LOG2E) };
     switch (op->head_dim) {
-    case 64: return attend<64>(stream, op, s, q, k, v, y, sm);
-    case 72: return attend<72>(stream, op, s, q, k, v, y, sm);
-    case 80: return attend<80>(stream, op, s, q, k, v, y, sm);
-    case 128: return attend<128>(stream, op, s, q, k, v, y, sm);
+    case 64: return attend<64>(stream, op, s, q, k, v, y, early);
+    case 72: return attend<72>(stream, op, s, q, k, v, y, early);
+    case 80: return attend<80>(stream, op, s, q, k, v, y, early);
+    case 128: return attend<128>(stream, op, s, q, k, v, y, early);
     }
     return cudaErrorNotSupported;
 }
