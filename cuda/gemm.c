@@ -210,11 +210,14 @@ destroy_layouts(struct gemm_cuda *g)
     }
 }
 
+/* id: ANY, or the number in cuBLASLt that the algorithm must have. Its tiles must then be small
+ * enough to use a tenth of the GPU. */
 static bool
 suits(const cublasLtMatmulHeuristicResult_t *found, int64_t id)
 {
     return !found->state && !splits_sums(&found->algo) &&
-           (id == ANY || algorithm_value(&found->algo, CUBLASLT_ALGO_CONFIG_ID) == id);
+           (id == ANY || (algorithm_value(&found->algo, CUBLASLT_ALGO_CONFIG_ID) == id &&
+                          found->wavesCount >= 0.1F));
 }
 
 /*
@@ -293,7 +296,7 @@ choose_tiles(struct qv_device_cuda *dev, struct gemm_cuda *g,
 /* Selects one of the heuristic's algorithms that suit g's layouts and are reliable: the first, or
  * for a product that fills the GPU more than twice (once, with a residual) in the first's tiles,
  * the one with the best tiles. The result depends only on the operation, the device and the
- * library. id: the algorithm must have this number in cuBLASLt, or ANY. */
+ * library. id: see suits(). */
 static qv_status
 choose(struct qv_device_cuda *dev, struct qv_kernel *kernel, bool f32_sums, int64_t id,
        qv_error *err)
@@ -360,8 +363,8 @@ choose_for(struct qv_device_cuda *dev, struct qv_kernel *kernel, bool f32_sums, 
              : choose(dev, kernel, f32_sums, id, err);
 }
 
-/* For few rows: uses the algorithm chosen for ALIKE_ROWS, in smaller tiles if it has them,
- * otherwise unchanged. */
+/* For few rows: uses the algorithm chosen for ALIKE_ROWS, in the tiles that it has for the fewest
+ * rows from `rows` on, if it has them. */
 static qv_status
 choose_alike(struct qv_device_cuda *dev, struct qv_kernel *kernel, bool f32_sums, int64_t rows,
              qv_error *err)
@@ -372,11 +375,18 @@ choose_alike(struct qv_device_cuda *dev, struct qv_kernel *kernel, bool f32_sums
         return status;
     const cublasLtMatmulAlgo_t alike = g->algo;
     const int64_t id = algorithm_value(&alike, CUBLASLT_ALGO_CONFIG_ID);
-    status = choose_for(dev, kernel, f32_sums, rows, id, err);
-    if (status != QV_EUNSUPPORTED)
+    status = QV_EUNSUPPORTED;
+    for (int64_t more = rows; more < ALIKE_ROWS && status == QV_EUNSUPPORTED; more *= 2)
+        status = choose_for(dev, kernel, f32_sums, more, id, err);
+    if (status && status != QV_EUNSUPPORTED)
         return status;
-    g->algo = alike;
-    return runs(dev, g) ? QV_OK : choose(dev, kernel, f32_sums, ANY, err);
+    if (status)
+        g->algo = alike;
+    destroy_layouts(g);
+    const cublasStatus_t s = create_layouts(&kernel->op.u.gemm, f32_sums, rows, g);
+    return s              ? qv_check_cublas(dev, s, "describing a gemm", err)
+           : runs(dev, g) ? QV_OK
+                          : choose(dev, kernel, f32_sums, ANY, err);
 }
 
 static qv_status

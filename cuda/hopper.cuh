@@ -124,6 +124,9 @@ matrix_at(uint32_t address, int next_columns, int next_8, int swizzle)
 #define NAMES_80 NAMES_72 ", %72, %73, %74, %75, %76, %77, %78, %79"
 #define NAMES_96                                                                                   \
     NAMES_80 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define NAMES_108 NAMES_96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107"
+#define NAMES_120                                                                                  \
+    NAMES_108 ", %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119"
 
 /* sums[64, 128] = q[64, 16] k[128, 16]^T, added to sums if `add`. For each i in turn, thread t has
  * columns 8 i + t % 4 * 2 and the next, of row 16 * (t / 32) + t % 32 / 4 and of the row 8
@@ -162,9 +165,14 @@ MULTIPLY_VALUES(80, NAMES_40, "%40", "%41", "%42", "%43", "%44", SUMS_32, SUMS_4
                      : __VA_ARGS__                                                                 \
                      : "l"(x), "l"(w));                                                            \
     }
+MULTIPLY_ROWS(128, NAMES_64, "%64", "%65", SUMS_64)
 MULTIPLY_ROWS(144, NAMES_72, "%72", "%73", SUMS_64, SUMS_4(64), SUMS_4(68))
 MULTIPLY_ROWS(160, NAMES_80, "%80", "%81", SUMS_64, SUMS_16(64))
 MULTIPLY_ROWS(192, NAMES_96, "%96", "%97", SUMS_64, SUMS_16(64), SUMS_16(80))
+MULTIPLY_ROWS(216, NAMES_108, "%108", "%109", SUMS_64, SUMS_16(64), SUMS_16(80), SUMS_4(96),
+              SUMS_4(100), SUMS_4(104))
+MULTIPLY_ROWS(240, NAMES_120, "%120", "%121", SUMS_64, SUMS_16(64), SUMS_16(80), SUMS_16(96),
+              SUMS_4(112), SUMS_4(116))
 
 /* Volatile, so that what depends on it is computed where it is used and takes no registers before
  * that. */

@@ -851,6 +851,9 @@ TEST(a_pair_alone)
         { "gemm m=1275 n=3456 k=72 alpha=1 bias=1" BF16, "rope rows=1275" ROPE_72 },
         { "gemm m=1275 n=3840 k=72 alpha=1 bias=1" BF16, "rope rows=1275" ROPE_80 },
         { "gemm m=1275 n=4944 k=72 alpha=1 bias=1" BF16, "gate rows=1275" GATE(2472, 4944) "silu" },
+        { "gemm m=250 n=3072 k=72 alpha=1 bias=1" BF16, "rope rows=250" ROPE_64 },
+        { "gemm m=830 n=3456 k=72 alpha=1 bias=1" BF16, "rope rows=830" ROPE_72 },
+        { "gemm m=830 n=3840 k=72 alpha=1 bias=1" BF16, "rope rows=830" ROPE_80 },
     };
     struct cudaDeviceProp props;
     cudaStream_t stream;
@@ -865,8 +868,9 @@ TEST(a_pair_alone)
 }
 
 /* On Hopper a large product is one kernel with the rotation of its heads, for every size of heads,
- * and with a gate. The last rows and columns are not a whole tile, nor is k a whole step, and some
- * blocks have one or two tiles. The other pairs stay two. */
+ * and with a gate; so is one whose tiles fill the GPU nearly once. The last rows and columns are
+ * not a whole tile, nor is k a whole step, and some blocks have one or two tiles. The other pairs
+ * stay two. */
 TEST(a_pair_is_one_kernel)
 {
     static const char *const one[][2] = {
@@ -879,12 +883,22 @@ TEST(a_pair_is_one_kernel)
         { "gemm m=1920 n=3072 k=8 alpha=1 bias=1" BF16, "rope rows=1920" ROPE_64 },
         { "gemm m=1280 n=3456 k=200 alpha=1 bias=1" BF16, "rope rows=1280" ROPE_72 },
         { "gemm m=1280 n=3840 k=1280 alpha=1" BF16, "rope rows=1280" ROPE_80 },
+        { "gemm m=180 n=3072 k=8 alpha=1" BF16, "rope rows=180" ROPE_64 },
+        { "gemm m=310 n=3456 k=1152 alpha=1 bias=1" BF16,
+          "rope rows=310 heads=31 head_dim=72 positions=64 x_stride=3456" BF16 },
+        { "gemm m=250 n=3840 k=1280 alpha=1 bias=1" BF16, "rope rows=250" ROPE_80 },
+        { "gemm m=760 n=3072 k=1024 alpha=1 bias=1" BF16, "rope rows=760" ROPE_64 },
+        { "gemm m=833 n=3456 k=200 alpha=1" BF16, "rope rows=833" ROPE_72 },
+        { "gemm m=1001 n=3840 k=1096 alpha=1 bias=1" BF16,
+          "rope rows=1001 heads=31 head_dim=80 positions=64 x_stride=3840" BF16 },
         { "gemm m=2816 n=6912 k=1280 alpha=1 bias=1" BF16,
           "gate rows=2816" GATE(3456, 6912) "silu" },
         { "gemm m=5501 n=6928 k=1288 alpha=1" BF16, "gate rows=5501" GATE(3464, 6928) "silu" },
     };
     static const char *const two[][2] = {
-        { "gemm m=760 n=3072 k=1024 alpha=1 bias=1" BF16, "rope rows=760" ROPE_64 },
+        { "gemm m=128 n=3072 k=1024 alpha=1 bias=1" BF16, "rope rows=128" ROPE_64 },
+        { "gemm m=500 n=3072 k=1024 alpha=1 bias=1" BF16, "rope rows=500" ROPE_64 },
+        { "gemm m=1100 n=3072 k=1024 alpha=1 bias=1" BF16, "rope rows=1100" ROPE_64 },
         { "gemm m=5000 n=3072 k=64 alpha=1 bias=1 act=gelu_tanh" BF16, "rope rows=5000" ROPE_64 },
         { "gemm m=5000 n=3072 k=64 alpha=1 residual_rows=5000" BF16, "rope rows=5000" ROPE_64 },
         { "gemm m=5000 n=3072 k=64 alpha=2 bias=1" BF16, "rope rows=5000" ROPE_64 },
