@@ -126,7 +126,7 @@ static qv_status
 prepare_attention(struct qv_device_cuda *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
                   qv_error *err)
 {
-    const struct target_cuda target = qv_target_of_cuda(dev);
+    const struct target_cuda target = { .dev = dev, .tf32 = dev->tf32 };
     struct graph_cuda *graph = &kernel->u.attention.graph;
     qv_error failure = { 0 };
     *scratch_bytes = 0;

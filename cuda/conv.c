@@ -350,7 +350,7 @@ static qv_status
 prepare_conv(struct qv_device_cuda *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
              qv_error *err)
 {
-    const struct target_cuda target = qv_target_of_cuda(dev);
+    const struct target_cuda target = { .dev = dev, .tf32 = dev->tf32 };
     const struct qv_op_conv *op = &kernel->op.u.conv;
     struct conv_cuda *conv = &kernel->u.conv;
     qv_error failure = { 0 };

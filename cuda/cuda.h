@@ -145,6 +145,7 @@ struct gemm_cuda {
     size_t sums_bytes;   /* bytes of f32 sums for our epilogue kernel; 0: cuBLASLt's epilogue is
                           * used */
     size_t workspace_bytes;
+    float waves;         /* how often the algorithm's tiles fill the GPU */
     const char *unfused; /* why cuBLASLt's epilogue is not used; NULL: it is used */
 };
 

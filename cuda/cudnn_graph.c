@@ -8,13 +8,7 @@
 
 /* The number of configurations to request from a heuristic: for f32 it lists about 30 that compute
  * in TF32 before the first allowed one. */
-enum { MOST_CONFIGURATIONS = 64, MOST_NOTES = 32, MOST_KNOBS = 32 };
-
-struct target_cuda
-qv_target_of_cuda(struct qv_device_cuda *dev)
-{
-    return (struct target_cuda){ .dev = dev, .tf32 = dev->tf32 };
-}
+enum { MOST_CONFIGURATIONS = 64, MOST_NOTES = 32 };
 
 /* ---- the graph --------------------------------------------------------------------------------*/
 
@@ -262,30 +256,6 @@ configuration_suits(cudnnBackendDescriptor_t configuration, int64_t dtype, bool 
     return all;
 }
 
-/* Returns the configuration's KERNEL_CFG, a cuDNN-internal number; 0 if it has none. */
-static int64_t
-kernel_of(cudnnBackendDescriptor_t configuration)
-{
-    cudnnBackendDescriptor_t knobs[MOST_KNOBS] = { 0 };
-    int64_t n = 0, one, kernel = 0;
-    cudnnStatus_t s = CUDNN_STATUS_SUCCESS;
-    for (int i = 0; i < MOST_KNOBS && !s; i++)
-        s = cudnnBackendCreateDescriptor(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, &knobs[i]);
-    if (!s)
-        s = cudnnBackendGetAttribute(configuration, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
-                                     CUDNN_TYPE_BACKEND_DESCRIPTOR, MOST_KNOBS, &n, knobs);
-    for (int64_t i = 0; i < n && i < MOST_KNOBS && !s; i++) {
-        cudnnBackendKnobType_t type = CUDNN_KNOB_TYPE_COUNTS;
-        s = cudnnBackendGetAttribute(knobs[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE,
-                                     CUDNN_TYPE_KNOB_TYPE, 1, &one, &type);
-        if (!s && type == CUDNN_KNOB_TYPE_KERNEL_CFG)
-            s = cudnnBackendGetAttribute(knobs[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE,
-                                         CUDNN_TYPE_INT64, 1, &one, &kernel);
-    }
-    destroy_all(knobs, MOST_KNOBS);
-    return s ? 0 : kernel;
-}
-
 /* A heuristic's answer, best first; the caller destroys all of them. */
 struct configurations {
     cudnnBackendDescriptor_t all[MOST_CONFIGURATIONS];
@@ -309,24 +279,10 @@ ask_heuristic(cudnnBackendDescriptor_t heuristic, struct configurations *out)
 struct search {
     const struct target_cuda *target;
     cudnnBackendDescriptor_t graph;
-    int64_t dtype, preferred; /* as in sketch_cuda */
-    cudnnStatus_t status;     /* status and message of the last call that failed */
+    int64_t dtype;
+    cudnnStatus_t status; /* status and message of the last call that failed */
     char message[300];
 };
-
-/* Moves the configuration with this KERNEL_CFG to the front. */
-static void
-put_first(struct configurations *found, int64_t preferred)
-{
-    int64_t at = 0;
-    while (at < found->n && kernel_of(found->all[at]) != preferred)
-        at++;
-    if (at == found->n)
-        return;
-    const cudnnBackendDescriptor_t first = found->all[at];
-    memmove(found->all + 1, found->all, (size_t)at * sizeof *found->all);
-    found->all[0] = first;
-}
 
 /* Queries a heuristic. One that fails has nothing for this graph; the message has the reason. */
 static void
@@ -393,8 +349,6 @@ take_plan(struct search *search, cudnnBackendHeurMode_t mode, struct graph_cuda 
     struct configurations found;
     bool taken = false;
     find_configurations(search, mode, &found);
-    if (search->preferred)
-        put_first(&found, search->preferred);
     for (int64_t i = 0; i < found.n && !taken; i++) {
         int64_t engine = -1;
         if (!configuration_suits(found.all[i], search->dtype, target->tf32, &engine)) {
@@ -445,17 +399,6 @@ is_lack_of_memory(cudnnStatus_t status)
 struct kept {
     int64_t engine, last_resort;
 };
-enum { KEY_BYTES = 80 };
-
-/* Writes a plan's key: the values that determine a graph's configuration. */
-static void
-write_key(const struct sketch_cuda *sketch, const struct target_cuda *target, int64_t dtype,
-          char key[KEY_BYTES])
-{
-    snprintf(key, KEY_BYTES, "cuDNN graph %016llx of %s%s",
-             (unsigned long long)fold(sketch->digest, sketch->preferred),
-             qv_dtype_name((qv_dtype)dtype), target->tf32 ? " with TF32" : "");
-}
 
 /* Loads a plan from its file. A plan written by another version of cuDNN may be rejected, and is
  * then made again. */
@@ -514,12 +457,12 @@ qv_graph_open_cuda(struct sketch_cuda *sketch, const struct target_cuda *target,
     struct search search = {
         .target = target,
         .dtype = dtype,
-        .preferred = sketch->preferred,
         .message = "its heuristics suggest none",
     };
     bool taken = false;
-    char key[KEY_BYTES];
-    write_key(sketch, target, dtype, key);
+    char key[80]; /* all that determines a graph's configuration */
+    snprintf(key, sizeof key, "cuDNN graph %016llx of %s%s", (unsigned long long)sketch->digest,
+             qv_dtype_name((qv_dtype)dtype), target->tf32 ? " with TF32" : "");
     *out = (struct graph_cuda){ 0 };
     if (!sketch->status && take_kept(target, key, out))
         return QV_OK;
@@ -558,16 +501,6 @@ qv_graph_describe_cuda(const struct graph_cuda *graph, const char *why, char *te
 
 /* Checks alignment, because cuDNN does not: its kernels silently read wrong values from misaligned
  * operands. */
-static qv_status
-check_alignment(const struct binding_cuda *bindings, int n, qv_error *err)
-{
-    for (const struct binding_cuda *b = bindings; b < bindings + n; b++)
-        if (b->alignment && (uintptr_t)b->p % (uintptr_t)b->alignment)
-            return qv_fail(err, QV_EBACKEND, "%s at %p is not aligned to %lld bytes for cuDNN",
-                           b->name, b->p, (long long)b->alignment);
-    return QV_OK;
-}
-
 qv_status
 qv_graph_run_cuda(struct qv_device_cuda *dev, const struct graph_cuda *graph,
                   const struct binding_cuda *bindings, int n, void *workspace, qv_error *err)
@@ -575,12 +508,13 @@ qv_graph_run_cuda(struct qv_device_cuda *dev, const struct graph_cuda *graph,
     int64_t ids[GRAPH_MOST_BINDINGS];
     const void *pointers[GRAPH_MOST_BINDINGS];
     cudnnBackendDescriptor_t pack = NULL;
-    qv_status status = check_alignment(bindings, n, err);
-    if (status)
-        return status;
     for (int i = 0; i < n; i++) {
-        ids[i] = bindings[i].id;
-        pointers[i] = bindings[i].p;
+        const struct binding_cuda *b = &bindings[i];
+        if (b->alignment && (uintptr_t)b->p % (uintptr_t)b->alignment)
+            return qv_fail(err, QV_EBACKEND, "%s at %p is not aligned to %lld bytes for cuDNN",
+                           b->name, b->p, (long long)b->alignment);
+        ids[i] = b->id;
+        pointers[i] = b->p;
     }
     const struct attribute_cuda attributes[] = {
         { CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, ids },
@@ -594,7 +528,7 @@ qv_graph_run_cuda(struct qv_device_cuda *dev, const struct graph_cuda *graph,
         call = "cudnnBackendExecute";
         s = cudnnBackendExecute(dev->cudnn, graph->plan, pack);
     }
-    status = qv_check_cudnn(dev, s, call, err);
+    const qv_status status = qv_check_cudnn(dev, s, call, err);
     destroy_all(&pack, 1);
     return status;
 }

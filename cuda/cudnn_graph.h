@@ -19,8 +19,6 @@ struct target_cuda {
     void *user;
 };
 
-struct target_cuda qv_target_of_cuda(struct qv_device_cuda *dev);
-
 /* ---- the graph --------------------------------------------------------------------------------*/
 
 enum { SKETCH_MOST = 24, SKETCH_MOST_OPERATIONS = 6 };
@@ -29,8 +27,6 @@ struct sketch_cuda {
     cudnnBackendDescriptor_t descriptors[SKETCH_MOST]; /* all of them */
     cudnnBackendDescriptor_t operations[SKETCH_MOST_OPERATIONS];
     uint64_t digest;      /* digest of all values set, the key of kept plans */
-    int64_t preferred;    /* KERNEL_CFG of the configuration to try first; 0: the heuristics'
-                           * first */
     cudnnStatus_t status; /* status of the first failed call; later calls do nothing */
     char message[256];    /* the call that failed, and why */
 };

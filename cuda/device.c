@@ -247,7 +247,7 @@ caps_cuda(const struct qv_device *device, struct qv_caps *out)
                              .chunk_rows = 6144,
                              .pack_rows = 12288, /* 4% faster there, for 64 images and tower M */
                              .bucket_rows = 128,
-                             .least_rows = 512,
+                             .least_rows = 128,
                              .chunks = 2,
                              /* measured on an H200 at the sizes of towers; f32 attention is our own
                               * kernel */

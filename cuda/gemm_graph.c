@@ -3,15 +3,11 @@
  * A GEMM with an activation that cuBLASLt's epilogues lack, as a cuDNN graph: the GEMM, the bias, x
  * / (1 + exp(-beta x)), rounded once. With f32 sums in memory and our own kernel it takes 1.4 times
  * as long (6080 x 5120 x 1280 on an H200: 168 us against 118; with the bias alone 115).
- *
- * The configurations that cuDNN 9.19 offers for it give the same bits, for any number of rows. From
- * 256 to 12288 rows the configuration preferred here takes at most 1.03 times as long as the best
- * one; the heuristics' first takes up to 1.14.
+ * The configurations that cuDNN 9.19 offers for it give the same bits, for any number of rows.
  */
 #include "cudnn_graph.h"
 
 enum { X = 1, W, BIAS, Y, BETWEEN }; /* tensors; values between two operations come last */
-enum { PREFERRED = 2 };
 
 /* Returns beta; 0 for any other activation. */
 static double
@@ -81,7 +77,6 @@ static void
 sketch_gemm(struct sketch_cuda *sketch, const struct qv_op_gemm *op)
 {
     cudnnBackendDescriptor_t at = matrix(sketch, BETWEEN, op->m, op->n, false);
-    sketch->preferred = PREFERRED;
     add_gemm(sketch, op, at);
     if (op->bias) {
         const cudnnBackendDescriptor_t gemm = at, bias = matrix(sketch, BIAS, 1, op->n, false);

@@ -20,8 +20,13 @@ enum {
     SUM_K = 16,       /* columns of one wgmma; */
     SUM_K_BYTES = 32,
     ALIGNMENT = 1024,       /* of swizzled rows */
-    MOST_BYTES = 227 << 10, /* of shared memory, of which */
-    SIGNALS_BYTES = 256     /* is kept for a ring */
+    MOST_BYTES = 227 << 10, /* of a block's shared memory */
+    MOST_STAGES = 8
+};
+
+/* mbarriers: a step is copied, or its place may be written again */
+struct ring {
+    uint64_t full[MOST_STAGES], empty[MOST_STAGES];
 };
 
 /* How the warpgroups divide tiles:
@@ -57,14 +62,10 @@ template <int HEAD_DIM, int TILING> struct room {
     static constexpr int PITCH = STRIP_COLS % 16 ? STRIP_COLS : STRIP_COLS + 8;
     static constexpr int STRIP_SIZE = STRIP * PITCH;
     static constexpr int STRIPS_BYTES = COMPUTING * WARPS * STRIP_SIZE * (int)sizeof(bf16);
-    /* steps that shared memory holds */
-    static constexpr int STAGES = (MOST_BYTES - SIGNALS_BYTES - STRIPS_BYTES) / STAGE_BYTES;
+    static constexpr int REST = STRIPS_BYTES + (int)sizeof(struct ring);
+    static constexpr int STAGES = (MOST_BYTES - REST) / STAGE_BYTES; /* steps that it holds */
     static constexpr int STRIPS = STAGES * STAGE_BYTES, SIGNALS = STRIPS + STRIPS_BYTES;
-};
-
-/* mbarriers: a step is copied, or its place may be written again */
-template <int HEAD_DIM, int TILING> struct ring {
-    uint64_t full[room<HEAD_DIM, TILING>::STAGES], empty[room<HEAD_DIM, TILING>::STAGES];
+    static_assert(STAGES <= MOST_STAGES, "a ring's size");
 };
 
 struct product_shape {
@@ -77,8 +78,8 @@ struct product_shape {
 
 template <int HEAD_DIM, int TILING>
 static __device__ __forceinline__ void
-copy_tiles(char *shared, struct ring<HEAD_DIM, TILING> *signals, const CUtensorMap *x,
-           const CUtensorMap *w, const struct product_shape &s)
+copy_tiles(char *shared, struct ring *signals, const CUtensorMap *x, const CUtensorMap *w,
+           const struct product_shape &s)
 {
     typedef room<HEAD_DIM, TILING> room;
     int stage = 0, empty = 1;
@@ -159,6 +160,7 @@ template <int HEAD_DIM, int TILING> struct product {
     static constexpr int EIGHTS = room::N / 8, OF_Y = room::COLS / 8; /* columns by eight */
     static constexpr int OF_STRIP = room::STRIP_COLS / 8;
     float sums[room::PARTS][room::N / 2];
+    typedef float all_sums[room::PARTS * room::N / 2];
 
     /* Sums begin at 0, instead of at whatever the registers hold, so that the compiler may use the
      * registers in between. */
@@ -185,16 +187,6 @@ template <int HEAD_DIM, int TILING> struct product {
                                         8 * STEP_BYTES, SWIZZLE_128),
                               matrix_at(w + i * SUM_K_BYTES, 0, 8 * STEP_BYTES, SWIZZLE_128));
         commit_products();
-    }
-
-    /* Waits until all but the last LEFT steps are complete. */
-    template <int LEFT>
-    __device__ __forceinline__ void
-    await_all_but(void)
-    {
-#pragma unroll
-        for (int part = 0; part < room::PARTS; part++)
-            await_products<LEFT>(sums[part]);
     }
 
     /* Stores the strip's words, from the eight columns number `first` on. */
@@ -283,8 +275,7 @@ template <int HEAD_DIM, int TILING> struct product {
 
 template <int HEAD_DIM, int TILING>
 static __device__ __forceinline__ void
-compute_tiles(char *shared, struct ring<HEAD_DIM, TILING> *signals, const struct product_shape &s,
-              int group, bf16 *y)
+compute_tiles(char *shared, struct ring *signals, const struct product_shape &s, int group, bf16 *y)
 {
     typedef room<HEAD_DIM, TILING> room;
     enum { BARRIER_TURN = 1 }; /* one per warpgroup */
@@ -301,6 +292,7 @@ compute_tiles(char *shared, struct ring<HEAD_DIM, TILING> *signals, const struct
         const int row = tile / s.tiles_across * room::ROWS + part * PART_ROWS + warp * STRIP;
         const int col = tile % s.tiles_across * room::COLS;
         struct product<HEAD_DIM, TILING> product;
+        auto &all = reinterpret_cast<typename decltype(product)::all_sums &>(product.sums);
         int last = 0;
         if (room::TAKING_TURNS > 1)
             sync_threads(BARRIER_TURN + turn, 2 * GROUP);
@@ -308,7 +300,7 @@ compute_tiles(char *shared, struct ring<HEAD_DIM, TILING> *signals, const struct
             await(&signals->full[stage], full);
             const uint32_t x = shared_address(shared) + stage * room::STAGE_BYTES;
             product.multiply(x + part * PART_ROWS * STEP_BYTES, x + room::X_BYTES);
-            product.template await_all_but<1>();
+            await_products<1>(all);
             if (step > 0)
                 arrive(&signals->empty[last]);
             last = stage;
@@ -317,7 +309,7 @@ compute_tiles(char *shared, struct ring<HEAD_DIM, TILING> *signals, const struct
         }
         if (room::TAKING_TURNS > 1)
             arrive_threads(BARRIER_TURN + 1 - turn, 2 * GROUP);
-        product.template await_all_but<0>();
+        await_products<0>(all);
         arrive(&signals->empty[last]);
         full ^= (stage + skipped) / room::STAGES % 2;
         stage = (stage + skipped) % room::STAGES;
@@ -335,7 +327,7 @@ static __global__ void __launch_bounds__((COMPUTING + 1) * GROUP, 1)
 #else
     typedef room<HEAD_DIM, TILING> room;
     extern __shared__ __align__(ALIGNMENT) char shared[];
-    auto *const signals = reinterpret_cast<struct ring<HEAD_DIM, TILING> *>(shared + room::SIGNALS);
+    auto *const signals = reinterpret_cast<struct ring *>(shared + room::SIGNALS);
     if (threadIdx.x == 0) {
         for (int i = 0; i < room::STAGES; i++) {
             open_signal(&signals->full[i], 1);
@@ -372,8 +364,8 @@ multiply(cudaStream_t stream, const struct qv_op_gemm *op, struct product_shape 
         !describe_boxes(&of_w, p[1], { op->n, 1, op->k, op->k, room::COLS, STEP }))
         return cudaErrorInvalidValue;
     return launch_shared(stream, s.tiles < blocks ? s.tiles : blocks, dim3((COMPUTING + 1) * GROUP),
-                         room::SIGNALS + sizeof(struct ring<HEAD_DIM, TILING>), true,
-                         hopper_gemm_kernel<HEAD_DIM, TILING>, of_x, of_w, s, (bf16 *)y);
+                         room::STRIPS + room::REST, true, hopper_gemm_kernel<HEAD_DIM, TILING>,
+                         of_x, of_w, s, (bf16 *)y);
 }
 
 template <int HEAD_DIM, typename... Arguments>
@@ -405,8 +397,8 @@ supports(const struct qv_op_gemm *gemm, const struct qv_op *next)
            qv_row_stride(rope->x_stride, rope->heads * head) == gemm->n;
 }
 
-/* Finds a tiling that is faster than cuBLASLt and the other pass: one whose tiles keep most of the
- * multiprocessors busy. Measured with towers on an H200. */
+/* Finds a tiling that is faster than cuBLASLt and the other pass: one that leaves few enough
+ * multiprocessors idle. Measured with towers on an H200. */
 static bool
 find_tiling(const struct qv_op_gemm *gemm, const struct qv_op *next, int blocks, int *out)
 {

@@ -851,8 +851,8 @@ TEST(a_pair_alone)
         { "gemm m=1275 n=3456 k=72 alpha=1 bias=1" BF16, "rope rows=1275" ROPE_72 },
         { "gemm m=1275 n=3840 k=72 alpha=1 bias=1" BF16, "rope rows=1275" ROPE_80 },
         { "gemm m=1275 n=4944 k=72 alpha=1 bias=1" BF16, "gate rows=1275" GATE(2472, 4944) "silu" },
-        { "gemm m=250 n=3072 k=72 alpha=1 bias=1" BF16, "rope rows=250" ROPE_64 },
-        { "gemm m=830 n=3456 k=72 alpha=1 bias=1" BF16, "rope rows=830" ROPE_72 },
+        { "gemm m=250 n=3072 k=1096 alpha=1 bias=1" BF16, "rope rows=250" ROPE_64 },
+        { "gemm m=830 n=3456 k=520 alpha=1 bias=1" BF16, "rope rows=830" ROPE_72 },
         { "gemm m=830 n=3840 k=72 alpha=1 bias=1" BF16, "rope rows=830" ROPE_80 },
     };
     struct cudaDeviceProp props;
@@ -868,9 +868,9 @@ TEST(a_pair_alone)
 }
 
 /* On Hopper a large product is one kernel with the rotation of its heads, for every size of heads,
- * and with a gate; so is one whose tiles fill the GPU nearly once. The last rows and columns are
- * not a whole tile, nor is k a whole step, and some blocks have one or two tiles. The other pairs
- * stay two. */
+ * and with a gate; so is a smaller one that leaves few multiprocessors idle. The last rows and
+ * columns are not a whole tile, nor is k a whole step, and some blocks have one or two tiles. The
+ * other pairs stay two. */
 TEST(a_pair_is_one_kernel)
 {
     static const char *const one[][2] = {
@@ -898,6 +898,7 @@ TEST(a_pair_is_one_kernel)
     static const char *const two[][2] = {
         { "gemm m=128 n=3072 k=1024 alpha=1 bias=1" BF16, "rope rows=128" ROPE_64 },
         { "gemm m=500 n=3072 k=1024 alpha=1 bias=1" BF16, "rope rows=500" ROPE_64 },
+        { "gemm m=600 n=3072 k=1024 alpha=1 bias=1" BF16, "rope rows=600" ROPE_64 },
         { "gemm m=1100 n=3072 k=1024 alpha=1 bias=1" BF16, "rope rows=1100" ROPE_64 },
         { "gemm m=5000 n=3072 k=64 alpha=1 bias=1 act=gelu_tanh" BF16, "rope rows=5000" ROPE_64 },
         { "gemm m=5000 n=3072 k=64 alpha=1 residual_rows=5000" BF16, "rope rows=5000" ROPE_64 },
@@ -948,6 +949,8 @@ TEST(early_kernels_wait)
           "scale=0.125" BF16 },
         { "gemm_few m=50 n=128 k=6400 alpha=1 w_bits=4 w_group=64 w=bf16" BF16 },
         { "gemm m=5000 n=3072 k=64 alpha=1" BF16, "rope rows=5000" ROPE_64 },
+        { "gemm m=800 n=3072 k=400 alpha=1" BF16, "rope rows=800" ROPE_64 },
+        { "gemm m=250 n=3072 k=1280 alpha=1" BF16, "rope rows=250" ROPE_64 },
         { "gemm m=5000 n=6912 k=64 alpha=1" BF16, "gate rows=5000" GATE(3456, 6912) "silu" },
     };
     struct cudaDeviceProp props;
