@@ -270,16 +270,7 @@ template <typename F>
 static inline cudaError_t
 typed(int64_t dtype, F f)
 {
-    switch ((qv_dtype)dtype) {
-    case QV_F32: return f(float());
-    case QV_BF16: return f(bf16());
-    case QV_F16:
-    case QV_U8:
-    case QV_I32:
-    case QV_DTYPE_AUTO:
-    case QV_DTYPE_MAX: break;
-    }
-    return cudaErrorNotSupported;
+    return dtype == QV_F32 ? f(float()) : dtype == QV_BF16 ? f(bf16()) : cudaErrorNotSupported;
 }
 
 /* The same, and passes the number of elements in a vector as a constant: LANES, or 1 if they do not
