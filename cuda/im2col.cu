@@ -27,41 +27,34 @@ pad_rows_kernel(int64_t n, int64_t from, const struct divisor per_row, const In 
     put_word(y + i, word);
 }
 
-template <typename In, typename Out>
+/* Calls f with a value of the widest word that divides some sizes in bytes, which are multiples of
+ * 2. sizes: their bitwise or. */
+template <typename F>
 static cudaError_t
-pad_rows(cudaStream_t stream, int64_t rows, int64_t from_bytes, int64_t to_bytes, const void *x,
-         void *y)
+worded(int64_t sizes, F f)
 {
-    int64_t words = to_bytes / (int64_t)sizeof(Out);
-    return launch(stream, ceil_div(rows * words, THREADS), dim3(THREADS), pad_rows_kernel<In, Out>,
-                  rows * words, from_bytes / (int64_t)sizeof(In), divisor_of(words), (const In *)x,
-                  (Out *)y);
-}
-
-/* Returns the widest word, in bytes, that divides both sizes. */
-static int
-common_word(int64_t a, int64_t b)
-{
-    int width = 16;
-    while (a % width || b % width)
-        width /= 2;
-    return width;
+    return sizes % 4    ? f(uint16_t())
+           : sizes % 8  ? f(uint32_t())
+           : sizes % 16 ? f(uint2())
+                        : f(uint4());
 }
 
 cudaError_t
 qv_pad_rows_cuda(cudaStream_t stream, int64_t rows, int64_t from, int64_t to, int64_t dtype,
                  const void *x, void *y)
 {
-    int64_t element = (int64_t)qv_dtype_bytes(dtype), a = from * element, b = to * element;
-    int width = common_word(a, b);
-    if (b % 16 == 0)
-        return width == 2   ? pad_rows<uint16_t, uint4>(stream, rows, a, b, x, y)
-               : width == 4 ? pad_rows<uint32_t, uint4>(stream, rows, a, b, x, y)
-               : width == 8 ? pad_rows<uint2, uint4>(stream, rows, a, b, x, y)
-                            : pad_rows<uint4, uint4>(stream, rows, a, b, x, y);
-    return width == 2   ? pad_rows<uint16_t, uint16_t>(stream, rows, a, b, x, y)
-           : width == 4 ? pad_rows<uint32_t, uint32_t>(stream, rows, a, b, x, y)
-                        : pad_rows<uint2, uint2>(stream, rows, a, b, x, y);
+    const int64_t element = (int64_t)qv_dtype_bytes(dtype), a = from * element, b = to * element;
+    return worded(a | b, [&](auto in) {
+        typedef decltype(in) In;
+        const auto pad = [&](auto out) {
+            typedef decltype(out) Out;
+            const int64_t words = b / (int64_t)sizeof(Out);
+            return launch(stream, ceil_div(rows * words, THREADS), dim3(THREADS),
+                          pad_rows_kernel<In, Out>, rows * words, a / (int64_t)sizeof(In),
+                          divisor_of(words), (const In *)x, (Out *)y);
+        };
+        return b % 16 ? pad(in) : pad(uint4());
+    });
 }
 
 /* ---- gather ---------------------------------------------------------------------------------- */
@@ -315,9 +308,6 @@ qv_im2col_cuda(cudaStream_t stream, const struct qv_op_im2col *op, const void *x
         });
     /* a step matters only if there are several windows: the last one along w is at sw * (w' - 1) */
     int64_t step = op->w - op->kw < op->sw ? 0 : op->sw * pixel;
-    int width = common_word(common_word(op->kw * pixel, op->w * pixel), step);
-    return width == 2   ? im2col_words<uint16_t>(stream, op, x, y)
-           : width == 4 ? im2col_words<uint32_t>(stream, op, x, y)
-           : width == 8 ? im2col_words<uint2>(stream, op, x, y)
-                        : im2col_words<uint4>(stream, op, x, y);
+    return worded(op->kw * pixel | op->w * pixel | step,
+                  [&](auto w) { return im2col_words<decltype(w)>(stream, op, x, y); });
 }
