@@ -12,24 +12,24 @@ enum { MOST_CONFIGURATIONS = 64, MOST_NOTES = 32 };
 
 /* ---- the graph --------------------------------------------------------------------------------*/
 
-/* Writes cuDNN's own message, which is more specific than a status. Reading clears it. */
+/* Records a failure with cuDNN's own message, which is more specific than a status. Reading clears
+ * it. */
 static void
-describe_failure(cudnnStatus_t status, const char *call, char *text, size_t size)
+note_failure(struct sketch_cuda *sketch, cudnnStatus_t status, const char *call)
 {
     char message[200] = "";
     cudnnGetLastErrorString(message, sizeof message);
     message[sizeof message - 1] = 0;
-    snprintf(text, size, "%s: %s%s%s", call, cudnnGetErrorString(status), *message ? ": " : "",
-             message);
+    sketch->status = status;
+    snprintf(sketch->message, sizeof sketch->message, "%s: %s%s%s", call,
+             cudnnGetErrorString(status), *message ? ": " : "", message);
 }
 
 static bool
 succeeded(struct sketch_cuda *sketch, cudnnStatus_t status, const char *call)
 {
-    if (status && !sketch->status) {
-        sketch->status = status;
-        describe_failure(status, call, sketch->message, sizeof sketch->message);
-    }
+    if (status && !sketch->status)
+        note_failure(sketch, status, call);
     return !sketch->status;
 }
 
@@ -229,6 +229,22 @@ suits(cudnnBackendNumericalNote_t note, int64_t dtype, bool tf32)
     return true;
 }
 
+/* Reads up to `most` descriptors of a type. *n: their number. The caller must destroy `most`, even
+ * after a failure. */
+static cudnnStatus_t
+read_descriptors(cudnnBackendDescriptor_t from, cudnnBackendAttributeName_t name,
+                 cudnnBackendDescriptorType_t type, int most, int64_t *n,
+                 cudnnBackendDescriptor_t *out)
+{
+    cudnnStatus_t s = CUDNN_STATUS_SUCCESS;
+    for (int i = 0; i < most && !s; i++)
+        s = cudnnBackendCreateDescriptor(type, &out[i]);
+    if (!s)
+        s = cudnnBackendGetAttribute(from, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, most, n, out);
+    *n = s ? 0 : *n < most ? *n : most;
+    return s;
+}
+
 /* Returns whether a configuration may be used; if its notes cannot be read, it may not. *index is
  * the engine's number. */
 static bool
@@ -238,18 +254,15 @@ configuration_suits(cudnnBackendDescriptor_t configuration, int64_t dtype, bool 
     cudnnBackendNumericalNote_t notes[MOST_NOTES];
     cudnnBackendDescriptor_t engine = NULL;
     int64_t n = 0;
-    cudnnStatus_t s = cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine);
-    if (s)
-        return false;
-    s = cudnnBackendGetAttribute(configuration, CUDNN_ATTR_ENGINECFG_ENGINE,
-                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine);
+    cudnnStatus_t s = read_descriptors(configuration, CUDNN_ATTR_ENGINECFG_ENGINE,
+                                       CUDNN_BACKEND_ENGINE_DESCRIPTOR, 1, &n, &engine);
     if (!s) /* used in descriptions only */
         cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &n,
                                  index);
     if (!s)
         s = cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
                                      CUDNN_TYPE_NUMERICAL_NOTE, MOST_NOTES, &n, notes);
-    cudnnBackendDestroyDescriptor(engine);
+    destroy_all(&engine, 1);
     bool all = !s && n <= MOST_NOTES;
     for (int64_t i = 0; all && i < n; i++)
         all = suits(notes[i], dtype, tf32);
@@ -262,53 +275,32 @@ struct configurations {
     int64_t n;
 };
 
-static cudnnStatus_t
-ask_heuristic(cudnnBackendDescriptor_t heuristic, struct configurations *out)
-{
-    cudnnStatus_t s = CUDNN_STATUS_SUCCESS;
-    for (int i = 0; i < MOST_CONFIGURATIONS && !s; i++)
-        s = cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &out->all[i]);
-    if (!s)
-        s = cudnnBackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                     CUDNN_TYPE_BACKEND_DESCRIPTOR, MOST_CONFIGURATIONS, &out->n,
-                                     out->all);
-    return s;
-}
-
-/* A search for a plan. */
-struct search {
-    const struct target_cuda *target;
-    cudnnBackendDescriptor_t graph;
-    int64_t dtype;
-    cudnnStatus_t status; /* status and message of the last call that failed */
-    char message[300];
-};
-
-/* Queries a heuristic. One that fails has nothing for this graph; the message has the reason. */
+/* Queries a heuristic. One that fails has nothing for this graph; the sketch has the reason. */
 static void
-find_configurations(struct search *search, cudnnBackendHeurMode_t mode, struct configurations *out)
+find_configurations(struct sketch_cuda *sketch, const struct target_cuda *target,
+                    cudnnBackendDescriptor_t graph, cudnnBackendHeurMode_t mode,
+                    struct configurations *out)
 {
-    const cudnnBackendDescriptor_t properties = search->target->properties;
+    const cudnnBackendDescriptor_t properties = target->properties;
     const struct attribute_cuda attributes[] = {
-        { CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &search->graph },
+        { CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &graph },
         { CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode },
         { CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &properties },
     };
-    struct sketch_cuda sketch = { 0 };
-    cudnnBackendDescriptor_t heuristic =
-        qv_describe_cuda(&sketch, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, attributes,
-                         COUNT_OF(attributes) - !properties);
+    cudnnBackendDescriptor_t heuristic = NULL;
+    const char *call;
     *out = (struct configurations){ 0 };
-    if (heuristic)
-        succeeded(&sketch, ask_heuristic(heuristic, out), "a heuristic's results");
-    if (out->n > MOST_CONFIGURATIONS)
-        out->n = MOST_CONFIGURATIONS;
-    if (sketch.status) {
-        out->n = 0;
-        search->status = sketch.status;
-        snprintf(search->message, sizeof search->message, "%s", sketch.message);
+    cudnnStatus_t s = make(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, attributes,
+                           COUNT_OF(attributes) - !properties, &heuristic, &call);
+    if (!s) {
+        call = "a heuristic's results";
+        s = read_descriptors(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                             CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, MOST_CONFIGURATIONS, &out->n,
+                             out->all);
     }
-    qv_sketch_close_cuda(&sketch);
+    if (s)
+        note_failure(sketch, s, call);
+    destroy_all(&heuristic, 1);
 }
 
 /* ---- the plan ---------------------------------------------------------------------------------*/
@@ -343,27 +335,26 @@ plan_of(const struct target_cuda *target, cudnnBackendDescriptor_t configuration
 
 /* Tries the configurations of one mode in turn. */
 static bool
-take_plan(struct search *search, cudnnBackendHeurMode_t mode, struct graph_cuda *out)
+take_plan(struct sketch_cuda *sketch, const struct target_cuda *target,
+          cudnnBackendDescriptor_t graph, int64_t dtype, cudnnBackendHeurMode_t mode,
+          struct graph_cuda *out)
 {
-    const struct target_cuda *target = search->target;
     struct configurations found;
     bool taken = false;
-    find_configurations(search, mode, &found);
+    find_configurations(sketch, target, graph, mode, &found);
     for (int64_t i = 0; i < found.n && !taken; i++) {
         int64_t engine = -1;
-        if (!configuration_suits(found.all[i], search->dtype, target->tf32, &engine)) {
-            snprintf(search->message, sizeof search->message,
+        if (!configuration_suits(found.all[i], dtype, target->tf32, &engine)) {
+            snprintf(sketch->message, sizeof sketch->message,
                      "some are inexact or not deterministic");
             continue;
         }
         cudnnStatus_t s = plan_of(target, found.all[i], out);
         out->engine = engine;
         out->last_resort = mode == CUDNN_HEUR_MODE_FALLBACK;
-        if (s) {
-            search->status = s;
-            describe_failure(s, "an execution plan", search->message, sizeof search->message);
-        }
-        taken = !s || (target->excuses && target->excuses(target->user, s, search->message));
+        if (s)
+            note_failure(sketch, s, "an execution plan");
+        taken = !s || (target->excuses && target->excuses(target->user, s, sketch->message));
         if (!taken)
             qv_graph_close_cuda(out);
     }
@@ -454,30 +445,24 @@ qv_graph_open_cuda(struct sketch_cuda *sketch, const struct target_cuda *target,
 {
     /* the second mode lists slow engines that always work */
     static const cudnnBackendHeurMode_t modes[] = { CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK };
-    struct search search = {
-        .target = target,
-        .dtype = dtype,
-        .message = "its heuristics suggest none",
-    };
-    bool taken = false;
-    char key[80]; /* all that determines a graph's configuration */
+    char key[80]; /* of the values that determine a graph's configuration */
     snprintf(key, sizeof key, "cuDNN graph %016llx of %s%s", (unsigned long long)sketch->digest,
              qv_dtype_name((qv_dtype)dtype), target->tf32 ? " with TF32" : "");
     *out = (struct graph_cuda){ 0 };
-    if (!sketch->status && take_kept(target, key, out))
+    bool taken = !sketch->status && take_kept(target, key, out);
+    if (taken)
         return QV_OK;
-    search.graph = describe_graph(sketch, target);
-    search.status = sketch->status;
-    if (sketch->status)
-        snprintf(search.message, sizeof search.message, "%s", sketch->message);
-    for (int i = 0; i < COUNT_OF(modes) && !sketch->status && !taken; i++)
-        taken = take_plan(&search, modes[i], out);
+    const cudnnBackendDescriptor_t graph = describe_graph(sketch, target);
+    if (graph) /* from here on the sketch has the last failure instead of the first */
+        snprintf(sketch->message, sizeof sketch->message, "its heuristics suggest none");
+    for (int i = 0; i < COUNT_OF(modes) && graph && !taken; i++)
+        taken = take_plan(sketch, target, graph, dtype, modes[i], out);
     if (taken) {
         keep(target, key, out);
         return QV_OK;
     }
-    return qv_fail(err, is_lack_of_memory(search.status) ? QV_ENOMEM : QV_EUNSUPPORTED,
-                   "cuDNN has no usable configuration: %s", search.message);
+    return qv_fail(err, is_lack_of_memory(sketch->status) ? QV_ENOMEM : QV_EUNSUPPORTED,
+                   "cuDNN has no usable configuration: %s", sketch->message);
 }
 
 void
@@ -499,8 +484,6 @@ qv_graph_describe_cuda(const struct graph_cuda *graph, const char *why, char *te
 
 /* ---- running ----------------------------------------------------------------------------------*/
 
-/* Checks alignment, because cuDNN does not: its kernels silently read wrong values from misaligned
- * operands. */
 qv_status
 qv_graph_run_cuda(struct qv_device_cuda *dev, const struct graph_cuda *graph,
                   const struct binding_cuda *bindings, int n, void *workspace, qv_error *err)
@@ -510,6 +493,7 @@ qv_graph_run_cuda(struct qv_device_cuda *dev, const struct graph_cuda *graph,
     cudnnBackendDescriptor_t pack = NULL;
     for (int i = 0; i < n; i++) {
         const struct binding_cuda *b = &bindings[i];
+        /* cuDNN does not check this: its kernels silently read wrong values */
         if (b->alignment && (uintptr_t)b->p % (uintptr_t)b->alignment)
             return qv_fail(err, QV_EBACKEND, "%s at %p is not aligned to %lld bytes for cuDNN",
                            b->name, b->p, (long long)b->alignment);

@@ -28,7 +28,7 @@ struct sketch_cuda {
     cudnnBackendDescriptor_t operations[SKETCH_MOST_OPERATIONS];
     uint64_t digest;      /* digest of all values set, the key of kept plans */
     cudnnStatus_t status; /* status of the first failed call; later calls do nothing */
-    char message[256];    /* the call that failed, and why */
+    char message[300];    /* the call that failed, and why */
 };
 void qv_sketch_close_cuda(struct sketch_cuda *sketch); /* plans stay valid */
 
