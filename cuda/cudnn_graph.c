@@ -449,8 +449,8 @@ qv_graph_open_cuda(struct sketch_cuda *sketch, const struct target_cuda *target,
     snprintf(key, sizeof key, "cuDNN graph %016llx of %s%s", (unsigned long long)sketch->digest,
              qv_dtype_name((qv_dtype)dtype), target->tf32 ? " with TF32" : "");
     *out = (struct graph_cuda){ 0 };
-    bool taken = !sketch->status && take_kept(target, key, out);
-    if (taken)
+    bool taken = false;
+    if (!sketch->status && take_kept(target, key, out))
         return QV_OK;
     const cudnnBackendDescriptor_t graph = describe_graph(sketch, target);
     if (graph) /* from here on the sketch has the last failure instead of the first */

@@ -26,9 +26,11 @@ struct sketch_cuda {
     int n, n_operations;
     cudnnBackendDescriptor_t descriptors[SKETCH_MOST]; /* all of them */
     cudnnBackendDescriptor_t operations[SKETCH_MOST_OPERATIONS];
-    uint64_t digest;      /* digest of all values set, the key of kept plans */
-    cudnnStatus_t status; /* status of the first failed call; later calls do nothing */
-    char message[300];    /* the call that failed, and why */
+    uint64_t digest; /* digest of all values set, the key of kept plans */
+    /* Status of the first failed call; later calls do nothing. qv_graph_open_cuda replaces it by
+     * the last failure of its search. */
+    cudnnStatus_t status;
+    char message[300]; /* the call that failed, and why */
 };
 void qv_sketch_close_cuda(struct sketch_cuda *sketch); /* plans stay valid */
 

@@ -43,8 +43,8 @@ launch_as(const cudaLaunchConfig_t &config, size_t most_shared, void (*kernel)(P
 /* Launches a kernel. A grid has at most 2^31 - 1 blocks; kernels that could need more compute
  * further tiles in a loop. shared_bytes is dynamic shared memory, in addition to what the kernel
  * declares, and constant for each kernel. early: the kernel may start before the previous one has
- * finished (programmatic dependent launch). It must be compiled for compute capability 9.0 or later,
- * and all of its threads must call await_launch(). */
+ * finished (programmatic dependent launch). It must be compiled for compute capability 9.0 or
+ * later, and all of its threads must call await_launch(). */
 template <typename... Parameters, typename... Arguments>
 static cudaError_t
 launch_shared(cudaStream_t stream, int64_t blocks, dim3 threads, size_t shared_bytes, bool early,

@@ -62,8 +62,9 @@ template <int HEAD_DIM, int TILING> struct room {
     static constexpr int PITCH = STRIP_COLS % 16 ? STRIP_COLS : STRIP_COLS + 8;
     static constexpr int STRIP_SIZE = STRIP * PITCH;
     static constexpr int STRIPS_BYTES = COMPUTING * WARPS * STRIP_SIZE * (int)sizeof(bf16);
-    static constexpr int REST = STRIPS_BYTES + (int)sizeof(struct ring);
-    static constexpr int STAGES = (MOST_BYTES - REST) / STAGE_BYTES; /* steps that it holds */
+    static constexpr int REST = STRIPS_BYTES + (int)sizeof(struct ring); /* besides the stages */
+    /* steps that shared memory holds */
+    static constexpr int STAGES = (MOST_BYTES - REST) / STAGE_BYTES;
     static constexpr int STRIPS = STAGES * STAGE_BYTES, SIGNALS = STRIPS + STRIPS_BYTES;
     static_assert(STAGES <= MOST_STAGES, "a ring's size");
 };
@@ -404,7 +405,9 @@ find_tiling(const struct qv_op_gemm *gemm, const struct qv_op *next, int blocks,
 {
     static const int busy_tenths[] = { 9, 7, 5 }; /* for TURNS, TOGETHER and ALONE */
     const bool gates = next->kind == QV_OP_gate;
-    for (int tiling = TURNS; tiling <= ALONE && supports(gemm, next); tiling++) {
+    if (!supports(gemm, next))
+        return false;
+    for (int tiling = TURNS; tiling <= ALONE; tiling++) {
         const int64_t cols = tile_columns(gates ? 0 : (int)next->u.rope.head_dim, tiling);
         const int64_t tiles = ceil_div(gemm->m, tile_rows(tiling)) * ceil_div(gemm->n, cols);
         const int64_t times = ceil_div(tiles, blocks);
